@@ -1,0 +1,73 @@
+"""pushkit: signed, durable A2A push notifications.
+
+The sending half, for agent servers; the receiving half is the package `receiver` of the same
+distribution.
+"""
+
+from pushkit.a2a import (
+    Artifact,
+    ArtifactUpdate,
+    Authentication,
+    DataPart,
+    Message,
+    MessageUpdate,
+    PushConfig,
+    RawPart,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    UpdateKind,
+    UrlPart,
+    WireVersion,
+    decode_update,
+    encode_update,
+)
+from pushkit.delivery.sender import PushSender, SenderOptions
+from pushkit.errors import PushkitError
+from pushkit.keys.files import load_key_ring, save_key_ring
+from pushkit.keys.jwk import Algorithm
+from pushkit.keys.ring import KeyRing
+from pushkit.subscriptions import Profile, Subscription
+from pushkit.version import __version__
+from pushkit.work import RetryPolicy, wait_schedule
+
+__all__ = [
+    "Algorithm",
+    "Artifact",
+    "ArtifactUpdate",
+    "Authentication",
+    "DataPart",
+    "KeyRing",
+    "Message",
+    "MessageUpdate",
+    "Profile",
+    "PushConfig",
+    "PushSender",
+    "PushkitError",
+    "RawPart",
+    "RetryPolicy",
+    "Role",
+    "SenderOptions",
+    "StatusUpdate",
+    "Subscription",
+    "Task",
+    "TaskSnapshot",
+    "TaskState",
+    "TaskStatus",
+    "TaskUpdate",
+    "TextPart",
+    "UpdateKind",
+    "UrlPart",
+    "WireVersion",
+    "__version__",
+    "decode_update",
+    "encode_update",
+    "load_key_ring",
+    "save_key_ring",
+    "wait_schedule",
+]

@@ -1,0 +1,150 @@
+"""The front of the room: bytes to neutral updates, and neutral updates to the bytes of a version.
+
+A notification does not name its version, and its content type is not reliable (the Python SDK sends
+1.0 as `application/json`), so the version is told by the shape of the body.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from pushkit.a2a.dialect import Dialect
+from pushkit.a2a.updates import Task, TaskSnapshot, TaskUpdate, UpdateKind, WireVersion
+from pushkit.a2a.v0_3 import V0_3, AnyPart
+from pushkit.a2a.v1_0 import V1_0, PartModel
+from pushkit.bounded_json import JsonObject, JsonValue, read_json
+from pushkit.errors import (
+    InvalidUpdateError,
+    MalformedBodyError,
+    MalformedJsonError,
+    SnapshotRequiredError,
+    UnrecognisedBodyError,
+)
+
+__all__ = ["decode_update", "encode_update", "parse_update", "push_body"]
+
+_DIALECTS: dict[WireVersion, Dialect[AnyPart] | Dialect[PartModel]] = {
+    WireVersion.V0_3: V0_3(),
+    WireVersion.V1_0: V1_0(),
+}
+
+
+def decode_update(body: bytes) -> TaskUpdate:
+    """Decode the body of a notification, of any version.
+
+    Args:
+        body: The raw bytes, already bounded in length by the caller.
+
+    Raises:
+        MalformedBodyError: Not JSON within the limits.
+        UnrecognisedBodyError: JSON, but no notification of a known version.
+    """
+    try:
+        document = read_json(body)
+    except MalformedJsonError as exc:
+        raise MalformedBodyError(str(exc)) from exc
+    if not isinstance(document, dict):
+        raise UnrecognisedBodyError(f"expected a JSON object; {_KNOWN_SHAPES}")
+    return parse_update(document)
+
+
+def parse_update(
+    document: Mapping[str, JsonValue], version: WireVersion | None = None
+) -> TaskUpdate:
+    """Read a notification that is parsed already.
+
+    Args:
+        document: The JSON object. It is copied, not kept.
+        version: The version to read it as; by default told by its shape.
+
+    Raises:
+        UnrecognisedBodyError: No notification of that version, or of any.
+    """
+    return _DIALECTS[version or _version_by_shape(document)].read(document)
+
+
+def encode_update(update: TaskUpdate, version: WireVersion) -> bytes:
+    """Encode an update as compact UTF-8 JSON.
+
+    Raises:
+        InvalidUpdateError: A member that the version requires is missing, or a value is not JSON.
+    """
+    try:
+        return _compact_json(_DIALECTS[version].write(update))
+    except RecursionError as exc:
+        raise InvalidUpdateError("the update is nested too deeply") from exc
+
+
+def _compact_json(document: JsonObject) -> bytes:
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8")
+    except ValueError as exc:  # NaN, half of a surrogate pair, an integer with too many digits
+        raise InvalidUpdateError("the update holds a value that JSON cannot say") from exc
+
+
+def push_body(update: TaskUpdate, version: WireVersion, snapshot: Task | None = None) -> bytes:
+    """Encode what a subscription of a version gets for an update.
+
+    In 1.0 that is the update itself (§4.3.3), in 0.3 always the whole task (§9.5).
+
+    Args:
+        update: What happened.
+        version: The version of the subscription.
+        snapshot: The task after the update; 0.3 needs it unless the update is a task itself.
+
+    Raises:
+        SnapshotRequiredError: The version sends whole tasks, and there is none.
+        InvalidUpdateError: The update cannot be written, or the snapshot is of another task.
+    """
+    if snapshot is not None and update.task_id not in (None, snapshot.id):
+        raise InvalidUpdateError("snapshot: expected the task that the update is about")
+    if version is WireVersion.V1_0 or isinstance(update, TaskSnapshot):
+        return encode_update(update, version)
+    if snapshot is None:
+        raise SnapshotRequiredError(
+            f"A2A {version} notifications carry the whole task, and this is a {update.kind}: "
+            "pass snapshot="
+        )
+    return encode_update(TaskSnapshot(task=snapshot), version)
+
+
+# --- version by shape --------------------------------------------------------------------------
+
+_V1_0_MEMBERS = ("task", "message", "statusUpdate", "artifactUpdate")
+_V1_0_SPELLINGS = (*_V1_0_MEMBERS, "status_update", "artifact_update")
+# Members of other formats' top level: AgentVault's `{taskId, message}` is no StreamResponse.
+_NOT_V1_0_MEMBERS = ("kind", "id", "taskId")
+
+_KNOWN_SHAPES = (
+    f"known are A2A 1.0 (exactly one of {', '.join(_V1_0_MEMBERS)}) "
+    f"and A2A 0.3 (a kind of {', '.join(UpdateKind)}; or a task with id and status)"
+)
+
+
+def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
+    if any(member in document for member in _NOT_V1_0_MEMBERS):
+        return False
+    # ProtoJSON: null is the same as absent.
+    return sum(document.get(member) is not None for member in _V1_0_SPELLINGS) == 1
+
+
+def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:
+    if "kind" in document:
+        return document["kind"] in list(UpdateKind)
+    return "id" in document and "status" in document
+
+
+# In the order in which they are tried; a further version adds its line.
+_SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...] = (
+    (WireVersion.V1_0, _is_v1_0),
+    (WireVersion.V0_3, _is_v0_3),
+)
+
+
+def _version_by_shape(document: Mapping[str, JsonValue]) -> WireVersion:
+    for version, has_shape in _SHAPES:
+        if has_shape(document):
+            return version
+    raise UnrecognisedBodyError(f"no notification; {_KNOWN_SHAPES}")

@@ -1,0 +1,346 @@
+"""What happens to a task, free of any A2A version: the neutral updates and what they hold.
+
+Every wire object keeps in `extra` what the neutral form has no place for: members that are unknown,
+and the original of a known member that the neutral form cannot hold exactly (a state without a
+name here, a timestamp with nanoseconds, an explicit `null`). They are written back when an update
+is encoded in the version that it was decoded from (`origin`), and dropped in any other. An original
+is written back only while it still says what the neutral member says, so that
+`dataclasses.replace(status, state=...)` has its effect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar, NoReturn, TypeAlias
+
+from pushkit.bounded_json import JsonValue
+from pushkit.errors import UnsupportedVersionError
+
+__all__ = [
+    "Artifact",
+    "ArtifactUpdate",
+    "DataPart",
+    "Message",
+    "MessageUpdate",
+    "Part",
+    "RawPart",
+    "Role",
+    "StatusUpdate",
+    "Task",
+    "TaskSnapshot",
+    "TaskState",
+    "TaskStatus",
+    "TaskUpdate",
+    "TextPart",
+    "UnknownPart",
+    "UpdateKind",
+    "UrlPart",
+    "WireVersion",
+    "no_members",
+]
+
+
+class WireVersion(StrEnum):
+    """A version of the A2A wire format; patch releases of a version share one format."""
+
+    V0_3 = "0.3"
+    V1_0 = "1.0"
+
+    @classmethod
+    def parse(cls, text: str) -> WireVersion:
+        """Read a protocol version as agents declare it: `0.2.5`, `0.3`, `1`, `1.0.1`.
+
+        Raises:
+            UnsupportedVersionError: Not a version that pushkit speaks.
+        """
+        numbers = _VERSION.fullmatch(text.strip())
+        version = _FAMILIES.get((numbers["major"], numbers["minor"] or "0")) if numbers else None
+        if version is None:
+            raise UnsupportedVersionError(
+                f"A2A version {text[:20]!r} is not supported; supported are 0.2, 0.3 and 1.0"
+            )
+        return version
+
+    @property
+    def content_type(self) -> str:
+        """The media type of a notification's body (A2A 1.0.1 §4.3.3)."""
+        return "application/json" if self is WireVersion.V0_3 else "application/a2a+json"
+
+
+_VERSION = re.compile(r"(?P<major>\d{1,3})(?:\.(?P<minor>\d{1,3}))?(?:\.\d{1,5})?", re.ASCII)
+# A2A 0.2 and 0.3 have the same `Task`; 0.3 added members only outside of notifications.
+_FAMILIES = {
+    ("0", "2"): WireVersion.V0_3,
+    ("0", "3"): WireVersion.V0_3,
+    ("1", "0"): WireVersion.V1_0,
+}
+
+
+class TaskState(StrEnum):
+    """The states of a task, under their 0.3 names."""
+
+    SUBMITTED = "submitted"
+    WORKING = "working"
+    INPUT_REQUIRED = "input-required"
+    COMPLETED = "completed"
+    CANCELED = "canceled"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    AUTH_REQUIRED = "auth-required"
+    UNKNOWN = "unknown"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the task has ended and will not change again."""
+        return self in _TERMINAL
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the task waits for the client."""
+        return self in _INTERRUPTED
+
+
+_TERMINAL = frozenset(
+    {TaskState.COMPLETED, TaskState.CANCELED, TaskState.FAILED, TaskState.REJECTED}
+)
+_INTERRUPTED = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
+
+
+class Role(StrEnum):
+    """Who wrote a message."""
+
+    USER = "user"
+    AGENT = "agent"
+    UNSPECIFIED = "unspecified"
+
+
+class UpdateKind(StrEnum):
+    """The four things a notification can carry, under their 0.3 names."""
+
+    TASK = "task"
+    STATUS_UPDATE = "status-update"
+    ARTIFACT_UPDATE = "artifact-update"
+    MESSAGE = "message"
+
+
+class _Empty(Mapping[str, JsonValue]):
+    """The default of every mapping here: empty, immutable; unlike a mapping proxy it pickles."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> NoReturn:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "{}"
+
+
+def no_members() -> Mapping[str, JsonValue]:
+    """Return the empty mapping that stands for `metadata` and `extra` that are not given."""
+    return _EMPTY
+
+
+_EMPTY = _Empty()
+
+
+# --- parts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartMembers:
+    media_type: str | None = None
+    filename: str | None = None
+    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart(_PartMembers):
+    """Text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawPart(_PartMembers):
+    """A file by its bytes."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlPart(_PartMembers):
+    """A file by its URL. The URL is as received: check it before it is fetched."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPart(_PartMembers):
+    """Structured data; in 1.0 any JSON value, in 0.3 an object."""
+
+    data: JsonValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownPart(_PartMembers):
+    """A part whose content no known version describes; the content is in `extra`."""
+
+
+Part: TypeAlias = TextPart | RawPart | UrlPart | DataPart | UnknownPart
+
+
+# --- messages, artifacts, tasks ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn between client and agent."""
+
+    message_id: str
+    role: Role
+    parts: tuple[Part, ...]
+    context_id: str | None = None
+    task_id: str | None = None
+    reference_task_ids: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """An output of a task."""
+
+    artifact_id: str
+    parts: tuple[Part, ...]
+    name: str | None = None
+    description: str | None = None
+    extensions: tuple[str, ...] = ()
+    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """The state of a task at a time; `timestamp` is aware."""
+
+    state: TaskState
+    message: Message | None = None
+    timestamp: datetime | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A whole task."""
+
+    id: str
+    status: TaskStatus
+    context_id: str | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    history: tuple[Message, ...] = ()
+    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+# --- updates -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UpdateMembers:
+    # The version that the update was decoded from; None for one made in this process.
+    origin: WireVersion | None = None
+    # Unknown members beside the update, in 1.0's StreamResponse; 0.3 has no such envelope.
+    envelope_extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSnapshot(_UpdateMembers):
+    """The whole task as it is now."""
+
+    kind: ClassVar[UpdateKind] = UpdateKind.TASK
+    task: Task
+
+    @property
+    def task_id(self) -> str:
+        """The task that this is about."""
+        return self.task.id
+
+    @property
+    def context_id(self) -> str | None:
+        """The context of the task."""
+        return self.task.context_id
+
+    @property
+    def state(self) -> TaskState:
+        """The state of the task."""
+        return self.task.status.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusUpdate(_UpdateMembers):
+    """A task changed its state (`TaskStatusUpdateEvent`).
+
+    `final` is a member of 0.3 alone; when None, it is derived from the state.
+    """
+
+    kind: ClassVar[UpdateKind] = UpdateKind.STATUS_UPDATE
+    task_id: str
+    context_id: str | None = None
+    status: TaskStatus
+    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    final: bool | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+    @property
+    def state(self) -> TaskState:
+        """The state of the task."""
+        return self.status.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactUpdate(_UpdateMembers):
+    """A task produced an artifact, or a chunk of one (`TaskArtifactUpdateEvent`)."""
+
+    kind: ClassVar[UpdateKind] = UpdateKind.ARTIFACT_UPDATE
+    state: ClassVar[TaskState | None] = None
+    task_id: str
+    context_id: str | None = None
+    artifact: Artifact
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageUpdate(_UpdateMembers):
+    """A message of the agent, within a task or without one."""
+
+    kind: ClassVar[UpdateKind] = UpdateKind.MESSAGE
+    state: ClassVar[TaskState | None] = None
+    message: Message
+
+    @property
+    def task_id(self) -> str | None:
+        """The task that the message belongs to, if any."""
+        return self.message.task_id
+
+    @property
+    def context_id(self) -> str | None:
+        """The context that the message belongs to, if any."""
+        return self.message.context_id
+
+
+TaskUpdate: TypeAlias = TaskSnapshot | StatusUpdate | ArtifactUpdate | MessageUpdate

@@ -1,0 +1,291 @@
+"""`pushkit keys`: make, list, rotate, revoke and export signing keys."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+import click
+
+from pushkit.bounded_json import JsonObject
+from pushkit.errors import KeyFileError
+from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
+from pushkit.keys.jwk import Algorithm, public_pem
+from pushkit.keys.jwks import jwks_document
+from pushkit.keys.ring import KeyRing, KeyState, RingKey
+
+__all__ = ["keys"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
+_DEFAULT_MAX_AGE_SECONDS: Final = 300
+_MAX_MAX_AGE_SECONDS: Final = 86400
+
+
+def _algorithm(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> Algorithm | None:
+    return None if value is None else Algorithm.parse(value)
+
+
+_algorithm_option = click.option(
+    "--alg",
+    "algorithm",
+    type=click.Choice([*(algorithm.value for algorithm in Algorithm), "Ed25519"]),
+    callback=_algorithm,
+    help="The signature algorithm.  [default: the file's, ES256 for a new one]",
+)
+
+
+def _file_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    path = click.option(
+        "--keys",
+        "path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=Path("keys.json"),
+        envvar="PUSHKIT_KEYS",
+        show_default=True,
+        show_envvar=True,
+        help="The key file.",
+    )
+    passphrase = click.option(
+        "--passphrase-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help=f"A file with the passphrase of the private keys.  [env var: {_PASSPHRASE_VARIABLE}"
+        " holds the passphrase itself]",
+    )
+    return path(passphrase(command))
+
+
+def _example(*lines: str) -> str:
+    return "\n".join(("\b", "Example:", *(f"  {line}" for line in lines)))
+
+
+@click.group(
+    epilog=_example(
+        "pushkit keys new keys.json          # the first key signs at once",
+        "pushkit keys rotate                 # publishes the next, which signs later",
+        "pushkit keys list",
+        "pushkit keys export > jwks.json     # public members only",
+    )
+)
+def keys() -> None:
+    """Make, list, rotate, revoke and export signing keys."""
+
+
+@keys.command(
+    epilog=_example(
+        "pushkit keys new keys.json --alg ES256",
+    )
+)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@_file_options
+@_algorithm_option
+@click.option(
+    "--max-age",
+    "max_age_seconds",
+    type=click.IntRange(1, _MAX_MAX_AGE_SECONDS),
+    help=f"How many seconds the JWK Set may be cached.  [default: {_DEFAULT_MAX_AGE_SECONDS}]",
+)
+def new(
+    file: Path | None,
+    path: Path,
+    passphrase_file: Path | None,
+    algorithm: Algorithm | None,
+    max_age_seconds: int | None,
+) -> None:
+    """Make a key file, or publish one more key in it.
+
+    The first key of a new file signs at once. In a file that exists, the new key is pending: it is
+    published, and `rotate` lets it sign.
+    """
+    path = file or path
+    passphrase = _passphrase(passphrase_file)
+    if not path.exists():
+        max_age = timedelta(seconds=max_age_seconds or _DEFAULT_MAX_AGE_SECONDS)
+        ring = KeyRing.create(_now(), algorithm or Algorithm.ES256, max_age=max_age)
+        create_key_ring(path, ring, passphrase)
+    elif max_age_seconds is not None:
+        raise click.UsageError(f"--max-age is for a new file, and {path} exists")
+    else:
+        ring = update_key_ring(path, lambda ring: ring.add(_now(), algorithm), passphrase)
+    _tell(ring, ring.keys[-1], _now())
+
+
+@keys.command(
+    "list",
+    epilog=_example(
+        "pushkit keys list --json",
+    ),
+)
+@_file_options
+@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of a table.")
+def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
+    """List the keys with their states."""
+    ring = load_key_ring(path, _passphrase(passphrase_file))
+    now = _now()
+    if as_json:
+        click.echo(json.dumps([_row_document(ring, entry, now) for entry in ring.keys], indent=2))
+    else:
+        click.echo(_table([_row(ring, entry, now) for entry in ring.keys]))
+
+
+@keys.command(
+    epilog=_example(
+        "pushkit keys rotate",
+    )
+)
+@_file_options
+@_algorithm_option
+@click.option("--now", "activate_now", is_flag=True, help="Let the next key sign at once.")
+@click.option("--force", is_flag=True, help="With --now: even if receivers may not know it yet.")
+def rotate(
+    path: Path,
+    passphrase_file: Path | None,
+    algorithm: Algorithm | None,
+    activate_now: bool,
+    force: bool,
+) -> None:
+    """Let the next key take over, once every receiver knows it.
+
+    Takes the oldest pending key, or makes one. Keys that ended more than 30 days ago are dropped
+    from the file.
+    """
+    if force and not activate_now:
+        raise click.UsageError("--force goes with --now")
+    now = _now()
+
+    def change(ring: KeyRing) -> KeyRing:
+        rotated = ring.rotate(now, algorithm, activate_now=activate_now, force=force)
+        return rotated.forget_retired(now)
+
+    ring = update_key_ring(path, change, _passphrase(passphrase_file))
+    _tell(ring, ring.keys[-1], now)
+
+
+# A thumbprint may begin with a hyphen, and is no option.
+@keys.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=_example(
+        "pushkit keys revoke rEltOPXl-8jZfn0NbO5yMzHDi5e-WdjzkrFUUcp6oIE",
+    ),
+)
+@click.argument("kid")
+@_file_options
+def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
+    """Withdraw the key KID at once.
+
+    It is not published any more; receivers stop trusting it when their cached set ends. If it was
+    signing, the next pending key takes its place, or a new one.
+    """
+    now = _now()
+    ring = update_key_ring(path, lambda ring: ring.revoke(kid, now), _passphrase(passphrase_file))
+    click.echo(f"revoked {kid}; receivers may trust it for another {ring.max_age}")
+    last = ring.keys[-1]
+    if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
+        _tell(ring, last, now)
+
+
+@keys.command(
+    epilog=_example(
+        "pushkit keys export --out public/.well-known/jwks.json",
+    )
+)
+@_file_options
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jwks", "pem"]),
+    default="jwks",
+    show_default=True,
+    help="A JWK Set, or public keys in PEM.",
+)
+def export(path: Path, passphrase_file: Path | None, out: Path | None, format_: str) -> None:
+    """Write the published public keys, as a JWK Set or as PEM."""
+    ring = load_key_ring(path, _passphrase(passphrase_file))
+    exported = _jwks(ring) if format_ == "jwks" else _pem(ring)
+    if out is None:
+        click.echo(exported, nl=False)
+        return
+    try:
+        out.write_bytes(exported)
+    except OSError as exc:
+        raise click.FileError(str(out), exc.strerror) from exc
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _passphrase(file: Path | None) -> bytes | None:
+    if file is None:
+        return os.environb.get(_PASSPHRASE_VARIABLE.encode()) or None
+    try:
+        passphrase = file.read_bytes().rstrip(b"\r\n")
+    except OSError as exc:
+        raise KeyFileError(f"{file}: {exc.strerror}") from exc
+    if not passphrase:
+        raise KeyFileError(f"{file}: empty, expected a passphrase")
+    return passphrase
+
+
+def _jwks(ring: KeyRing) -> bytes:
+    return jwks_document(ring, _now()) + b"\n"
+
+
+def _pem(ring: KeyRing) -> bytes:
+    return b"".join(public_pem(entry.key) for entry in ring.published(_now()))
+
+
+def _tell(ring: KeyRing, entry: RingKey, now: datetime) -> None:
+    state = ring.state(entry.kid, now)
+    click.echo(f"{entry.algorithm} key {entry.kid} is {state}{_when(entry, state)}")
+    known_for = now - entry.published_at
+    if state is KeyState.ACTIVE and len(ring.keys) > 1 and known_for < ring.max_age:
+        click.echo(
+            f"warning: receivers may hold a JWK Set without this key for up to {ring.max_age}",
+            err=True,
+        )
+
+
+def _when(entry: RingKey, state: KeyState) -> str:
+    if state is not KeyState.PENDING:
+        return ""
+    if entry.activates_at is None:
+        return "; `pushkit keys rotate` lets it sign"
+    return f" and signs from {_time(entry.activates_at)}"
+
+
+def _row(ring: KeyRing, entry: RingKey, now: datetime) -> tuple[str, ...]:
+    state = ring.state(entry.kid, now)
+    times = (_time(entry.published_at), _time(entry.activates_at))
+    return (entry.kid, entry.algorithm.value, state.value, *times)
+
+
+def _row_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
+    return {
+        "kid": entry.kid,
+        "alg": entry.algorithm.value,
+        "state": ring.state(entry.kid, now).value,
+        "published_at": entry.published_at.isoformat(),
+        "activates_at": entry.activates_at.isoformat() if entry.activates_at else None,
+        "revoked_at": entry.revoked_at.isoformat() if entry.revoked_at else None,
+    }
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [("KID", "ALG", "STATE", "PUBLISHED", "ACTIVATES"), *rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    padded = ([c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def _time(moment: datetime | None) -> str:
+    return "-" if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""From a task update to a settled delivery."""

@@ -1,0 +1,97 @@
+"""What the sender makes of an answer: wire profile §5 as one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+from pushkit.webhook import Headers
+
+__all__ = ["Judgement", "Meaning", "judge", "retry_after"]
+
+_MIN_HOLD = timedelta(seconds=1)
+_MAX_HOLD = timedelta(hours=24)
+
+
+class Meaning(StrEnum):
+    """What an answer means for the delivery."""
+
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    DEAD = "dead"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A verdict on one answer.
+
+    Attributes:
+        meaning: What happens to the delivery.
+        error: A short code for the log and the dead letter; None if delivered.
+        hold: How long the whole destination of this owner waits (`Retry-After`).
+    """
+
+    meaning: Meaning
+    error: str | None = None
+    hold: timedelta | None = None
+
+
+# The statuses that say something of their own; the rest follows by class.
+_TABLE = {
+    400: Judgement(meaning=Meaning.DEAD, error="rejected"),
+    409: Judgement(meaning=Meaning.DEAD, error="conflict"),
+    410: Judgement(meaning=Meaning.GONE, error="gone"),
+    413: Judgement(meaning=Meaning.DEAD, error="too_large"),
+    415: Judgement(meaning=Meaning.DEAD, error="unsupported_media_type"),
+    422: Judgement(meaning=Meaning.DEAD, error="unprocessable"),
+}
+_HOLDING = (429, 503)
+
+
+def judge(status: int, headers: Headers, now: datetime) -> Judgement:
+    """Return what an answer means.
+
+    Args:
+        status: The status code; interim answers (1xx) never come here.
+        headers: The answer's header fields, for `Retry-After`.
+        now: The moment of the answer.
+    """
+    if 200 <= status < 300:
+        return Judgement(meaning=Meaning.DELIVERED)
+    if status in _TABLE:
+        return _TABLE[status]
+    if 300 <= status < 400:
+        # Never followed: a redirect would carry token and signature to where nobody checked.
+        return Judgement(meaning=Meaning.RETRY, error="redirect")
+    hold = retry_after(headers, now) if status in _HOLDING else None
+    return Judgement(meaning=Meaning.RETRY, error=f"status_{status}", hold=hold)
+
+
+def retry_after(headers: Headers, now: datetime) -> timedelta | None:
+    """Return the wait that `Retry-After` asks for, between 1 s and 24 h; None if unreadable.
+
+    RFC 9110 §10.2.3: whole seconds, or an HTTP date.
+    """
+    values = headers.all("Retry-After")
+    if len(values) != 1:
+        return None
+    wait = _seconds(values[0].strip()) or _until_date(values[0].strip(), now)
+    return None if wait is None else min(max(wait, _MIN_HOLD), _MAX_HOLD)
+
+
+def _seconds(value: str) -> timedelta | None:
+    if not (value.isascii() and value.isdigit()):
+        return None
+    # Anything longer than the cap reads as the cap; int() of endless digits is never tried.
+    return _MAX_HOLD if len(value) > 9 else timedelta(seconds=int(value))
+
+
+def _until_date(value: str, now: datetime) -> timedelta | None:
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now

@@ -1,0 +1,182 @@
+"""One attempt: sign now, post, judge the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pushkit.delivery.answers import Meaning, judge
+from pushkit.errors import DestinationRefusedError, NoSigningKeyError, TransportError
+from pushkit.keys.jwk import Algorithm, SigningKey
+from pushkit.keys.source import KeySource
+from pushkit.net.authorization import credential_header
+from pushkit.net.destination import Destination
+from pushkit.net.transport import Transport
+from pushkit.outbox import Delivery, Outcome, Result
+from pushkit.signing.audience import audience_of
+from pushkit.signing.notification_jwt import (
+    SIGNATURE_HEADER,
+    NotificationClaims,
+    body_sha256,
+    sign_notification,
+)
+from pushkit.signing.token import token_headers
+from pushkit.subscriptions import Profile, Subscription
+from pushkit.version import USER_AGENT
+from pushkit.work import RetryPolicy, gives_up, next_attempt
+
+__all__ = ["Attempt", "OutgoingRequest", "build_request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingRequest:
+    """A signed request, ready to be posted."""
+
+    destination: Destination
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+def build_request(
+    delivery: Delivery,
+    subscription: Subscription,
+    destination: Destination,
+    *,
+    issuer: str,
+    key: SigningKey,
+    now: datetime,
+    go_token_spelling: bool = False,
+) -> OutgoingRequest:
+    """Return the request of one attempt (wire profile §2), signed for this moment.
+
+    Args:
+        delivery: The frozen body and the stable id.
+        subscription: Token and credentials, as they are now.
+        destination: The subscription's URL, checked.
+        issuer: `iss`.
+        key: The key that is active now.
+        now: The moment of this attempt.
+        go_token_spelling: Send `A2A-Notification-Token` too.
+    """
+    samples = subscription.profile is Profile.A2A_SAMPLES
+    claims = NotificationClaims(
+        issuer=issuer,
+        audience=None if samples else audience_of(subscription.config.url),
+        issued_at=now,
+        delivery_id=delivery.id,
+        task_id=delivery.task_id,
+        config_id=delivery.config_id,
+        seq=delivery.seq,
+        body_sha256=body_sha256(delivery.body),
+    )
+    jwt = sign_notification(claims, key)
+    credentials = credential_header(subscription.config.authentication)
+    headers = [
+        ("Content-Type", delivery.content_type),
+        ("User-Agent", USER_AGENT),
+        ("Accept-Encoding", "identity"),
+        *token_headers(subscription.config.token, go_spelling=go_token_spelling),
+        *([credentials] if credentials else []),
+        _signature_header(jwt, authorization_taken=bool(credentials and credentials[0] == _AUTH)),
+        ("webhook-id", delivery.id),
+        ("webhook-timestamp", str(int(now.timestamp()))),
+    ]
+    return OutgoingRequest(destination=destination, headers=tuple(headers), body=delivery.body)
+
+
+_AUTH = "Authorization"
+
+
+def _signature_header(jwt: str, *, authorization_taken: bool) -> tuple[str, str]:
+    return (SIGNATURE_HEADER, jwt) if authorization_taken else (_AUTH, f"Bearer {jwt}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Makes attempts: everything that they have in common.
+
+    Attributes:
+        issuer: `iss` of every notification.
+        keys: Where the key that is active now is found.
+        transport: How destinations are reached, under which policy.
+        retry: When to try again, and when to give up.
+        timeout: The deadline of one attempt in total.
+        go_token_spelling: Send `A2A-Notification-Token` too.
+    """
+
+    issuer: str
+    keys: KeySource
+    transport: Transport
+    retry: RetryPolicy
+    timeout: timedelta
+    go_token_spelling: bool
+
+    async def make(self, delivery: Delivery, subscription: Subscription, now: datetime) -> Result:
+        """Sign, post and judge; never raises for what the network or the webhook does."""
+        try:
+            request = self._request(delivery, subscription, now)
+            answer = await self.transport.post(
+                request.destination, request.headers, request.body, timeout=self.timeout
+            )
+        except TransportError:
+            return self._failed(delivery, now, error="transport")
+        except DestinationRefusedError as exc:
+            return self._failed(delivery, now, error=exc.code)
+        except NoSigningKeyError as exc:
+            return self._failed(delivery, now, error=exc.code)
+        judgement = judge(answer.status, answer.headers, now)
+        if judgement.meaning is Meaning.RETRY:
+            return self._failed(
+                delivery,
+                now,
+                error=judgement.error or "failed",
+                status=answer.status,
+                hold=judgement.hold,
+            )
+        return Result(
+            outcome=Outcome(judgement.meaning.value), status=answer.status, error=judgement.error
+        )
+
+    def is_too_old(self, delivery: Delivery, now: datetime) -> bool:
+        """Say whether a delivery was overtaken by its age while it waited."""
+        return gives_up(
+            self.retry, attempts=delivery.attempts - 1, since=delivery.notified_at, now=now
+        )
+
+    def _request(
+        self, delivery: Delivery, subscription: Subscription, now: datetime
+    ) -> OutgoingRequest:
+        samples = subscription.profile is Profile.A2A_SAMPLES
+        algorithm = Algorithm.RS256 if samples else None
+        return build_request(
+            delivery,
+            subscription,
+            self.transport.policy.check(subscription.config.url),
+            issuer=self.issuer,
+            key=self.keys.ring().signing_key(now, algorithm),
+            now=now,
+            go_token_spelling=self.go_token_spelling,
+        )
+
+    def _failed(
+        self,
+        delivery: Delivery,
+        now: datetime,
+        *,
+        error: str,
+        status: int | None = None,
+        hold: timedelta | None = None,
+    ) -> Result:
+        retry_at = next_attempt(
+            self.retry, attempts=delivery.attempts, since=delivery.notified_at, now=now
+        )
+        hold_until = now + hold if hold else None
+        if retry_at is None:
+            return Result(outcome=Outcome.DEAD, status=status, error=error, hold_until=hold_until)
+        return Result(
+            outcome=Outcome.RETRY,
+            status=status,
+            error=error,
+            retry_at=max(retry_at, hold_until or retry_at),
+            hold_until=hold_until,
+        )

@@ -1,0 +1,114 @@
+"""The worker: claims deliveries, makes their attempts, settles them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pushkit.delivery.attempt import Attempt
+from pushkit.outbox import Claim, Delivery, Outcome, OutboxStore, Result
+from pushkit.storage import Script, SqliteDatabase
+from pushkit.subscriptions import Subscription, SubscriptionStore
+from pushkit.work import Pump
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("pushkit.delivery")
+
+_LEASE_MARGIN = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    delivery: Delivery
+    subscription: Subscription | None
+
+
+class Worker:
+    """Delivers what is due.
+
+    Args:
+        database: Where outbox and subscriptions live.
+        attempt: How one attempt is made.
+        clock: Returns now, aware, in UTC.
+        concurrency: How many attempts at once.
+    """
+
+    def __init__(
+        self,
+        database: SqliteDatabase,
+        attempt: Attempt,
+        *,
+        clock: Callable[[], datetime],
+        concurrency: int,
+    ) -> None:
+        self._database = database
+        self._attempt = attempt
+        self._clock = clock
+        self._outbox = OutboxStore()
+        self._subscriptions = SubscriptionStore()
+        self._name = f"worker_{secrets.token_hex(8)}"
+        self.pump = Pump(
+            "deliveries",
+            claim=self._claim,
+            process=self._deliver,
+            until_due=self._until_due,
+            concurrency=concurrency,
+        )
+
+    async def run_once(self) -> int:
+        """Make every attempt that is due now; return how many there were."""
+        return await self.pump.run_once()
+
+    async def _claim(self, limit: int) -> Sequence[_Claimed]:
+        return await self._database.write(self._claim_script(limit))
+
+    def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
+        now = self._clock()
+        claim = Claim(worker=self._name, until=now + self._attempt.timeout + _LEASE_MARGIN)
+        deliveries = yield from self._outbox.claim(claim, limit=limit, now=now)
+        found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
+        return [_Claimed(d, found.get(d.subscription_id)) for d in deliveries]
+
+    async def _deliver(self, claimed: _Claimed) -> None:
+        result = await self._result(claimed)
+        await self._database.write(self._settle_script(claimed.delivery, result))
+        _report(claimed.delivery, result)
+
+    async def _result(self, claimed: _Claimed) -> Result:
+        delivery, now = claimed.delivery, self._clock()
+        if claimed.subscription is None:
+            return Result(outcome=Outcome.DEAD, error="subscription_missing")
+        if delivery.attempts > 1 and self._attempt.is_too_old(delivery, now):
+            return Result(outcome=Outcome.DEAD, error="too_old", status=delivery.last_status)
+        return await self._attempt.make(delivery, claimed.subscription, now)
+
+    def _settle_script(self, delivery: Delivery, result: Result) -> Script[None]:
+        now = self._clock()
+        settled = yield from self._outbox.settle(delivery, self._name, result, now)
+        if settled and result.outcome is Outcome.GONE:
+            yield from self._subscriptions.disable(delivery.subscription_id, now)
+            yield from self._outbox.cancel_subscription(delivery.subscription_id, now)
+
+    async def _until_due(self) -> timedelta | None:
+        now = self._clock()
+        due = await self._database.read(self._outbox.next_due())
+        return None if due is None else due - now
+
+
+def _report(delivery: Delivery, result: Result) -> None:
+    level = logging.INFO if result.outcome is Outcome.DELIVERED else logging.WARNING
+    _log.log(
+        level,
+        "delivery %s task %s seq %d attempt %d: %s (status %s, %s)",
+        delivery.id,
+        delivery.task_id,
+        delivery.seq,
+        delivery.attempts,
+        result.outcome.value,
+        result.status if result.status is not None else "none",
+        result.error or "ok",
+    )

@@ -1,0 +1,231 @@
+"""The exception tree: everything that pushkit and the receiver raise on purpose.
+
+Each class has a stable `code` for programs, and a message for people that says what was found, what
+was expected and what to do. No message carries a secret, a token or a body.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AudienceError",
+    "ClaimError",
+    "ConfigError",
+    "DestinationRefusedError",
+    "DigestMismatchError",
+    "IdempotencyConflictError",
+    "InboundError",
+    "InvalidPushConfigError",
+    "InvalidSignatureError",
+    "InvalidUpdateError",
+    "IssuerError",
+    "JwksError",
+    "KeyFileError",
+    "KeyRingError",
+    "KeysUnavailableError",
+    "MalformedBodyError",
+    "MalformedJsonError",
+    "MalformedRequestError",
+    "NoSigningKeyError",
+    "OutboundError",
+    "PayloadTooLargeError",
+    "PushkitError",
+    "SnapshotRequiredError",
+    "StorageError",
+    "TimestampError",
+    "TokenError",
+    "TransportError",
+    "UnrecognisedBodyError",
+    "UnsupportedVersionError",
+]
+
+
+class PushkitError(Exception):
+    """The root of every error that is raised on purpose."""
+
+    code: ClassVar[str] = "error"
+
+
+# --- configuration and calls -------------------------------------------------------------------
+
+
+class ConfigError(PushkitError):
+    """A setting or an argument is wrong; the message names it and what was expected."""
+
+    code = "invalid_configuration"
+
+
+class InvalidPushConfigError(ConfigError):
+    """A push-notification config that a client registered cannot be accepted."""
+
+    code = "invalid_push_config"
+
+
+class UnsupportedVersionError(ConfigError):
+    """The A2A version is not one that pushkit speaks."""
+
+    code = "unsupported_version"
+
+
+class DestinationRefusedError(InvalidPushConfigError):
+    """The webhook URL breaks a rule of the destination policy."""
+
+    code = "destination_refused"
+
+
+class InvalidUpdateError(PushkitError):
+    """An update cannot be written in the version asked for, for example without a task id."""
+
+    code = "invalid_update"
+
+
+class SnapshotRequiredError(InvalidUpdateError):
+    """A subscription's version sends whole tasks, and no snapshot was given."""
+
+    code = "snapshot_required"
+
+
+class PayloadTooLargeError(InvalidUpdateError):
+    """The body would be larger than the sender's limit."""
+
+    code = "payload_too_large"
+
+
+class IdempotencyConflictError(PushkitError):
+    """An idempotency key was used before, with another payload."""
+
+    code = "idempotency_conflict"
+
+
+class KeyRingError(PushkitError):
+    """A key operation is not possible in the ring's present state."""
+
+    code = "key_ring"
+
+
+class NoSigningKeyError(KeyRingError):
+    """No key is active for the algorithm asked for."""
+
+    code = "no_signing_key"
+
+
+class KeyFileError(ConfigError):
+    """A key file has wrong permissions, wrong contents or the wrong passphrase."""
+
+    code = "key_file"
+
+
+class StorageError(PushkitError):
+    """The database refused; what was asked for has not been stored."""
+
+    code = "storage"
+
+
+# --- outbound ----------------------------------------------------------------------------------
+
+
+class OutboundError(PushkitError):
+    """An HTTP request of ours failed. `retryable` says whether a later attempt may succeed."""
+
+    code = "outbound"
+    retryable: ClassVar[bool] = True
+
+
+class TransportError(OutboundError):
+    """No complete answer: refused connection, name lookup, TLS, reset or timeout."""
+
+    code = "transport"
+
+
+class JwksError(OutboundError):
+    """A JWK Set could not be fetched, or is not one that may be trusted."""
+
+    code = "jwks"
+
+
+# --- inbound -----------------------------------------------------------------------------------
+
+
+class InboundError(PushkitError):
+    """Something received is refused. `status` is the HTTP answer that goes with it."""
+
+    code = "refused"
+    status: ClassVar[int] = 400
+
+
+class MalformedRequestError(InboundError):
+    """Headers contradict each other or cannot be read."""
+
+    code = "malformed_request"
+
+
+class MalformedJsonError(InboundError):
+    """Bytes are not JSON within the limits (RFC 8259, no duplicate members, bounded depth)."""
+
+    code = "malformed_json"
+
+
+class MalformedBodyError(MalformedJsonError):
+    """A notification's body is not JSON within the limits."""
+
+    code = "malformed_body"
+
+
+class UnrecognisedBodyError(InboundError):
+    """The body is JSON, but no notification of any A2A version that is known."""
+
+    code = "unrecognised_body"
+    status = 422
+
+
+class InvalidSignatureError(InboundError):
+    """A signature is missing, malformed, by an unknown key, or does not hold."""
+
+    code = "invalid_signature"
+    status = 401
+
+
+class DigestMismatchError(InvalidSignatureError):
+    """The signature holds, but for another body."""
+
+    code = "digest_mismatch"
+
+
+class ClaimError(InboundError):
+    """What the signature proves does not fit this receiver or this moment."""
+
+    code = "invalid_claims"
+    status = 401
+
+
+class TimestampError(ClaimError):
+    """Outside the time window, or expired."""
+
+    code = "stale_timestamp"
+
+
+class IssuerError(ClaimError):
+    """Issued by another sender than the one that is trusted."""
+
+    code = "wrong_issuer"
+
+
+class AudienceError(ClaimError):
+    """Signed for another webhook."""
+
+    code = "wrong_audience"
+
+
+class TokenError(InboundError):
+    """The notification token or static credential is missing or wrong."""
+
+    code = "invalid_token"
+    status = 401
+
+
+class KeysUnavailableError(InboundError):
+    """No key of this sender was ever loaded, so nothing can be said about its signature."""
+
+    code = "keys_unavailable"
+    status = 503

@@ -1,0 +1,296 @@
+"""The key file: one JSON file of mode 0600 with a whole key ring, replaced atomically.
+
+The private keys are PKCS#8 PEM (RFC 7468 §10, §11), encrypted when there is a passphrase. Changes
+go through `update_key_ring`, so that of two processes that rotate at the same time none is lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
+from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
+from pushkit.keys.jwk import Algorithm, signing_key_from_pem, signing_key_to_pem
+from pushkit.keys.ring import KeyRing, RingKey
+
+__all__ = ["create_key_ring", "load_key_ring", "save_key_ring", "update_key_ring"]
+
+_FORMAT: Final = "pushkit-key-ring"
+_VERSION: Final = 1
+_MODE: Final = 0o600
+_MAX_BYTES: Final = 1024 * 1024
+_MAX_SECONDS: Final = 10 * 365 * 86400
+
+_T = TypeVar("_T", bound=JsonValue)
+
+
+def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
+    """Read a key file.
+
+    Raises:
+        KeyFileError: It does not exist, is not a regular file, may be read or written by others,
+            has wrong contents or a newer format, or the passphrase is wrong or missing.
+    """
+    path = Path(path)
+    with _os_errors_of(path):
+        contents = _read(path)
+    try:
+        return _ring(read_json_object(contents), passphrase)
+    except (KeyFileError, KeyRingError, MalformedJsonError) as exc:
+        raise KeyFileError(f"{path}: {exc}") from exc
+
+
+def save_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = None) -> None:
+    """Write a key file, over one that exists; use `update_key_ring` to change a ring.
+
+    Raises:
+        KeyFileError: The file or its folder cannot be written.
+    """
+    path = Path(path)
+    with _os_errors_of(path), _locked(path):
+        _replace(path, _contents(ring, passphrase))
+
+
+def create_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = None) -> None:
+    """Write a key file that must not exist yet.
+
+    Raises:
+        KeyFileError: It exists, or cannot be written.
+    """
+    path = Path(path)
+    with _os_errors_of(path), _locked(path):
+        if path.exists():
+            raise KeyFileError(f"{path}: exists already; its keys would be lost")
+        _replace(path, _contents(ring, passphrase))
+
+
+def update_key_ring(
+    path: str | Path, change: Callable[[KeyRing], KeyRing], passphrase: bytes | None = None
+) -> KeyRing:
+    """Read a key file, change the ring and write it, while no other process does the same.
+
+    Waits for another process that holds the lock (`<path>.lock`). If `change` raises, nothing is
+    written.
+
+    Raises:
+        KeyFileError: The file cannot be read or written; see `load_key_ring`.
+    """
+    path = Path(path)
+    with _os_errors_of(path), _locked(path):
+        ring = change(load_key_ring(path, passphrase))
+        _replace(path, _contents(ring, passphrase))
+    return ring
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _os_errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise KeyFileError(f"{path}: {exc.strerror or 'cannot be accessed'}") from exc
+
+
+def _read(path: Path) -> bytes:
+    # Non-blocking: opening a named pipe would otherwise wait for a writer for ever. The checks are
+    # of the opened file, which cannot be exchanged after them.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as exc:
+        raise KeyFileError(f"{path}: does not exist; `pushkit keys new {path}` makes one") from exc
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+        _require_private(path, os.fstat(descriptor))
+        contents = file.read(_MAX_BYTES + 1)
+    if len(contents) > _MAX_BYTES:
+        raise KeyFileError(f"{path}: larger than {_MAX_BYTES} bytes; not a key file")
+    return contents
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileError(f"{path}: not a regular file")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise KeyFileError(
+            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, for others may read or write the"
+            f" private keys: chmod 600 {path}"
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = path.with_name(path.name + ".lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    try:
+        _keep_owner(descriptor, path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _replace(path: Path, contents: bytes) -> None:
+    """Replace a file so that a crash at any moment leaves the old one or the new one, whole."""
+    target = path.resolve()  # through a symbolic link, not over it
+    # Under the lock nobody else writes: what lies here was left by a process that was killed.
+    for left in target.parent.glob(f".{target.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        _write_new(temporary, contents, like=target)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _write_new(path: Path, contents: bytes, *, like: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+        _keep_owner(descriptor, like)
+        file.write(contents)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _keep_owner(descriptor: int, like: Path) -> None:
+    """Keep the owner of a file that root changes, lest the service cannot read it any more."""
+    if os.geteuid() == 0 and like.exists():
+        status = like.stat()
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- its contents ------------------------------------------------------------------------------
+
+
+def _contents(ring: KeyRing, passphrase: bytes | None) -> bytes:
+    document: JsonObject = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "default_algorithm": ring.default_algorithm.value,
+        "max_age_seconds": ring.max_age.total_seconds(),
+        "activation_lead_seconds": ring.activation_lead.total_seconds(),
+        "grace_seconds": ring.grace.total_seconds(),
+        "keys": [_key_document(entry, passphrase) for entry in ring.keys],
+    }
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _key_document(entry: RingKey, passphrase: bytes | None) -> JsonObject:
+    return {
+        "kid": entry.kid,
+        "algorithm": entry.algorithm.value,
+        "published_at": entry.published_at.isoformat(),
+        "activates_at": entry.activates_at.isoformat() if entry.activates_at else None,
+        "revoked_at": entry.revoked_at.isoformat() if entry.revoked_at else None,
+        "private_key": signing_key_to_pem(entry.key, passphrase).decode("ascii"),
+    }
+
+
+def _ring(document: JsonObject, passphrase: bytes | None) -> KeyRing:
+    _require_format(document)
+    entries = _member(document, "keys", list, "an array")
+    return KeyRing(
+        keys=tuple(_entry(n, entry, passphrase) for n, entry in enumerate(entries)),
+        default_algorithm=_algorithm(document, "default_algorithm"),
+        max_age=_seconds(document, "max_age_seconds"),
+        activation_lead=_seconds(document, "activation_lead_seconds"),
+        grace=_seconds(document, "grace_seconds"),
+    )
+
+
+def _require_format(document: JsonObject) -> None:
+    if document.get("format") != _FORMAT:
+        raise KeyFileError(f"not a key file: format is not {_FORMAT!r}")
+    version = _member(document, "version", int, "an integer")
+    if version > _VERSION:
+        raise KeyFileError(f"version is {version}, expected {_VERSION}: written by a newer pushkit")
+    if version < _VERSION:
+        raise KeyFileError(f"version is {version}, expected {_VERSION}")
+
+
+def _entry(number: int, document: JsonValue, passphrase: bytes | None) -> RingKey:
+    try:
+        if not isinstance(document, dict):
+            raise KeyFileError("expected an object")
+        return _ring_key(document, passphrase)
+    except (ConfigError, KeyRingError) as exc:
+        raise KeyFileError(f"keys[{number}]: {exc}") from exc
+
+
+def _ring_key(document: JsonObject, passphrase: bytes | None) -> RingKey:
+    published_at = _moment(document, "published_at")
+    if published_at is None:
+        raise KeyFileError("published_at: expected a time, found null")
+    key = signing_key_from_pem(
+        _member(document, "private_key", str, "a string").encode(),
+        passphrase,
+        kid=_member(document, "kid", str, "a string"),
+        algorithm=_algorithm(document, "algorithm"),
+    )
+    return RingKey(
+        key=key,
+        published_at=published_at,
+        activates_at=_moment(document, "activates_at"),
+        revoked_at=_moment(document, "revoked_at"),
+    )
+
+
+def _member(document: Mapping[str, JsonValue], name: str, type_: type[_T], expected: str) -> _T:
+    # Never the value that was found: it may be a private key in the wrong place.
+    value = document.get(name)
+    if not isinstance(value, type_) or isinstance(value, bool):
+        raise KeyFileError(
+            f"{name}: {'missing' if value is None else 'wrong'}, expected {expected}"
+        )
+    return value
+
+
+def _algorithm(document: Mapping[str, JsonValue], name: str) -> Algorithm:
+    algorithm = Algorithm.parse(_member(document, name, str, "a string"))
+    if algorithm is None:
+        raise KeyFileError(f"{name}: expected one of {', '.join(Algorithm)}")
+    return algorithm
+
+
+def _seconds(document: Mapping[str, JsonValue], name: str) -> timedelta:
+    value = document.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise KeyFileError(f"{name}: expected a number of seconds")
+    if not 0 <= value <= _MAX_SECONDS:
+        raise KeyFileError(f"{name}: expected 0 to {_MAX_SECONDS} seconds")
+    return timedelta(seconds=value)
+
+
+def _moment(document: Mapping[str, JsonValue], name: str) -> datetime | None:
+    """Read a time (RFC 3339 §5.6) or null; the member itself must be there."""
+    if name in document and document[name] is None:
+        return None
+    text = _member(document, name, str, "a time or null")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as exc:
+        raise KeyFileError(f"{name}: expected a time like 2026-01-31T12:00:00Z") from exc
+    if moment.utcoffset() != timedelta(0):
+        raise KeyFileError(f"{name}: expected a time in UTC, ending in Z or +00:00")
+    return moment.astimezone(UTC)

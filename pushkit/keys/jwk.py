@@ -1,0 +1,325 @@
+"""Keys for signatures: generation, PEM, JSON Web Keys (RFC 7517, 7518 §6, 8037) and thumbprints.
+
+The one door to jwcrypto. A key carries its algorithm, so that no message header ever chooses it
+(RFC 8725 §3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias, cast
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwcrypto.common import JWException  # type: ignore[import-untyped]
+from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import ConfigError, JwksError, KeyFileError
+
+__all__ = [
+    "Algorithm",
+    "PrivateKey",
+    "PublicKey",
+    "SigningKey",
+    "VerificationKey",
+    "generate_key",
+    "public_jwk",
+    "public_pem",
+    "signing_key_from_pem",
+    "signing_key_to_pem",
+    "thumbprint",
+    "verification_key",
+]
+
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
+PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
+
+# RFC 7518 §3.3 demands 2048 bits. Every verifier takes them, and signing costs a quarter of what
+# 3072 bits cost; who wants more strength takes ES256, the default.
+_GENERATED_RSA_BITS: Final = 2048
+_MIN_RSA_BITS: Final = 2048
+# A huge modulus or exponent makes one verification cost seconds.
+_MAX_RSA_BITS: Final = 8192
+_MAX_RSA_EXPONENT: Final = 2**31 - 1
+
+_MAX_KID_CHARACTERS: Final = 256
+_SHOWN_CHARACTERS: Final = 40
+
+# RFC 7518 §6.2.1 and §6.3.1, RFC 8037 §2.
+_MATERIAL: Final[Mapping[str, tuple[str, ...]]] = {
+    "EC": ("kty", "crv", "x", "y"),
+    "OKP": ("kty", "crv", "x"),
+    "RSA": ("kty", "n", "e"),
+}
+# RFC 7518 §6.2.2, §6.3.2 and §6.4, RFC 8037 §2.
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+
+# What jwcrypto and cryptography raise for contents that are no key.
+_NO_KEY: Final = (
+    JWException,
+    LookupError,
+    OverflowError,
+    TypeError,
+    UnsupportedAlgorithm,
+    ValueError,
+)
+
+
+class Algorithm(StrEnum):
+    """A signature algorithm (RFC 7518 §3.1, RFC 8037 §3.1), by the name that is written."""
+
+    ES256 = "ES256"
+    ES384 = "ES384"
+    EDDSA = "EdDSA"
+    RS256 = "RS256"
+    PS256 = "PS256"
+
+    @classmethod
+    def parse(cls, name: str) -> Algorithm | None:
+        """Read an algorithm's name, also `Ed25519` (RFC 9864); None if it is not a known one."""
+        if name == "Ed25519":
+            return cls.EDDSA
+        return cls(name) if name in cls.__members__.values() else None
+
+
+# The key types (kty, crv) with the algorithms that they sign with; the first one is the default.
+_ALGORITHMS: Final[Mapping[tuple[str, str | None], tuple[Algorithm, ...]]] = {
+    ("EC", "P-256"): (Algorithm.ES256,),
+    ("EC", "P-384"): (Algorithm.ES384,),
+    ("OKP", "Ed25519"): (Algorithm.EDDSA,),
+    ("RSA", None): (Algorithm.RS256, Algorithm.PS256),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationKey:
+    """A public key, with the only algorithm that it may verify."""
+
+    kid: str
+    algorithm: Algorithm
+    public_key: PublicKey = field(repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        _require_fit(self.kid, self.algorithm, self.public_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKey:
+    """A private key, with the only algorithm that it signs with."""
+
+    kid: str
+    algorithm: Algorithm
+    private_key: PrivateKey = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _require_fit(self.kid, self.algorithm, self.private_key.public_key())
+
+    def to_verification_key(self) -> VerificationKey:
+        """Return the public half."""
+        return VerificationKey(
+            kid=self.kid, algorithm=self.algorithm, public_key=self.private_key.public_key()
+        )
+
+
+def generate_key(algorithm: Algorithm) -> SigningKey:
+    """Generate a key, with its thumbprint as `kid`."""
+    private_key = _generate(algorithm)
+    return SigningKey(
+        kid=thumbprint(private_key.public_key()), algorithm=algorithm, private_key=private_key
+    )
+
+
+def thumbprint(public_key: PublicKey) -> str:
+    """Return the SHA-256 thumbprint of a key (RFC 7638 §3), base64url."""
+    return cast("str", JWK.from_pyca(public_key).thumbprint())
+
+
+def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
+    """Read a public JWK that may verify signatures; without `kid` it gets its thumbprint.
+
+    Raises:
+        JwksError: Symmetric, with private members, for another use, of an unknown type or curve,
+            with an algorithm of another key type, too weak, or no key at all.
+    """
+    _require_public(jwk)
+    _require_signature_use(jwk)
+    algorithm = _algorithm(jwk)
+    public_key = _public_key(jwk, _MATERIAL[str(jwk["kty"])])
+    kid = _kid(jwk, public_key)
+    try:
+        return VerificationKey(kid=kid, algorithm=algorithm, public_key=public_key)
+    except ConfigError as exc:
+        raise JwksError(str(exc)) from exc
+
+
+def public_jwk(key: SigningKey | VerificationKey) -> JsonObject:
+    """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
+    public = key.to_verification_key() if isinstance(key, SigningKey) else key
+    material = JWK.from_pyca(public.public_key).export_public(as_dict=True)
+    return {
+        **{name: material[name] for name in _MATERIAL[material["kty"]]},
+        "alg": public.algorithm.value,
+        "kid": public.kid,
+        "use": "sig",
+    }
+
+
+def public_pem(key: SigningKey | VerificationKey) -> bytes:
+    """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
+    public = key.to_verification_key() if isinstance(key, SigningKey) else key
+    return cast("bytes", JWK.from_pyca(public.public_key).export_to_pem())
+
+
+def signing_key_from_pem(
+    pem: bytes,
+    passphrase: bytes | None = None,
+    *,
+    kid: str | None = None,
+    algorithm: Algorithm | None = None,
+) -> SigningKey:
+    """Read a private key in PEM.
+
+    Args:
+        pem: PKCS#8, or the older forms that OpenSSL writes.
+        passphrase: What the key is encrypted with; None if it is not encrypted.
+        kid: The key's name; its thumbprint if None.
+        algorithm: What it signs with; if None, what follows from its type (RSA: RS256).
+
+    Raises:
+        KeyFileError: No private key, a wrong or missing passphrase, a passphrase for a key that is
+            not encrypted, a type that is not supported, or an algorithm that does not fit.
+    """
+    private_key = _private_key(pem, passphrase)
+    public_key = private_key.public_key()
+    try:
+        return SigningKey(
+            kid=thumbprint(public_key) if kid is None else kid,
+            algorithm=algorithm or _fitting(public_key)[0],
+            private_key=private_key,
+        )
+    except ConfigError as exc:
+        raise KeyFileError(str(exc)) from exc
+
+
+def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> bytes:
+    """Write a private key as PKCS#8 PEM, encrypted when there is a passphrase."""
+    exported = JWK.from_pyca(key.private_key).export_to_pem(private_key=True, password=passphrase)
+    return cast("bytes", exported)
+
+
+def _generate(algorithm: Algorithm) -> PrivateKey:
+    match algorithm:
+        case Algorithm.ES256:
+            return ec.generate_private_key(ec.SECP256R1())
+        case Algorithm.ES384:
+            return ec.generate_private_key(ec.SECP384R1())
+        case Algorithm.EDDSA:
+            return ed25519.Ed25519PrivateKey.generate()
+        case Algorithm.RS256 | Algorithm.PS256:
+            return rsa.generate_private_key(public_exponent=65537, key_size=_GENERATED_RSA_BITS)
+
+
+def _require_fit(kid: str, algorithm: Algorithm, public_key: PublicKey) -> None:
+    if not 1 <= len(kid) <= _MAX_KID_CHARACTERS:
+        raise ConfigError(f"kid: expected 1 to {_MAX_KID_CHARACTERS} characters, found {len(kid)}")
+    fitting = _fitting(public_key)
+    if algorithm not in fitting:
+        raise ConfigError(f"the key is for {' or '.join(fitting)}, not for {algorithm}")
+    if isinstance(public_key, rsa.RSAPublicKey):
+        _require_rsa_strength(public_key)
+
+
+def _fitting(public_key: PublicKey) -> tuple[Algorithm, ...]:
+    try:
+        jwk = JWK.from_pyca(public_key)
+    except _NO_KEY as exc:
+        raise ConfigError("the key's type is not supported") from exc
+    shape = (jwk.get("kty"), jwk.get("crv"))
+    if shape not in _ALGORITHMS:
+        raise ConfigError(f"the key's curve {shape[1]} is not supported")
+    return _ALGORITHMS[shape]
+
+
+def _require_rsa_strength(public_key: rsa.RSAPublicKey) -> None:
+    if not _MIN_RSA_BITS <= public_key.key_size <= _MAX_RSA_BITS:
+        raise ConfigError(
+            f"the RSA key has {public_key.key_size} bits,"
+            f" expected {_MIN_RSA_BITS} to {_MAX_RSA_BITS}"
+        )
+    if public_key.public_numbers().e > _MAX_RSA_EXPONENT:
+        raise ConfigError(f"the RSA key's exponent is larger than {_MAX_RSA_EXPONENT}")
+
+
+def _require_public(jwk: Mapping[str, JsonValue]) -> None:
+    if jwk.get("kty") == "oct":
+        raise JwksError("the key is symmetric, expected a public key")
+    if found := sorted(_PRIVATE & jwk.keys()):
+        raise JwksError(f"the key has private members ({', '.join(found)}) and is compromised")
+
+
+def _require_signature_use(jwk: Mapping[str, JsonValue]) -> None:
+    # RFC 7517 §4.2 and §4.3.
+    if "use" in jwk and jwk["use"] != "sig":
+        raise JwksError(f"use is {_shown(jwk['use'])}, expected 'sig'")
+    if "key_ops" not in jwk:
+        return
+    operations = jwk["key_ops"]
+    if not isinstance(operations, list) or "verify" not in operations:
+        raise JwksError("key_ops does not contain 'verify'")
+
+
+def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
+    kty, crv = jwk.get("kty"), jwk.get("crv")
+    if not isinstance(kty, str) or not isinstance(crv, str | None):
+        raise JwksError("kty and crv: expected strings")
+    fitting = _ALGORITHMS.get((kty, crv if kty != "RSA" else None))
+    if fitting is None:
+        raise JwksError(f"key type {_shown(kty)} with curve {_shown(crv)} is not supported")
+    alg = jwk.get("alg")
+    if alg is None:
+        return fitting[0]
+    algorithm = Algorithm.parse(alg) if isinstance(alg, str) else None
+    if algorithm not in fitting:
+        raise JwksError(f"alg is {_shown(alg)}, expected {' or '.join(fitting)}")
+    return algorithm
+
+
+def _public_key(jwk: Mapping[str, JsonValue], names: tuple[str, ...]) -> PublicKey:
+    # Only the key itself goes through: `x5u`, `key_ops` and the like have no say in the import.
+    material = {name: jwk[name] for name in names if name in jwk}
+    try:
+        return cast("PublicKey", JWK(**material).get_op_key("verify"))
+    except _NO_KEY as exc:
+        raise JwksError("the members are not a valid public key") from exc
+
+
+def _kid(jwk: Mapping[str, JsonValue], public_key: PublicKey) -> str:
+    kid = jwk.get("kid")
+    if kid is None:
+        return thumbprint(public_key)
+    if not isinstance(kid, str):
+        raise JwksError(f"kid is {_shown(kid)}, expected a string")
+    return kid
+
+
+def _private_key(pem: bytes, passphrase: bytes | None) -> PrivateKey:
+    try:
+        key = JWK.from_pem(pem, passphrase)
+        if key.has_private:
+            return cast("PrivateKey", key.get_op_key("sign"))
+    except TypeError as exc:  # how cryptography reports a passphrase too few or too many
+        if passphrase is None:
+            raise KeyFileError("the private key is encrypted; a passphrase is needed") from exc
+        raise KeyFileError("a passphrase was given, but the key is not encrypted") from exc
+    except _NO_KEY as exc:
+        reason = "the passphrase is wrong, or it is no" if passphrase else "not a"
+        raise KeyFileError(f"{reason} private key in PEM of a supported type") from exc
+    raise KeyFileError("expected a private key in PEM, found a public one")
+
+
+def _shown(value: JsonValue) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

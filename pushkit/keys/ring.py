@@ -1,0 +1,331 @@
+"""A sender's signing keys over time: published first, then signing, then published a while longer.
+
+A key's state is a function of the timestamps in the ring and of `now`, so that every process that
+reads the same ring agrees, and nothing has to run for a key to change its state:
+
+    PENDING ─activates→ ACTIVE ─successor activates→ RETIRING ─grace→ RETIRED
+    any ─revoke→ REVOKED
+
+PENDING, ACTIVE and RETIRING keys are published. Per algorithm at most one key is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from pushkit.errors import KeyRingError, NoSigningKeyError
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+
+__all__ = ["KeyRing", "KeyState", "RingKey"]
+
+DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
+_FETCH_MARGIN: Final = timedelta(seconds=30)
+# A token lives at most 300 s, and a receiver tolerates a clock 300 s off.
+DEFAULT_GRACE: Final = timedelta(seconds=300) + timedelta(seconds=300)
+_FORGET_AFTER: Final = timedelta(days=30)
+
+
+class KeyState(StrEnum):
+    """Where a key is in its life."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    RETIRING = "retiring"
+    RETIRED = "retired"
+    REVOKED = "revoked"
+
+
+_PUBLISHED: Final = frozenset({KeyState.PENDING, KeyState.ACTIVE, KeyState.RETIRING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingKey:
+    """A key with its timestamps, all aware and in UTC.
+
+    Args:
+        key: The key.
+        published_at: Since when it stands in the JWK Set.
+        activates_at: From when it signs; None while that is not decided.
+        revoked_at: From when it is neither published nor used, whatever else is planned.
+    """
+
+    key: SigningKey
+    published_at: datetime
+    activates_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for moment in (self.published_at, self.activates_at, self.revoked_at):
+            if moment is not None:
+                _require_utc(moment)
+
+    @property
+    def kid(self) -> str:
+        """The key's name."""
+        return self.key.kid
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the key signs with."""
+        return self.key.algorithm
+
+    def took_over_at(self) -> datetime | None:
+        """Return when it began to sign; None if it is not planned, or was revoked before."""
+        if self.activates_at is None:
+            return None
+        revoked_before = self.revoked_at is not None and self.revoked_at <= self.activates_at
+        return None if revoked_before else self.activates_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRing:
+    """The keys of one sender, immutable: each change returns a new ring.
+
+    Args:
+        keys: In the order of scheduling; of two keys that activate at the same moment the later
+            one signs.
+        default_algorithm: What is signed with unless a subscription asks for another one.
+        max_age: How long receivers may cache the JWK Set.
+        activation_lead: How long a key must have been published before it signs, so that no
+            receiver has a cached set without it; at least `max_age`.
+        grace: How long a key stays published after it stopped signing: the life of a token plus
+            the receiver's tolerance.
+    """
+
+    keys: tuple[RingKey, ...]
+    default_algorithm: Algorithm = Algorithm.ES256
+    max_age: timedelta = DEFAULT_MAX_AGE
+    activation_lead: timedelta = DEFAULT_MAX_AGE + _FETCH_MARGIN
+    grace: timedelta = DEFAULT_GRACE
+
+    def __post_init__(self) -> None:
+        if len({entry.kid for entry in self.keys}) != len(self.keys):
+            raise KeyRingError("two keys of the ring have the same kid")
+        if min(self.max_age, self.grace) < timedelta(0):
+            raise KeyRingError("max_age and grace must not be negative")
+        if self.activation_lead < self.max_age:
+            raise KeyRingError(
+                f"activation_lead is {self.activation_lead}, expected at least max_age"
+                f" ({self.max_age}): a receiver may hold a set without the key for so long"
+            )
+
+    @classmethod
+    def create(
+        cls,
+        now: datetime,
+        algorithm: Algorithm = Algorithm.ES256,
+        *,
+        key: SigningKey | None = None,
+        max_age: timedelta = DEFAULT_MAX_AGE,
+        activation_lead: timedelta | None = None,
+        grace: timedelta = DEFAULT_GRACE,
+    ) -> KeyRing:
+        """Return a ring of one key that is active at once, for nobody has cached a set yet.
+
+        Args:
+            now: The present.
+            algorithm: The default algorithm, when a key is to be generated.
+            key: The first key, which then says the default algorithm.
+            max_age: See the class.
+            activation_lead: See the class; `max_age` and 30 s if None.
+            grace: See the class.
+        """
+        first = key or generate_key(algorithm)
+        return cls(
+            keys=(RingKey(key=first, published_at=now, activates_at=now),),
+            default_algorithm=first.algorithm,
+            max_age=max_age,
+            activation_lead=max_age + _FETCH_MARGIN if activation_lead is None else activation_lead,
+            grace=grace,
+        )
+
+    def add(
+        self, now: datetime, algorithm: Algorithm | None = None, *, key: SigningKey | None = None
+    ) -> KeyRing:
+        """Publish a new key without a schedule; `rotate` will schedule it.
+
+        An algorithm that has no key which signs, or is going to, gets its first one: that is
+        scheduled at `now` plus the lead. Not at once, since the ring is served already and
+        receivers hold sets without it.
+        """
+        _require_utc(now)
+        new = key or generate_key(algorithm or self.default_algorithm)
+        planned = self._active(new.algorithm, now) or self._scheduled(new.algorithm, now)
+        activates_at = None if planned else now + self.activation_lead
+        return self._with(RingKey(key=new, published_at=now, activates_at=activates_at))
+
+    def rotate(
+        self,
+        now: datetime,
+        algorithm: Algorithm | None = None,
+        *,
+        activate_now: bool = False,
+        force: bool = False,
+    ) -> KeyRing:
+        """Let the next key take over, as soon as every receiver knows it.
+
+        The next key is the oldest pending one without a schedule, or a new one. It signs once it
+        has been published for the lead, and not before a successor that is scheduled already.
+
+        Args:
+            now: The present.
+            algorithm: Whose key; the default algorithm if None.
+            activate_now: Activate the longest published pending key at once instead, scheduled or
+                not.
+            force: With `activate_now`: even if receivers may not know the key yet. Their refetch on
+                an unknown `kid` usually saves the day.
+
+        Raises:
+            KeyRingError: `activate_now`, and no key has been published for `max_age`.
+        """
+        _require_utc(now)
+        algorithm = algorithm or self.default_algorithm
+        if activate_now:
+            return self._activate(self._next_at_once(algorithm, now, force=force), now)
+        unscheduled = (e for e in self._pending(algorithm, now) if e.activates_at is None)
+        entry = next(unscheduled, None) or _new_entry(algorithm, now)
+        planned = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
+        return self._activate(entry, max(now, entry.published_at + self.activation_lead, *planned))
+
+    def revoke(self, kid: str, now: datetime) -> KeyRing:
+        """Withdraw a key at once: it is neither published nor used any more.
+
+        If it was the active key of its algorithm, the longest published pending key is activated
+        at once, or a new one that receivers have yet to fetch.
+
+        Raises:
+            KeyRingError: No such key.
+        """
+        _require_utc(now)
+        entry = self.find(kid)
+        if entry.revoked_at is not None and entry.revoked_at <= now:
+            return self
+        was_active = self._state(entry, now) is KeyState.ACTIVE
+        revoked = replace(entry, revoked_at=now)
+        ring = replace(self, keys=tuple(revoked if e is entry else e for e in self.keys))
+        if not was_active:
+            return ring
+        successor = next(iter(ring._pending(entry.algorithm, now)), None)
+        return ring._activate(successor or _new_entry(entry.algorithm, now), now)
+
+    def forget_retired(self, now: datetime, *, keep: timedelta = _FORGET_AFTER) -> KeyRing:
+        """Drop the keys that have been retired or revoked for longer than `keep`."""
+        _require_utc(now)
+        return replace(self, keys=tuple(e for e in self.keys if not self._over(e, now - keep)))
+
+    def signing_key(self, now: datetime, algorithm: Algorithm | None = None) -> SigningKey:
+        """Return the key that signs.
+
+        Raises:
+            NoSigningKeyError: No key of the algorithm is active.
+        """
+        _require_utc(now)
+        algorithm = algorithm or self.default_algorithm
+        active = self._active(algorithm, now)
+        if active is None:
+            scheduled = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
+            hint = f"the next one signs from {min(scheduled)}" if scheduled else "add one"
+            raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
+        return active.key
+
+    def find(self, kid: str) -> RingKey:
+        """Return a key by its name.
+
+        Raises:
+            KeyRingError: No such key.
+        """
+        for entry in self.keys:
+            if entry.kid == kid:
+                return entry
+        raise KeyRingError(f"no key {kid!r} in the ring")
+
+    def state(self, kid: str, now: datetime) -> KeyState:
+        """Return where a key is in its life.
+
+        Raises:
+            KeyRingError: No such key.
+        """
+        _require_utc(now)
+        return self._state(self.find(kid), now)
+
+    def published(self, now: datetime) -> list[RingKey]:
+        """Return the keys that stand in the JWK Set: pending, active and retiring ones."""
+        _require_utc(now)
+        return [entry for entry in self.keys if self._state(entry, now) in _PUBLISHED]
+
+    def _state(self, entry: RingKey, now: datetime) -> KeyState:
+        if entry.revoked_at is not None and entry.revoked_at <= now:
+            return KeyState.REVOKED
+        if entry.activates_at is None or now < entry.activates_at:
+            return KeyState.PENDING
+        stops_at = self._stops_at(entry)
+        if stops_at is None or now < stops_at:
+            return KeyState.ACTIVE
+        return KeyState.RETIRING if now < stops_at + self.grace else KeyState.RETIRED
+
+    def _stops_at(self, entry: RingKey) -> datetime | None:
+        """Return when the next key of the algorithm takes over; None if none is planned."""
+        order = self._order(entry.algorithm)
+        position = next(n for n, (_, e) in enumerate(order) if e is entry)
+        return order[position + 1][0] if position + 1 < len(order) else None
+
+    def _order(self, algorithm: Algorithm) -> list[tuple[datetime, RingKey]]:
+        moments = [(e.took_over_at(), e) for e in self.keys if e.algorithm is algorithm]
+        return sorted(((at, e) for at, e in moments if at is not None), key=lambda pair: pair[0])
+
+    def _over(self, entry: RingKey, then: datetime) -> bool:
+        """Say whether the key had ended at `then`, and cannot matter as a successor either."""
+        if entry.took_over_at() is None:
+            return entry.revoked_at is not None and entry.revoked_at <= then
+        stops_at = self._stops_at(entry)
+        # A revoked key still marks when its predecessor stopped: it goes only after that one.
+        ended = stops_at is not None and stops_at + self.grace <= then
+        return ended and (entry.revoked_at is None or entry.revoked_at <= then)
+
+    def _active(self, algorithm: Algorithm, now: datetime) -> RingKey | None:
+        return next(self._in_state(KeyState.ACTIVE, algorithm, now), None)
+
+    def _pending(self, algorithm: Algorithm, now: datetime) -> list[RingKey]:
+        pending = self._in_state(KeyState.PENDING, algorithm, now)
+        return sorted(pending, key=lambda entry: entry.published_at)
+
+    def _scheduled(self, algorithm: Algorithm, now: datetime) -> list[RingKey]:
+        return [e for e in self._pending(algorithm, now) if e.activates_at is not None]
+
+    def _in_state(self, state: KeyState, algorithm: Algorithm, now: datetime) -> Iterator[RingKey]:
+        mine = (entry for entry in self.keys if entry.algorithm is algorithm)
+        return (entry for entry in mine if self._state(entry, now) is state)
+
+    def _next_at_once(self, algorithm: Algorithm, now: datetime, *, force: bool) -> RingKey:
+        entry = next(iter(self._pending(algorithm, now)), None)
+        if force:
+            return entry or _new_entry(algorithm, now)
+        if entry is None:
+            raise KeyRingError(f"no {algorithm} key is pending: add one, and wait {self.max_age}")
+        if now - entry.published_at < self.max_age:
+            raise KeyRingError(
+                f"key {entry.kid} has been published for {now - entry.published_at}, expected"
+                f" {self.max_age}: receivers may hold a set without it; wait, or force"
+            )
+        return entry
+
+    def _activate(self, entry: RingKey, at: datetime) -> KeyRing:
+        # To the end of the ring: of two keys with the same moment, the one scheduled later signs.
+        others = replace(self, keys=tuple(e for e in self.keys if e is not entry))
+        return others._with(replace(entry, activates_at=at))
+
+    def _with(self, entry: RingKey) -> KeyRing:
+        return replace(self, keys=(*self.keys, entry))
+
+
+def _new_entry(algorithm: Algorithm, now: datetime) -> RingKey:
+    return RingKey(key=generate_key(algorithm), published_at=now)
+
+
+def _require_utc(moment: datetime) -> None:
+    if moment.utcoffset() != timedelta(0):
+        raise KeyRingError(f"expected an aware time in UTC, found {moment.isoformat()}")

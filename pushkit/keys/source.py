@@ -1,0 +1,91 @@
+"""Where a sender's key ring comes from: a value, or a file that another process may change."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from pushkit.errors import KeyFileError
+from pushkit.keys.files import load_key_ring
+from pushkit.keys.ring import KeyRing
+
+__all__ = ["FileKeySource", "KeySource", "StaticKeySource", "key_source"]
+
+_logger = logging.getLogger(__name__)
+
+
+class KeySource(Protocol):
+    """Gives the present key ring."""
+
+    def ring(self) -> KeyRing:
+        """Return the ring as it is now; cheap enough to be asked for every signature."""
+        ...
+
+
+class StaticKeySource:
+    """A ring that does not change, except with the time."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+
+    def ring(self) -> KeyRing:
+        """Return the ring."""
+        return self._ring
+
+
+class FileKeySource:
+    """A key file, read again whenever it has changed.
+
+    A file that was broken after the start does not stop the sender: the last good ring stays in
+    use, and one error is logged for each broken version.
+
+    Raises:
+        KeyFileError: The file cannot be read at the start.
+    """
+
+    def __init__(self, path: str | Path, passphrase: bytes | None = None) -> None:
+        self._path = Path(path)
+        self._passphrase = passphrase
+        # Before the read: a file that is replaced in between is read again at the next call.
+        self._seen = _fingerprint(self._path)
+        self._ring = load_key_ring(self._path, passphrase)
+
+    def ring(self) -> KeyRing:
+        """Return the ring in the file, or the last good one."""
+        found = _fingerprint(self._path)
+        if found != self._seen:
+            self._seen = found
+            self._reload()
+        return self._ring
+
+    def _reload(self) -> None:
+        try:
+            self._ring = load_key_ring(self._path, self._passphrase)
+        except KeyFileError as exc:
+            # The message, without its traceback: it never carries key material.
+            _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
+
+
+def key_source(
+    keys: KeyRing | KeySource | str | Path, passphrase: bytes | None = None
+) -> KeySource:
+    """Return the source that `keys` stands for: itself, a ring, or the path of a key file.
+
+    Raises:
+        KeyFileError: `keys` is a path, and the file cannot be read.
+    """
+    if isinstance(keys, str | Path):
+        return FileKeySource(keys, passphrase)
+    if isinstance(keys, KeyRing):
+        return StaticKeySource(keys)
+    return keys
+
+
+def _fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when the file is replaced, written or its mode mended."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev, status.st_size)

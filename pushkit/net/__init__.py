@@ -1,0 +1,1 @@
+"""The network: which destinations are allowed, and how they are reached."""

@@ -1,0 +1,1 @@
+"""Signatures over notifications, sign and verify side by side."""

@@ -1,0 +1,50 @@
+"""The notification token: what the client chose, sent back so that it knows its own task.
+
+A2A 0.1 and this project's user spell the header `X-A2A-Token`, the SDKs `X-A2A-Notification-Token`,
+the Go and Rust SDKs `A2A-Notification-Token` (wire profile §2).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from pushkit.errors import TokenError
+from pushkit.webhook import Headers
+
+__all__ = ["TOKEN_HEADERS", "hash_token", "read_token", "token_headers", "token_matches"]
+
+TOKEN_HEADERS = ("X-A2A-Token", "X-A2A-Notification-Token", "A2A-Notification-Token")
+
+
+def token_headers(token: str | None, *, go_spelling: bool = False) -> list[tuple[str, str]]:
+    """Return the header fields that carry a token; none for no token."""
+    if not token:
+        return []
+    names = TOKEN_HEADERS if go_spelling else TOKEN_HEADERS[:2]
+    return [(name, token) for name in names]
+
+
+def read_token(headers: Headers) -> str | None:
+    """Return the token of a request, whichever spelling it uses.
+
+    Raises:
+        TokenError: Two headers carry different tokens.
+    """
+    values = {value.strip(" \t") for name in TOKEN_HEADERS for value in headers.all(name)}
+    if len(values) > 1:
+        raise TokenError("the token headers carry different tokens, expected one token")
+    return values.pop() if values else None
+
+
+def hash_token(token: str) -> str:
+    """Return the SHA-256 of a token, in hex: what is stored and compared in place of the token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def token_matches(token: str, expected_hashes: Iterable[str]) -> bool:
+    """Compare a token with the hashes of the valid ones, in time that tells nothing of them."""
+    found = hash_token(token)
+    matches = [hmac.compare_digest(found, expected) for expected in expected_hashes]
+    return any(matches)

@@ -1,0 +1,61 @@
+"""Scripts: what a store does in one transaction, written without a driver.
+
+A script is a generator that yields statements and is sent their rows. It holds the SQL and the
+decisions between two statements; it opens no connection and awaits nothing. A driver runs it: the
+SQLite writer thread today, an asyncpg connection or a connection of the caller's own tomorrow. The
+same script therefore runs unchanged inside any transaction, and two scripts join into one by
+`yield from`.
+
+    def rename(old: str, new: str) -> Script[bool]:
+        rows = yield Statement("SELECT 1 FROM things WHERE name = $1", (old,))
+        if not rows:
+            return False
+        yield Statement("UPDATE things SET name = $1 WHERE name = $2", (new, old))
+        return True
+
+Placeholders are `$1`, `$2`, … in both dialects. Times are integers: microseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+__all__ = ["Row", "Rows", "Script", "Statement", "from_micros", "to_micros"]
+
+T = TypeVar("T")
+SqlValue: TypeAlias = "str | int | float | bytes | None"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Row(Protocol):
+    """One row of a result, read by column name."""
+
+    def __getitem__(self, key: str, /) -> Any: ...  # a column's type is the query's business
+
+
+Rows: TypeAlias = "Sequence[Row]"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement and its parameters."""
+
+    sql: str
+    parameters: tuple[SqlValue, ...] = ()
+
+
+Script: TypeAlias = Generator[Statement, Rows, T]
+
+
+def to_micros(moment: datetime) -> int:
+    """Return an aware moment as microseconds since the epoch."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_micros(micros: int) -> datetime:
+    """Return microseconds since the epoch as an aware moment in UTC."""
+    return _EPOCH + timedelta(microseconds=micros)

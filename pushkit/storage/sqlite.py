@@ -1,0 +1,278 @@
+"""SQLite: one writer thread with group commit, one reader thread.
+
+A durable commit costs a flush of the disk, whatever is in it. All scripts that wait while one
+transaction is being flushed therefore share the next one: each runs under a savepoint of its own,
+so that one that fails takes nothing with it, and nobody is told "done" before the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from pushkit.errors import PushkitError, StorageError
+from pushkit.storage.migrations import Migration, migrate
+from pushkit.storage.script import Rows, Script
+
+__all__ = ["SqliteDatabase"]
+
+T = TypeVar("T")
+
+_MAX_BATCH = 256
+_MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
+
+
+class SqliteDatabase:
+    """A database file.
+
+    Args:
+        path: The file; created, with its write-ahead log, if missing.
+        component: Whose tables, for the migrations.
+        migrations: The component's schema, oldest first.
+        synchronous: `FULL` survives a power cut; `NORMAL` survives a crash of the process.
+        busy_timeout: How long to wait for another process that holds the write lock.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        component: str,
+        migrations: Sequence[Migration],
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        busy_timeout: timedelta = timedelta(seconds=5),
+    ) -> None:
+        self.path = Path(path)
+        self._component = component
+        self._migrations = migrations
+        self._synchronous = synchronous
+        self._busy_timeout = busy_timeout
+        self._writer: _Writer | None = None
+        self._reader: ThreadPoolExecutor | None = None
+        self._read_connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Open the file and bring its schema up to date. Does nothing if it is open already.
+
+        Raises:
+            StorageError: The file cannot be opened, is no database, or is newer than the code.
+        """
+        if self._writer is not None:
+            return
+        writer = _Writer(self._connect)
+        writer.start()
+        try:
+            await writer.submit(migrate(self._component, self._migrations))
+        except BaseException:
+            writer.stop()
+            raise
+        self._writer = writer
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pushkit-reader")
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close both connections."""
+        writer, self._writer = self._writer, None
+        reader, self._reader = self._reader, None
+        loop = asyncio.get_running_loop()
+        if writer is not None:
+            writer.stop()
+            await loop.run_in_executor(None, writer.join)
+        if reader is not None:
+            await loop.run_in_executor(reader, self._close_read_connection)
+            reader.shutdown()
+
+    async def write(self, script: Script[T]) -> T:
+        """Run a script in a transaction; return its result once that is on disk.
+
+        Raises:
+            StorageError: The database refused; nothing of the script has been stored.
+            PushkitError: What the script itself raised; nothing of it has been stored.
+        """
+        if self._writer is None:
+            raise StorageError(f"{self.path} is not open: call open() first")
+        return await self._writer.submit(script)
+
+    async def read(self, script: Script[T]) -> T:
+        """Run a script that only reads, beside the writer, on a consistent snapshot."""
+        if self._reader is None:
+            raise StorageError(f"{self.path} is not open: call open() first")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._read, script)
+
+    def _read(self, script: Script[T]) -> T:
+        try:
+            if self._read_connection is None:
+                self._read_connection = self._connect()
+                self._read_connection.execute("PRAGMA query_only = ON")
+            self._read_connection.execute("BEGIN")
+            try:
+                return run_script(self._read_connection, script)
+            finally:
+                self._read_connection.execute("ROLLBACK")
+        except sqlite3.Error as exc:
+            raise StorageError(f"{self.path}: {exc}") from exc
+
+    def _close_read_connection(self) -> None:
+        if self._read_connection is not None:
+            self._read_connection.close()
+            self._read_connection = None
+
+    def _connect(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < _MIN_SQLITE:
+            raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self._busy_timeout.total_seconds(),
+                isolation_level=None,  # transactions are begun and ended here, by name
+                check_same_thread=False,  # opened and used by one thread, closed by its owner
+            )
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except sqlite3.Error as exc:
+            raise StorageError(f"{self.path}: {exc}") from exc
+        return connection
+
+
+def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
+    """Run a script on a connection, inside whatever transaction is open there."""
+    try:
+        statement = next(script)
+        while True:
+            rows = _execute(connection, statement.sql, statement.parameters)
+            statement = script.send(rows)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        script.close()
+
+
+def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
+    return connection.execute(_sqlite_placeholders(sql), parameters).fetchall()
+
+
+@functools.cache
+def _sqlite_placeholders(sql: str) -> str:
+    return re.sub(r"\$(\d+)", r"?\1", sql)
+
+
+@dataclass(slots=True)
+class _Job(Generic[T]):
+    script: Script[T]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[T]
+    result: T | None = None
+    error: BaseException | None = None
+
+    def resolve(self) -> None:
+        if self.future.done():  # the caller went away; what it asked for is stored all the same
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]  # set by the script
+
+
+class _Writer(threading.Thread):
+    """The one thread that writes."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(name="pushkit-writer", daemon=True)
+        self._connect = connect
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+
+    async def submit(self, script: Script[T]) -> T:
+        loop = asyncio.get_running_loop()
+        job = _Job(script, loop, loop.create_future())
+        self._jobs.put(job)
+        result: T = await job.future
+        return result
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+
+    def run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while True:
+            batch, stopping = self._next_batch()
+            if batch:
+                try:
+                    connection = connection or self._connect()
+                    self._commit(connection, batch)
+                except StorageError as exc:
+                    for job in batch:
+                        job.error = exc
+                _resolve(batch)
+            if stopping:
+                if connection is not None:
+                    connection.close()
+                return
+
+    def _next_batch(self) -> tuple[list[_Job[Any]], bool]:
+        batch: list[_Job[Any]] = []
+        job = self._jobs.get()
+        while job is not None:
+            batch.append(job)
+            if len(batch) == _MAX_BATCH:
+                return batch, False
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return batch, False
+        return batch, True
+
+    def _commit(self, connection: sqlite3.Connection, batch: Sequence[_Job[Any]]) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for job in batch:
+                _run_job(connection, job)
+            connection.execute("COMMIT")
+        except sqlite3.Error as exc:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
+
+
+def _run_job(connection: sqlite3.Connection, job: _Job[Any]) -> None:
+    connection.execute("SAVEPOINT job")
+    try:
+        job.result = run_script(connection, job.script)
+    except sqlite3.Error as exc:
+        if not connection.in_transaction:  # disk full and the like end the whole transaction
+            raise
+        job.error = StorageError(f"the database refused: {exc}; nothing was stored")
+    except PushkitError as exc:
+        job.error = exc
+    except Exception as exc:  # noqa: BLE001  # a script's bug belongs to its caller, not here
+        job.error = exc
+    if job.error is not None:
+        connection.execute("ROLLBACK TO job")
+    connection.execute("RELEASE job")
+
+
+def _resolve(batch: Sequence[_Job[Any]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
+    for job in batch:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, jobs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve_all, jobs)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            continue
+
+
+def _resolve_all(jobs: Sequence[_Job[Any]]) -> None:
+    for job in jobs:
+        job.resolve()

@@ -1,0 +1,78 @@
+"""An HTTP message as bytes in, bytes out: what is verified, and what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pushkit.errors import MalformedRequestError
+
+__all__ = ["Headers", "WebhookRequest"]
+
+
+class Headers:
+    """An ordered, case-insensitive, immutable list of header fields (RFC 9110 §5).
+
+    Values are kept as received. A name may stand several times; `one` refuses that, because two
+    different readings of a signed request are an attack.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        pairs = fields.items() if isinstance(fields, Mapping) else fields
+        self._fields = tuple((name, value) for name, value in pairs)
+
+    def all(self, name: str) -> list[str]:
+        """Return every value of a field, in order."""
+        wanted = name.lower()
+        return [value for key, value in self._fields if key.lower() == wanted]
+
+    def one(self, name: str) -> str | None:
+        """Return the value of a field that may stand once, without surrounding white space.
+
+        Raises:
+            MalformedRequestError: The field stands more than once.
+        """
+        values = self.all(name)
+        if len(values) > 1:
+            raise MalformedRequestError(f"header {name} stands {len(values)} times, expected once")
+        return values[0].strip(" \t") if values else None
+
+    def size(self) -> int:
+        """Return the length of the header section in bytes, as HTTP/1.1 writes it."""
+        return sum(len(name) + len(value) + 4 for name, value in self._fields)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Headers) and self._fields == other._fields
+
+    def __hash__(self) -> int:
+        return hash(self._fields)
+
+    def __repr__(self) -> str:
+        # Values may be tokens and credentials: never in a repr.
+        return f"Headers({', '.join(name for name, _ in self._fields)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRequest:
+    """One webhook request, whole.
+
+    Attributes:
+        method: `POST`.
+        target: Path and query as received, for example `/a2a?x=1`; for a request that is about to
+            be sent, the absolute URL.
+        headers: The header fields.
+        body: The raw bytes: what is signed is what is sent.
+    """
+
+    method: str = "POST"
+    target: str
+    headers: Headers
+    body: bytes = field(repr=False)

@@ -1,0 +1,13 @@
+"""What outbox and inbox share: when to try again, and how work is pumped."""
+
+from pushkit.work.pump import Pump
+from pushkit.work.retry import DEFAULT_SCHEDULE, RetryPolicy, gives_up, next_attempt, wait_schedule
+
+__all__ = [
+    "DEFAULT_SCHEDULE",
+    "Pump",
+    "RetryPolicy",
+    "gives_up",
+    "next_attempt",
+    "wait_schedule",
+]

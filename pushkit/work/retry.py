@@ -1,0 +1,100 @@
+"""When to try again, as a pure function over tenacity's own wait and stop objects.
+
+tenacity's loop sleeps in memory; a retry here may be a day and a restart away. So only its
+arithmetic is used: a policy is asked once per failed attempt, with the number of attempts and the
+age of the work, both read from the database.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tenacity import RetryCallState, Retrying, stop_after_attempt, stop_after_delay
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+__all__ = ["DEFAULT_SCHEDULE", "RetryPolicy", "gives_up", "next_attempt", "wait_schedule"]
+
+# Standard Webhooks' recommendation: the waits after the 1st, 2nd, … failed attempt, in seconds.
+DEFAULT_SCHEDULE = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
+
+# 90 h: every automatic attempt falls inside a receiver's 96 h memory of ids (wire profile §5).
+MAX_AGE = timedelta(hours=90)
+
+
+class wait_schedule(wait_base):  # noqa: N801  # named as tenacity names its own
+    """Wait by a list of seconds, one per attempt, each spread by ± `jitter`.
+
+    The last entry repeats for attempts beyond the list; a stop object decides when to give up.
+    """
+
+    def __init__(
+        self,
+        seconds: Sequence[float] = DEFAULT_SCHEDULE,
+        *,
+        jitter: float = 0.2,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._seconds = tuple(seconds)
+        self._jitter = jitter
+        self._uniform = uniform
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        """Return the seconds to wait after this attempt."""
+        index = min(retry_state.attempt_number, len(self._seconds)) - 1
+        return self._seconds[index] * self._uniform(1 - self._jitter, 1 + self._jitter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how long to try.
+
+    Attributes:
+        wait: tenacity's wait object: seconds after the n-th failed attempt.
+        stop: tenacity's stop object: given up when true; `seconds_since_start` is the age that
+            the work will have at the next attempt.
+    """
+
+    wait: wait_base = field(default_factory=wait_schedule)
+    stop: stop_base = field(
+        default_factory=lambda: (
+            stop_after_attempt(len(DEFAULT_SCHEDULE) + 1)
+            | stop_after_delay(MAX_AGE.total_seconds())
+        )
+    )
+
+
+def next_attempt(
+    policy: RetryPolicy, *, attempts: int, since: datetime, now: datetime
+) -> datetime | None:
+    """Return when to try again, or None to give up.
+
+    Args:
+        policy: The policy.
+        attempts: How many attempts there were, the one that just failed included; at least 1.
+        since: When the work was accepted: age counts from here, not from the first attempt.
+        now: The moment of the failure.
+    """
+    wait = policy.wait(_call_state(attempts, now - since))
+    moment = now + timedelta(seconds=wait)
+    given_up = gives_up(policy, attempts=attempts, since=since, now=moment)
+    return None if given_up else moment
+
+
+def gives_up(policy: RetryPolicy, *, attempts: int, since: datetime, now: datetime) -> bool:
+    """Say whether work with this many failed attempts has been given up at this moment."""
+    return bool(policy.stop(_call_state(attempts, now - since)))
+
+
+def _call_state(attempts: int, age: timedelta) -> RetryCallState:
+    state = RetryCallState(_NOTHING, None, (), {})
+    state.attempt_number = attempts
+    state.start_time, state.outcome_timestamp = 0.0, age.total_seconds()
+    return state
+
+
+# tenacity hands its own loop to wait and stop objects; ours has none.
+_NOTHING = Retrying()

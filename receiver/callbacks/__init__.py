@@ -1,0 +1,1 @@
+"""From an accepted notification to the client's own code."""

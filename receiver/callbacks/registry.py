@@ -1,0 +1,95 @@
+"""Which callback gets which notification."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, TypeVar
+
+from pushkit.a2a import TaskState, UpdateKind
+from pushkit.errors import ConfigError
+from receiver.inbox import Notification
+
+__all__ = ["KINDS_WITH_STATE", "Callback", "CallbackFunction", "CallbackRegistry"]
+
+CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
+
+_Named = TypeVar("_Named", bound=StrEnum)
+
+KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
+"""A status update, or a whole task: all that an A2A 0.3 agent ever sends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback:
+    """A function and what it wants. An empty set of wishes is every one of them.
+
+    Attributes:
+        name: `module:function`, stable across restarts: the inbox remembers who had what.
+        function: A plain function (run in a thread) or a coroutine function.
+        kinds: Kinds of update.
+        states: Task states; an update without a state is then never wanted.
+        senders: Names of trusted senders.
+    """
+
+    name: str
+    function: CallbackFunction
+    kinds: frozenset[UpdateKind] = frozenset()
+    states: frozenset[TaskState] = frozenset()
+    senders: frozenset[str] = frozenset()
+
+    def wants(self, notification: Notification) -> bool:
+        """Say whether this callback gets a notification."""
+        return (
+            (not self.kinds or notification.kind in self.kinds)
+            and (not self.states or notification.state in self.states)
+            and (not self.senders or notification.sender in self.senders)
+        )
+
+
+class CallbackRegistry:
+    """The callbacks, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, Callback] = {}
+
+    def add(
+        self,
+        function: CallbackFunction,
+        *,
+        kinds: Iterable[UpdateKind | str] = (),
+        states: Iterable[TaskState | str] = (),
+        senders: Iterable[str] = (),
+        name: str | None = None,
+    ) -> Callback:
+        """Register a function.
+
+        Raises:
+            ConfigError: An unknown kind or state, or a second function of the same name.
+        """
+        callback = Callback(
+            name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
+            function=function,
+            kinds=frozenset(_parse(UpdateKind, kind) for kind in kinds),
+            states=frozenset(_parse(TaskState, state) for state in states),
+            senders=frozenset(senders),
+        )
+        if callback.name in self._callbacks:
+            raise ConfigError(
+                f"callback {callback.name} is registered twice: give each its own name="
+            )
+        self._callbacks[callback.name] = callback
+        return callback
+
+    def wanting(self, notification: Notification) -> list[Callback]:
+        """Return the callbacks that get a notification."""
+        return [callback for callback in self._callbacks.values() if callback.wants(notification)]
+
+
+def _parse(kind: type[_Named], value: _Named | str) -> _Named:
+    try:
+        return kind(value)
+    except ValueError as exc:
+        known = ", ".join(entry.value for entry in kind)
+        raise ConfigError(f"found {value!r}, expected one of {known}") from exc

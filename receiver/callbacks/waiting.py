@@ -1,0 +1,76 @@
+"""Waiting for a task as if its notifications were a local await.
+
+Waiting reads the inbox and acknowledges nothing: it sees what arrived before it began, after a
+restart, and through another process; callbacks get theirs all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+
+from pushkit.a2a import TaskState
+from pushkit.storage import SqliteDatabase
+from receiver.inbox import Inbox, Notification
+
+__all__ = ["Arrivals", "SETTLED_STATES"]
+
+# Terminal, or interrupted: the agent will not go on by itself.
+SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
+
+_POLL_SECONDS = 1.0  # what another process accepts is found by looking
+
+
+class Arrivals:
+    """Tells waiters that the inbox grew.
+
+    Args:
+        database: Where the inbox lives.
+    """
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._inbox = Inbox()
+        self._arrived: asyncio.Future[None] | None = None
+
+    def announce(self) -> None:
+        """Wake every waiter: a notification was accepted in this process."""
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None and not arrived.done():
+            arrived.set_result(None)
+
+    async def updates(self, task_id: str, *, sender: str | None) -> AsyncIterator[Notification]:
+        """Yield a task's notifications in the order of acceptance, from the first, without end."""
+        after = 0
+        while True:
+            arrived = self._next_arrival()  # taken before looking: nothing falls between
+            batch = await self._database.read(
+                self._inbox.of_task(task_id, after=after, sender=sender)
+            )
+            for notification in batch:
+                after = notification.id
+                yield notification
+            if not batch:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(arrived), _POLL_SECONDS)
+
+    async def wait(
+        self,
+        task_id: str,
+        *,
+        until: Collection[TaskState] | Callable[[Notification], bool],
+        sender: str | None,
+    ) -> Notification:
+        """Return the first notification of a task that is wanted."""
+        wanted = until if callable(until) else (lambda found: found.state in until)
+        async with contextlib.aclosing(self.updates(task_id, sender=sender)) as updates:
+            async for notification in updates:
+                if wanted(notification):
+                    return notification
+        raise AssertionError("updates() ended")  # it has no end
+
+    def _next_arrival(self) -> asyncio.Future[None]:
+        if self._arrived is None:
+            self._arrived = asyncio.get_running_loop().create_future()
+        return self._arrived

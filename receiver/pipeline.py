@@ -1,0 +1,282 @@
+"""`Pipeline`: the ten steps from a request to an answer (wire profile §4). No web framework.
+
+The steps are methods, named and numbered as on that page. The edge calls `admit` with the head,
+reads the body within the limits, and calls `receive`; both end in a verdict, never in an exception.
+Step 10, the callbacks, begins where the notification is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pushkit.a2a import TaskUpdate, decode_update
+from pushkit.errors import (
+    InboundError,
+    InvalidSignatureError,
+    MalformedRequestError,
+    StorageError,
+    TokenError,
+)
+from pushkit.net.jwks_client import VerificationKeys
+from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unverified
+from pushkit.storage import Script, SqliteDatabase
+from pushkit.webhook import Headers, WebhookRequest
+from receiver.expected import ExpectedStore
+from receiver.inbox import Inbox
+from receiver.limits import RateLimit, RateLimitedError, RateLimiter
+from receiver.replay import Replay, ReplayStore
+from receiver.trust import Trust, TrustedSender
+from receiver.verify import Verified, accepted_token, verify_credentials, verify_signed
+
+__all__ = ["Limits", "Pipeline", "Verdict"]
+
+_log = logging.getLogger("receiver")
+
+_CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What step 1 and step 6 allow.
+
+    Attributes:
+        max_body_bytes: The largest body.
+        max_header_bytes: The largest header section.
+        request_timeout: The deadline for reading one request.
+        peer_rate: Per peer address, before the signature: strangers.
+        sender_rate: Per sender, after the signature: a stranger cannot use up its share.
+    """
+
+    max_body_bytes: int = 1024 * 1024
+    max_header_bytes: int = 16 * 1024
+    request_timeout: timedelta = timedelta(seconds=10)
+    peer_rate: RateLimit = RateLimit(per_second=200, burst=400)
+    sender_rate: RateLimit = RateLimit(per_second=500, burst=1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to one request.
+
+    Attributes:
+        status: The HTTP status.
+        code: `accepted`, `duplicate`, or the stable code of the refusal.
+        retry_after: For 429 and 503.
+        notification_id: Of a notification that was accepted now; None otherwise.
+    """
+
+    status: int
+    code: str
+    retry_after: timedelta | None = None
+    notification_id: int | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the sender gets a problem instead of a thank-you."""
+        return self.status >= 400
+
+
+class _BodyTooLargeError(InboundError):
+    code = "body_too_large"
+    status = 413
+
+
+class _HeadersTooLargeError(InboundError):
+    code = "headers_too_large"
+    status = 431
+
+
+class _MediaTypeError(InboundError):
+    code = "unsupported_media_type"
+    status = 415
+
+
+class Pipeline:
+    """Takes requests to verdicts.
+
+    Args:
+        trust: The trusted senders and their keys.
+        database: Where inbox, replay memory and expected tasks live.
+        own_url: Says this receiver's URL for a path, from the configuration.
+        limits: Sizes and rates.
+        clock: Returns now, aware, in UTC.
+    """
+
+    def __init__(
+        self,
+        trust: Trust,
+        database: SqliteDatabase,
+        *,
+        own_url: Callable[[str], str],
+        limits: Limits,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.trust = trust
+        self.limits = limits
+        self._database = database
+        self._own_url = own_url
+        self._clock = clock
+        self._peers = RateLimiter(limits.peer_rate)
+        self._senders = RateLimiter(limits.sender_rate)
+        self._replay = ReplayStore()
+        self._expected = ExpectedStore()
+        self._inbox = Inbox()
+
+    # --- the two calls of the edge --------------------------------------------------------------
+
+    def admit(self, headers: Headers, declared_length: int | None, *, peer: str) -> Verdict | None:
+        """Do step 1 before the body is read; None to go on."""
+        try:
+            self._peers.take(peer, self._clock())
+            self._check_head(headers, declared_length)
+        except InboundError as exc:
+            return self._refuse(exc, peer=peer)
+        return None
+
+    def body_too_large(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that turned out to be over the limit."""
+        return self._refuse(
+            _BodyTooLargeError(f"more than {self.limits.max_body_bytes} bytes"), peer=peer
+        )
+
+    async def receive(self, request: WebhookRequest, *, path: str, peer: str) -> Verdict:
+        """Do steps 2 to 9 and answer.
+
+        Args:
+            request: The request, whole.
+            path: The sender's path at which it arrived, without any prefix of a mount.
+            peer: The address that it came from, for the log.
+        """
+        try:
+            return await self._steps(request, path)
+        except StorageError:
+            _log.exception("refused 503 storage peer=%s", peer)
+            return Verdict(status=503, code="storage", retry_after=timedelta(seconds=1))
+        except InboundError as exc:
+            return self._refuse(exc, peer=peer)
+
+    # --- the steps --------------------------------------------------------------------------------
+
+    async def _steps(self, request: WebhookRequest, path: str) -> Verdict:
+        token = self._read_jwt(request.headers)
+        sender, keys = await self.trust.select(path, token)  # 2
+        verified = await self._verify(request, token, sender, keys)  # 3, 4
+        token_sha256 = await self._check_token(request.headers, sender)  # 5
+        self._senders.take(sender.name, self._clock())  # 6
+        update = decode_update(request.body)
+        task_id = _agreed_task_id(update, verified)
+        verdict = await self._database.write(  # 7, 8, 9
+            self._accept(sender, verified, token_sha256, task_id, request.body)
+        )
+        _log.info(
+            "%s sender=%s task=%s id=%s seq=%s kind=%s",
+            verdict.code,
+            sender.name,
+            task_id,
+            verified.delivery_id,
+            verified.seq,
+            update.kind.value,
+        )
+        return verdict
+
+    def _check_head(self, headers: Headers, declared_length: int | None) -> None:
+        """Step 1: sizes and media type, from the head alone."""
+        size = headers.size()
+        if size > self.limits.max_header_bytes:
+            raise _HeadersTooLargeError(f"{size} bytes of headers")
+        if declared_length is not None and declared_length > self.limits.max_body_bytes:
+            raise _BodyTooLargeError(f"{declared_length} bytes declared")
+        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
+        if media_type not in _CONTENT_TYPES:
+            raise _MediaTypeError("expected application/json or application/a2a+json")
+
+    def _read_jwt(self, headers: Headers) -> UnverifiedJwt | None:
+        token = find_jwt(headers)
+        return None if token is None else read_unverified(token)
+
+    async def _verify(
+        self,
+        request: WebhookRequest,
+        token: UnverifiedJwt | None,
+        sender: TrustedSender,
+        keys: VerificationKeys,
+    ) -> Verified:
+        """Steps 3 and 4: find the key among the sender's own, then hold everything against it."""
+        if token is None:
+            raise InvalidSignatureError(f"no JWT, expected one from sender {sender.name}")
+        key = await keys.find(token.kid) if token.kid else None
+        if key is None:
+            raise InvalidSignatureError(f"kid {token.kid!r} is no key of sender {sender.name}")
+        own_url = self._own_url(sender.path)
+        return verify_signed(request, token, key, sender, own_url=own_url, now=self._clock())
+
+    async def _check_token(self, headers: Headers, sender: TrustedSender) -> str | None:
+        """Step 5: the token, and any static credentials that the sender was given."""
+        verify_credentials(headers, sender.credentials)
+        token_sha256, static = accepted_token(headers, sender)
+        if token_sha256 is None or static:
+            return token_sha256
+        known = await self._database.read(
+            self._expected.knows_token(sender.name, token_sha256, self._clock())
+        )
+        if not known and (sender.token_required or sender.tokens):
+            raise TokenError(f"the token is none that was handed to sender {sender.name}")
+        return token_sha256 if known else None
+
+    def _accept(
+        self,
+        sender: TrustedSender,
+        verified: Verified,
+        token_sha256: str | None,
+        task_id: str | None,
+        body: bytes,
+    ) -> Script[Verdict]:
+        """Steps 7, 8 and 9, in one transaction."""
+        now = self._clock()
+        replay = yield from self._replay.look_up(
+            sender.name, verified.delivery_id, verified.body_sha256
+        )
+        if replay is Replay.DUPLICATE:
+            return Verdict(status=200, code="duplicate")
+        yield from self._expected.admit(
+            sender.tasks,
+            sender=sender.name,
+            token_sha256=token_sha256,
+            task_id=task_id,
+            now=now,
+        )
+        yield from self._replay.remember(
+            sender.name, verified.delivery_id, verified.body_sha256, now
+        )
+        notification_id = yield from self._inbox.store(
+            sender=sender.name,
+            delivery_id=verified.delivery_id,
+            kid=verified.kid,
+            issued_at=verified.issued_at,
+            task_id=task_id,
+            config_id=verified.config_id,
+            seq=verified.seq,
+            body=body,
+            now=now,
+        )
+        return Verdict(status=202, code="accepted", notification_id=notification_id)
+
+    def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
+        # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
+        _log.warning("refused %d %s peer=%s: %s", error.status, error.code, peer, error)
+        retry_after = None
+        if isinstance(error, RateLimitedError):
+            retry_after = error.retry_after
+        elif error.status == 503:
+            retry_after = timedelta(seconds=5)
+        return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+
+
+def _agreed_task_id(update: TaskUpdate, verified: Verified) -> str | None:
+    """Return the task that body and signature speak of."""
+    if update.task_id and verified.task_id and update.task_id != verified.task_id:
+        raise MalformedRequestError("the signed `taskId` is another task than the body's")
+    return update.task_id or verified.task_id

@@ -1,0 +1,63 @@
+"""One update through the whole house: notify, sign, post, verify, call back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.keys.jwks import parse_jwks
+from receiver import Notification, Receiver, TrustedSender
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_aiohttp.plugin import AiohttpServer
+
+
+async def test_a_status_update_reaches_the_callback_once(
+    tmp_path: Path, aiohttp_server: AiohttpServer, unused_tcp_port: int
+) -> None:
+    ring = KeyRing.create(datetime.now(UTC))
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=ring,
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+    )
+    receiver = Receiver(
+        url=f"http://127.0.0.1:{unused_tcp_port}",
+        senders=[
+            TrustedSender(
+                name="agent",
+                issuer="https://agent.example.com",
+                keys=parse_jwks(sender.jwks().body).keys,
+            )
+        ],
+        database=tmp_path / "inbox.db",
+    )
+    called: asyncio.Queue[Notification] = asyncio.Queue()
+
+    @receiver.on_status("completed")
+    async def completed(notification: Notification) -> None:
+        await called.put(notification)
+
+    await aiohttp_server(receiver.app(), port=unused_tcp_port)
+    expected = await receiver.expect(version="1.0")
+    async with sender:
+        await sender.subscribe("task-1", expected.as_json(), version="1.0", owner="alice")
+        for state in (TaskState.WORKING, TaskState.COMPLETED):
+            await sender.notify(
+                StatusUpdate(
+                    task_id="task-1", context_id="context-1", status=TaskStatus(state=state)
+                )
+            )
+        notification = await asyncio.wait_for(called.get(), 10)
+        waited = await receiver.wait("task-1", timeout=10)
+
+    assert notification.state is TaskState.COMPLETED
+    assert notification.seq == 2
+    assert notification.sender == "agent"
+    assert waited.delivery_id == notification.delivery_id
+    assert called.empty()

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pushkit.cli.keys import keys
+from pushkit.errors import KeyFileError, KeyRingError
+from pushkit.keys.files import load_key_ring, save_key_ring
+from pushkit.keys.jwk import Algorithm, generate_key
+from pushkit.keys.jwks import parse_jwks
+from pushkit.keys.ring import KeyRing, KeyState
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PUSHKIT_KEYS", "PUSHKIT_KEY_PASSPHRASE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "keys.json"
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(keys, arguments)
+    assert "PRIVATE" not in result.output
+    return result
+
+
+def done(*arguments: str) -> Result:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def ring(path: Path) -> KeyRing:
+    return load_key_ring(path)
+
+
+def test_new_makes_a_file_whose_key_signs(path: Path) -> None:
+    result = done("new")
+    now = datetime.now(UTC)
+    assert ring(path).signing_key(now).kid in result.stdout
+    assert "is active" in result.stdout
+    assert result.stderr == ""
+
+
+def test_new_takes_a_path_an_algorithm_and_a_max_age(tmp_path: Path) -> None:
+    done("new", "other.json", "--alg", "Ed25519", "--max-age", "60")
+    made = ring(tmp_path / "other.json")
+    assert made.default_algorithm is Algorithm.EDDSA
+    assert made.max_age == timedelta(seconds=60)
+
+
+def test_new_on_a_file_that_exists_adds_a_pending_key(path: Path) -> None:
+    done("new")
+    assert "is pending; `pushkit keys rotate`" in done("new").stdout
+    assert len(ring(path).keys) == 2
+
+
+def test_max_age_is_for_a_new_file_only() -> None:
+    done("new")
+    result = run("new", "--max-age", "60")
+    assert result.exit_code == 2
+    assert "--max-age is for a new file" in result.stderr
+
+
+def test_list_shows_every_key() -> None:
+    done("new")
+    done("rotate")
+    header, *rows = done("list").stdout.splitlines()
+    assert header.split() == ["KID", "ALG", "STATE", "PUBLISHED", "ACTIVATES"]
+    assert [row.split()[2] for row in rows] == ["active", "pending"]
+
+
+def test_list_can_write_json(path: Path) -> None:
+    done("new")
+    [row] = json.loads(done("list", "--json").stdout)
+    assert (row["kid"], row["state"]) == (ring(path).keys[0].kid, "active")
+    assert set(row) == {"kid", "alg", "state", "published_at", "activates_at", "revoked_at"}
+
+
+def test_rotate_schedules_the_next_key() -> None:
+    done("new")
+    assert "is pending and signs from" in done("rotate").stdout
+
+
+def test_rotate_now_is_refused_until_the_key_is_known() -> None:
+    done("new")
+    done("new")
+    assert isinstance(run("rotate", "--now").exception, KeyRingError)
+
+
+def test_rotate_now_can_be_forced_with_a_warning(path: Path) -> None:
+    done("new")
+    result = done("rotate", "--now", "--force")
+    assert "is active" in result.stdout
+    assert "warning: receivers may hold a JWK Set without this key" in result.stderr
+    assert len(ring(path).keys) == 2
+
+
+def test_force_alone_is_a_usage_error() -> None:
+    assert run("rotate", "--force").exit_code == 2
+
+
+def test_rotate_drops_keys_that_ended_long_ago(path: Path) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=90)
+    old = KeyRing.create(long_ago).rotate(long_ago)
+    save_key_ring(path, old)
+    done("rotate")
+    assert old.keys[0].kid not in {entry.kid for entry in ring(path).keys}
+
+
+def test_revoke_replaces_the_signing_key_with_a_warning(path: Path) -> None:
+    done("new")
+    kid = ring(path).keys[0].kid
+    result = done("revoke", kid)
+    assert f"revoked {kid}" in result.stdout
+    assert "is active" in result.stdout
+    assert "warning:" in result.stderr
+    assert ring(path).state(kid, datetime.now(UTC)) is KeyState.REVOKED
+
+
+def test_revoke_of_another_key_leaves_the_signer(path: Path) -> None:
+    done("new")
+    done("rotate")
+    result = done("revoke", ring(path).keys[1].kid)
+    assert "is active" not in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("kid", ["-hyphen", "--two", "--keys-x"])
+def test_revoke_takes_a_kid_that_begins_with_a_hyphen(path: Path, kid: str) -> None:
+    made = generate_key(Algorithm.ES256)
+    key = type(made)(kid=kid, algorithm=made.algorithm, private_key=made.private_key)
+    save_key_ring(path, KeyRing.create(datetime.now(UTC), key=key))
+    assert f"revoked {kid}" in done("revoke", kid).stdout
+
+
+def test_revoke_of_an_unknown_kid_is_an_error() -> None:
+    done("new")
+    assert isinstance(run("revoke", "unknown").exception, KeyRingError)
+
+
+def test_export_writes_the_public_set(path: Path) -> None:
+    done("new")
+    exported = done("export").stdout_bytes
+    assert list(parse_jwks(exported).keys) == [ring(path).keys[0].kid]
+
+
+def test_export_writes_a_file(tmp_path: Path) -> None:
+    done("new")
+    assert done("export", "--out", "jwks.json").stdout == ""
+    assert (tmp_path / "jwks.json").read_bytes() == done("export").stdout_bytes
+
+
+def test_export_writes_pem() -> None:
+    done("new")
+    done("new", "--alg", "EdDSA")
+    assert done("export", "--format", "pem").stdout.count("BEGIN PUBLIC KEY") == 2
+
+
+def test_export_to_a_missing_folder_is_an_error() -> None:
+    done("new")
+    result = run("export", "--out", "missing/jwks.json")
+    assert result.exit_code == 1
+    assert "missing/jwks.json" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "rotate", "export"])
+def test_a_missing_file_is_an_error(command: str) -> None:
+    assert isinstance(run(command).exception, KeyFileError)
+
+
+def test_the_file_can_be_named_by_option_or_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done("new", "--keys", "a.json")
+    assert (tmp_path / "a.json").exists()
+    monkeypatch.setenv("PUSHKIT_KEYS", "b.json")
+    done("new")
+    assert (tmp_path / "b.json").exists()
+
+
+def test_the_passphrase_comes_from_a_file_or_the_environment(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "passphrase").write_text("correct horse\n")
+    done("new", "--passphrase-file", "passphrase")
+    assert len(load_key_ring(path, b"correct horse").keys) == 1
+    assert isinstance(run("list").exception, KeyFileError)
+    monkeypatch.setenv("PUSHKIT_KEY_PASSPHRASE", "correct horse")
+    done("list")
+
+
+def test_an_empty_passphrase_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "passphrase").write_text("\n")
+    result = run("new", "--passphrase-file", "passphrase")
+    assert isinstance(result.exception, KeyFileError)
+
+
+@pytest.mark.parametrize("command", [[], ["new"], ["list"], ["rotate"], ["revoke"], ["export"]])
+def test_help_has_an_example(command: list[str]) -> None:
+    assert "Example:\n    pushkit keys" in done(*command, "--help").stdout

@@ -1,0 +1,564 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from pushkit.errors import JwksError, KeysUnavailableError, PushkitError, TransportError
+from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
+from pushkit.keys.jwks import jwks_response
+from pushkit.keys.ring import KeyRing
+from pushkit.net import jwks_client
+from pushkit.net.jwks_client import (
+    FetchedJwks,
+    JwksClient,
+    StaticKeys,
+    VerificationKeys,
+    fetch_jwks,
+    jwks_session,
+)
+
+AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+URL = "https://agent.example/.well-known/jwks.json"
+KEY = generate_key(Algorithm.ES256)
+OTHER = generate_key(Algorithm.EDDSA)
+
+
+def jwks(*keys: Any) -> bytes:
+    return json.dumps({"keys": keys}).encode()
+
+
+def answer(*keys: Any, cache_control: str | None = "max-age=300", **more: Any) -> FetchedJwks:
+    return FetchedJwks(status=200, body=jwks(*keys), cache_control=cache_control, **more)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class Publisher:
+    """A scripted other side: what it answers is set by the test, what it was asked is kept."""
+
+    def __init__(self) -> None:
+        self.answer: FetchedJwks | Exception = answer(public_jwk(KEY))
+        self.etags: list[str | None] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked = asyncio.Event()
+
+    @property
+    def hits(self) -> int:
+        return len(self.etags)
+
+    async def __call__(self, url: str, etag: str | None) -> FetchedJwks:
+        assert url == URL
+        self.etags.append(etag)
+        self.asked.set()
+        await self.open.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def publisher() -> Publisher:
+    return Publisher()
+
+
+@pytest.fixture
+async def client(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient]:
+    client = JwksClient(URL, fetch=publisher, clock=clock)
+    yield client
+    await client.close()
+
+
+# --- the cache ---------------------------------------------------------------------------------
+
+
+async def test_finds_a_key_by_its_kid(client: JwksClient) -> None:
+    assert await client.find(KEY.kid) == KEY.to_verification_key()
+    assert list(await client.keys()) == [KEY.kid]
+
+
+async def test_fifty_concurrent_finds_share_one_fetch(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    publisher.open.clear()
+    finds = [asyncio.create_task(client.find(KEY.kid)) for _ in range(50)]
+    await publisher.asked.wait()
+    publisher.open.set()
+    assert await asyncio.gather(*finds) == [KEY.to_verification_key()] * 50
+    assert publisher.hits == 1
+
+
+async def test_a_cancelled_caller_does_not_cancel_the_fetch(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    publisher.open.clear()
+    first, second = (asyncio.create_task(client.find(KEY.kid)) for _ in range(2))
+    await publisher.asked.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    publisher.open.set()
+    assert await second == KEY.to_verification_key()
+    assert first.cancelled()
+    assert publisher.hits == 1
+
+
+async def test_a_set_is_kept_for_its_max_age(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    clock.advance(299.9)
+    await client.keys()
+    assert publisher.hits == 1
+    clock.advance(0.1)
+    await client.keys()
+    assert publisher.hits == 2
+
+
+async def test_the_age_counts_from_the_start_of_the_fetch(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    publisher.open.clear()
+    loading = asyncio.create_task(client.keys())
+    await publisher.asked.wait()
+    clock.advance(4)
+    publisher.open.set()
+    await loading
+    clock.advance(296)
+    await client.keys()
+    assert publisher.hits == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        pytest.param({"cache_control": None}, 300, id="absent"),
+        pytest.param({"cache_control": "public, max-age=120"}, 120, id="given"),
+        pytest.param({"cache_control": 'Max-Age="120"'}, 120, id="quoted"),
+        pytest.param({"cache_control": "s-maxage=9000"}, 300, id="for shared caches"),
+        pytest.param({"cache_control": "x-max-age=9000"}, 300, id="another directive"),
+        pytest.param({"cache_control": "max-age=-5"}, 300, id="malformed"),
+        pytest.param({"cache_control": "max-age=1"}, 30, id="too short"),
+        pytest.param({"cache_control": "no-store, max-age=900"}, 30, id="no-store"),
+        pytest.param({"cache_control": "max-age=9999999999"}, 86400, id="too long"),
+        pytest.param({"cache_control": "max-age=300", "age": "200"}, 100, id="aged"),
+        pytest.param({"cache_control": "max-age=300", "age": "9" * 99}, 300, id="absurd age"),
+    ],
+)
+async def test_how_long_a_set_is_kept(
+    client: JwksClient,
+    publisher: Publisher,
+    clock: Clock,
+    headers: dict[str, str | None],
+    seconds: int,
+) -> None:
+    publisher.answer = FetchedJwks(status=200, body=jwks(), **headers)
+    await client.keys()
+    clock.advance(seconds - 0.5)
+    await client.keys()
+    assert publisher.hits == 1
+    clock.advance(0.5)
+    await client.keys()
+    assert publisher.hits == 2
+
+
+async def test_a_clock_that_is_set_back_fetches_again(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    clock.advance(-3600)
+    await client.keys()
+    assert publisher.hits == 2
+
+
+async def test_a_set_that_has_not_changed_is_kept_on(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    publisher.answer = answer(public_jwk(KEY), etag='"1"')
+    await client.keys()
+    publisher.answer = FetchedJwks(status=304, cache_control="max-age=600")
+    clock.advance(300)
+    assert await client.find(KEY.kid) is not None
+    clock.advance(599)
+    assert await client.find(KEY.kid) is not None
+    clock.advance(1)
+    await client.keys()
+    assert publisher.etags == [None, '"1"', '"1"']
+
+
+async def test_a_withdrawn_key_is_gone_with_the_next_set(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    publisher.answer = answer()
+    clock.advance(300)
+    assert await client.find(KEY.kid) is None
+
+
+async def test_a_refused_key_is_logged(
+    client: JwksClient, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher.answer = answer(public_jwk(KEY), {**public_jwk(OTHER), "d": "c2VjcmV0"})
+    assert list(await client.keys()) == [KEY.kid]
+    assert OTHER.kid in caplog.text
+    assert "c2VjcmV0" not in caplog.text
+
+
+# --- unknown kids ------------------------------------------------------------------------------
+
+
+async def test_an_unknown_kid_fetches_again_and_finds_a_new_key(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    await client.keys()
+    publisher.answer = answer(public_jwk(KEY), public_jwk(OTHER))
+    assert await client.find(OTHER.kid) == OTHER.to_verification_key()
+    assert publisher.hits == 2
+
+
+async def test_unknown_kids_fetch_at_most_once_in_thirty_seconds(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    for number in range(100):
+        assert await client.find(f"unknown-{number}") is None
+    assert publisher.hits == 2
+    clock.advance(30)
+    assert await client.find("unknown") is None
+    assert publisher.hits == 3
+
+
+async def test_concurrent_unknown_kids_share_one_fetch(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    await client.keys()
+    publisher.open.clear()
+    publisher.asked.clear()
+    publisher.answer = answer(public_jwk(OTHER))
+    finds = [asyncio.create_task(client.find(OTHER.kid)) for _ in range(50)]
+    await publisher.asked.wait()
+    publisher.open.set()
+    assert await asyncio.gather(*finds) == [OTHER.to_verification_key()] * 50
+    assert publisher.hits == 2
+
+
+async def test_an_unknown_kid_in_a_set_just_fetched_does_not_fetch_again(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    assert await client.find("unknown") is None
+    assert publisher.hits == 1
+
+
+async def test_a_failing_refetch_keeps_the_keys(client: JwksClient, publisher: Publisher) -> None:
+    await client.keys()
+    publisher.answer = TransportError("down")
+    assert await client.find("unknown") is None
+    assert await client.find(KEY.kid) is not None
+
+
+# --- outages -----------------------------------------------------------------------------------
+
+
+async def test_keys_stay_good_for_a_day_through_an_outage(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    publisher.answer = TransportError("down")
+    clock.advance(300 + 86399)
+    assert await client.find(KEY.kid) is not None
+    clock.advance(1)
+    with pytest.raises(KeysUnavailableError, match="older than may be trusted: down"):
+        await client.find(KEY.kid)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(TransportError("down"), id="transport"),
+        pytest.param(FetchedJwks(status=500), id="status 500"),
+        pytest.param(FetchedJwks(status=301), id="redirect"),
+        pytest.param(FetchedJwks(status=200, body=b"<html>"), id="html"),
+    ],
+)
+async def test_a_failure_is_not_repeated_for_every_request(
+    client: JwksClient,
+    publisher: Publisher,
+    clock: Clock,
+    failure: FetchedJwks | Exception,
+) -> None:
+    await client.keys()
+    publisher.answer = failure
+    clock.advance(300)
+    for _ in range(10):
+        assert await client.find(KEY.kid) is not None
+        assert await client.find("unknown") is None
+    assert publisher.hits == 2
+
+
+async def test_the_back_off_grows_to_thirty_seconds(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    publisher.answer = TransportError("down")
+    clock.advance(300)
+    for pause in (1, 2, 4, 8, 16, 30, 30):
+        hits = publisher.hits
+        await client.keys()
+        clock.advance(pause - 0.5)
+        await client.keys()
+        assert publisher.hits == hits + 1
+        clock.advance(0.5)
+
+
+async def test_recovery_ends_the_back_off(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    publisher.answer = TransportError("down")
+    with pytest.raises(KeysUnavailableError, match="yet: down"):
+        await client.keys()
+    publisher.answer = answer(public_jwk(KEY))
+    with pytest.raises(KeysUnavailableError):
+        await client.keys()
+    clock.advance(1)
+    assert await client.find(KEY.kid) is not None
+
+
+async def test_not_modified_without_a_set_is_a_failure(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    publisher.answer = FetchedJwks(status=304)
+    with pytest.raises(KeysUnavailableError, match="found 304"):
+        await client.keys()
+
+
+async def test_refresh_fetches_a_fresh_set_and_says_what_failed(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    await client.refresh()
+    await client.refresh()
+    assert publisher.hits == 2
+    publisher.answer = FetchedJwks(status=404)
+    with pytest.raises(JwksError, match="found 404"):
+        await client.refresh()
+
+
+async def test_a_defect_of_the_fetch_is_not_hidden(
+    client: JwksClient, publisher: Publisher
+) -> None:
+    publisher.answer = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        await client.keys()
+
+
+async def test_closing_ends_the_fetch(client: JwksClient, publisher: Publisher) -> None:
+    publisher.open.clear()
+    waiting = asyncio.create_task(client.keys())
+    await publisher.asked.wait()
+    await client.close()
+    with pytest.raises(KeysUnavailableError):
+        await waiting
+
+
+async def test_static_keys_have_the_same_face() -> None:
+    keys: VerificationKeys = StaticKeys([KEY.to_verification_key()])
+    assert await keys.find(KEY.kid) == KEY.to_verification_key()
+    assert await keys.find("unknown") is None
+    assert list(await keys.keys()) == [KEY.kid]
+
+
+# --- over HTTP ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with jwks_session() as session:
+        yield session
+
+
+Serve = Callable[[Handler], Awaitable[str]]
+
+
+@pytest.fixture
+def serve(aiohttp_server: AiohttpServer) -> Serve:
+    async def serve(handler: Handler) -> str:
+        app = web.Application()
+        app.router.add_get("/jwks.json", handler)
+        app.router.add_get("/other", handler)
+        return str((await aiohttp_server(app)).make_url("/jwks.json"))
+
+    return serve
+
+
+async def test_a_key_ring_is_served_fetched_and_revalidated(
+    serve: Serve, session: aiohttp.ClientSession, clock: Clock
+) -> None:
+    ring = KeyRing.create(START)
+    statuses = []
+
+    async def handler(request: web.Request) -> web.Response:
+        response = jwks_response(ring, clock(), request.headers.get("If-None-Match"))
+        statuses.append(response.status)
+        assert request.headers["Accept-Encoding"] == "identity"
+        assert "application/jwk-set+json" in request.headers["Accept"]
+        return web.Response(status=response.status, headers=response.headers, body=response.body)
+
+    client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, session), clock=clock)
+    kid = ring.signing_key(START).kid
+    assert await client.find(kid) == ring.signing_key(START).to_verification_key()
+    clock.advance(300)
+    assert await client.find(kid) is not None
+    assert statuses == [200, 304]
+
+
+async def _refusal(url: str, session: aiohttp.ClientSession) -> PushkitError:
+    client = JwksClient(url, fetch=partial(fetch_jwks, session))
+    with pytest.raises(PushkitError) as caught:
+        await client.refresh()
+    return caught.value
+
+
+async def test_a_redirect_is_not_followed(serve: Serve, session: aiohttp.ClientSession) -> None:
+    paths = []
+
+    async def handler(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        raise web.HTTPFound("/other")
+
+    assert "found 302" in str(await _refusal(await serve(handler), session))
+    assert paths == ["/jwks.json"]
+
+
+async def test_a_huge_body_is_not_read(serve: Serve, session: aiohttp.ClientSession) -> None:
+    sent = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while sent < 100 * 2**20:
+            await response.write(b" " * 2**16)
+            sent += 2**16
+        return response
+
+    assert "larger than 65536 bytes" in str(await _refusal(await serve(handler), session))
+    assert sent < 50 * 2**20
+
+
+async def test_a_slow_answer_ends_in_time(
+    serve: Serve, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks_client, "_FETCH_TIMEOUT", aiohttp.ClientTimeout(total=0.05))
+    done = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"{")
+        await done.wait()
+        return response
+
+    refusal = await _refusal(await serve(handler), session)
+    done.set()
+    assert isinstance(refusal, TransportError)
+    assert "within 0.05 s" in str(refusal)
+
+
+async def test_nobody_listening_is_a_transport_error(
+    session: aiohttp.ClientSession, unused_tcp_port: int
+) -> None:
+    refusal = await _refusal(f"http://127.0.0.1:{unused_tcp_port}/", session)
+    assert isinstance(refusal, TransportError)
+
+
+async def test_a_broken_url_is_a_transport_error(session: aiohttp.ClientSession) -> None:
+    assert isinstance(await _refusal("http://[", session), TransportError)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param(b"<html>", "not a JWK Set", id="html"),
+        pytest.param(jwks(*[public_jwk(KEY)] * 33), "33 keys", id="33 keys"),
+        pytest.param(b" " * 65537, "larger than", id="64 KiB and one byte"),
+    ],
+)
+async def test_what_is_no_set_is_refused(
+    serve: Serve, session: aiohttp.ClientSession, body: bytes, message: str
+) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    assert message in str(await _refusal(await serve(handler), session))
+
+
+async def test_a_compressed_answer_is_refused(serve: Serve, session: aiohttp.ClientSession) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+
+    assert "compressed" in str(await _refusal(await serve(handler), session))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        pytest.param(
+            [public_jwk(KEY), {**public_jwk(OTHER), "d": "AA"}],
+            [KEY.to_verification_key()],
+            id="private key inside",
+        ),
+        pytest.param(
+            [public_jwk(KEY), public_jwk(OTHER), {**public_jwk(KEY), "kid": OTHER.kid}],
+            [KEY.to_verification_key()],
+            id="duplicate kid",
+        ),
+    ],
+)
+async def test_bad_keys_are_left_out(
+    serve: Serve,
+    session: aiohttp.ClientSession,
+    keys: list[Any],
+    expected: list[VerificationKey],
+) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(body=jwks(*keys))
+
+    client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, session))
+    assert list((await client.keys()).values()) == expected
+
+
+async def test_cookies_are_not_kept(serve: Serve, session: aiohttp.ClientSession) -> None:
+    cookies = []
+
+    async def handler(request: web.Request) -> web.Response:
+        cookies.append(request.headers.get("Cookie"))
+        return web.Response(body=jwks(), headers={"Set-Cookie": "a=b"})
+
+    client = JwksClient(await serve(handler), fetch=partial(fetch_jwks, session))
+    await client.refresh()
+    await client.refresh()
+    assert cookies == [None, None]
