@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import InboundError
 
-__all__ = ["RateLimit", "RateLimiter", "RateLimitedError"]
+__all__ = ["RateLimit", "RateLimitedError", "RateLimiter"]
 
 _MAX_KEYS = 10_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
 from pushkit.storage import SqliteDatabase
+from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy
 from receiver.app import problems, routes
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
@@ -33,7 +34,6 @@ from receiver.pipeline import Limits, Pipeline, Verdict
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import ReplayStore
 from receiver.trust import Trust, TrustedSender, sender_keys
-from pushkit.webhook import WebhookRequest
 
 __all__ = ["Expectation", "Receiver"]
 
@@ -162,6 +162,7 @@ class Receiver:
                 await task
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.dispatcher.pump.drain(), 20)
+        await self.trust.close()
         await self._transport.close()
         await self._database.close()
 
@@ -316,7 +317,7 @@ class Receiver:
 
     async def updates(
         self, task_id: str, *, sender: str | None = None
-    ) -> AsyncIterator[Notification]:
+    ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications, from the first; ends after a terminal state."""
         await self.start()
         async with contextlib.aclosing(self._arrivals.updates(task_id, sender=sender)) as updates:

@@ -21,7 +21,14 @@ from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import UnverifiedJwt
 
-__all__ = ["SenderProfile", "TaskPolicy", "Trust", "TrustedSender", "UnknownSenderError", "sender_keys"]
+__all__ = [
+    "SenderProfile",
+    "TaskPolicy",
+    "Trust",
+    "TrustedSender",
+    "UnknownSenderError",
+    "sender_keys",
+]
 
 DEFAULT_PATH = "/a2a/push"
 
@@ -128,6 +135,11 @@ class Trust:
         """Return every path at which notifications arrive."""
         return {entry.sender.path for entry in self._entries}
 
+    async def close(self) -> None:
+        """Stop the fetching of keys."""
+        for entry in self._entries:
+            await entry.keys.close()
+
     async def select(
         self, path: str, token: UnverifiedJwt | None
     ) -> tuple[TrustedSender, VerificationKeys]:
@@ -170,7 +182,7 @@ def sender_keys(
         return StaticKeys(_keys_in_file(sender.name, sender.jwks_file).values())
     url = sender.jwks_url or ""
     transport.policy.check(url)
-    return JwksClient(url, fetch=None, clock=clock)
+    return JwksClient(url, fetch=functools.partial(fetch_jwks, transport), clock=clock)
 
 
 def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:

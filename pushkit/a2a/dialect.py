@@ -114,8 +114,13 @@ class Dialect(ABC, Generic[PartT]):
         return {
             member: original
             for member, original in received(model).items()
-            if member not in known or self.rewritten(member, original) != original
+            if member not in known or not self._comes_back(member, original)
         }
+
+    def _comes_back(self, member: str, original: JsonValue) -> bool:
+        if original is None:
+            return member == "data"  # the one member for which null is a value
+        return self.rewritten(member, original) == original
 
     def _written(
         self,

@@ -106,7 +106,7 @@ class PushSender:
         database: str | Path,
         allow: Sequence[str] = (),
         options: SenderOptions | None = None,
-        passphrase: str | None = None,
+        passphrase: bytes | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         if not issuer:

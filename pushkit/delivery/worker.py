@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
-from pushkit.outbox import Claim, Delivery, Outcome, OutboxStore, Result
+from pushkit.outbox import Claim, Delivery, OutboxStore, Outcome, Result
 from pushkit.storage import Script, SqliteDatabase
 from pushkit.subscriptions import Subscription, SubscriptionStore
 from pushkit.work import Pump

@@ -20,11 +20,12 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
-import aiohttp
-
-from pushkit.errors import JwksError, KeysUnavailableError, PushkitError, TransportError
+from pushkit.errors import JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, KeySet, parse_jwks
+from pushkit.net.transport import Transport
+from pushkit.version import USER_AGENT
+from pushkit.webhook import Headers
 
 __all__ = [
     "FetchJwks",
@@ -33,12 +34,16 @@ __all__ = [
     "StaticKeys",
     "VerificationKeys",
     "fetch_jwks",
-    "jwks_session",
 ]
 
 _logger = logging.getLogger(__name__)
 
-_FETCH_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
+_FETCH_TIMEOUT: Final = timedelta(seconds=5)
+_REQUEST_HEADERS: Final = (
+    ("Accept", "application/jwk-set+json, application/json"),
+    ("Accept-Encoding", "identity"),
+    ("User-Agent", USER_AGENT),
+)
 _DEFAULT_AGE: Final = timedelta(seconds=300)
 _LONGEST_BACKOFF: Final = timedelta(seconds=30)
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
@@ -66,6 +71,10 @@ class VerificationKeys(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """End whatever is under way."""
+        ...
+
 
 class StaticKeys:
     """Keys that the operator has configured."""
@@ -80,6 +89,9 @@ class StaticKeys:
     async def keys(self) -> Mapping[str, VerificationKey]:
         """Return all keys by kid."""
         return self._keys
+
+    async def close(self) -> None:
+        """Nothing is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +127,7 @@ class JwksClient:
 
     Args:
         url: The pinned URL; whether it is acceptable is the caller's decision.
-        fetch: Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, session)` will do.
+        fetch: Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, transport)` will do.
         clock: The present, aware and in UTC.
         min_age: A set is kept at least so long, whatever its headers say.
         max_age: And at most so long.
@@ -284,75 +296,37 @@ def _lifetime(answer: FetchedJwks) -> timedelta:
     return timedelta(seconds=int(found[1]) - spent)
 
 
-def jwks_session() -> aiohttp.ClientSession:
-    """Return a session for `fetch_jwks`: without cookies, and without proxies or .netrc."""
-    return aiohttp.ClientSession(
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=_FETCH_TIMEOUT,
-        trust_env=False,
-    )
-
-
-async def fetch_jwks(
-    session: aiohttp.ClientSession, url: str, etag: str | None = None
-) -> FetchedJwks:
-    """Get a JWK Set over HTTP: no redirects, five seconds, at most 64 KiB and one byte.
-
-    It connects to whatever the URL names; addresses are checked by the caller's session, if at all.
+async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) -> FetchedJwks:
+    """Get a JWK Set over HTTP, under the transport's destination policy; see `FetchJwks`.
 
     Args:
-        session: The caller's, normally from `jwks_session`.
+        transport: Follows no redirect, reads at most 64 KiB.
         url: The pinned URL.
         etag: The entity tag that is held, if any.
 
     Raises:
-        JwksError: The answer is compressed, although that was not accepted.
-        TransportError: No complete answer.
+        DestinationRefusedError: The policy refuses the URL.
+        JwksError: The answer is compressed, although that was not accepted, or too large.
+        TransportError: No answer.
     """
-    try:
-        async with session.get(
-            url,
-            headers=_request_headers(etag),
-            allow_redirects=False,
-            auto_decompress=False,
-            timeout=_FETCH_TIMEOUT,
-        ) as response:
-            return await _answer(response)
-    except TimeoutError as exc:
-        raise TransportError(f"no complete answer within {_FETCH_TIMEOUT.total} s") from exc
-    except (aiohttp.ClientError, OSError, ValueError) as exc:
-        raise TransportError(f"no complete answer ({type(exc).__name__})") from exc
-
-
-def _request_headers(etag: str | None) -> dict[str, str]:
-    headers = {
-        "Accept": "application/jwk-set+json, application/json",
-        "Accept-Encoding": "identity",
-    }
-    return headers if etag is None else {**headers, "If-None-Match": etag}
-
-
-async def _answer(response: aiohttp.ClientResponse) -> FetchedJwks:
+    conditional = [] if etag is None else [("If-None-Match", etag)]
+    answer = await transport.get(
+        transport.policy.check(url), [*_REQUEST_HEADERS, *conditional], timeout=_FETCH_TIMEOUT
+    )
     # A decompression bomb needs a decompressor; there is none.
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding.strip().lower() != "identity":
+    encodings = answer.headers.all("Content-Encoding")
+    if any(encoding.strip().lower() != "identity" for encoding in encodings):
         raise JwksError("the answer is compressed, expected Content-Encoding identity")
+    if not answer.complete:
+        raise JwksError(f"the answer broke off, or is longer than {MAX_JWKS_BYTES} bytes")
     return FetchedJwks(
-        status=response.status,
-        body=await _bounded_body(response) if response.status == _OK else b"",
-        cache_control=response.headers.get("Cache-Control"),
-        etag=response.headers.get("ETag"),
-        age=response.headers.get("Age"),
+        status=answer.status,
+        body=answer.body,
+        cache_control=_joined(answer.headers, "Cache-Control"),
+        etag=_joined(answer.headers, "ETag"),
+        age=_joined(answer.headers, "Age"),
     )
 
 
-async def _bounded_body(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    while len(body) <= MAX_JWKS_BYTES:
-        chunk = await response.content.read(MAX_JWKS_BYTES + 1 - len(body))
-        if not chunk:
-            return bytes(body)
-        body += chunk
-    response.close()  # the rest is never read, so the connection cannot be used again
-    return bytes(body)
+def _joined(headers: Headers, name: str) -> str | None:
+    return ", ".join(headers.all(name)) or None

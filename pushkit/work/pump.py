@@ -99,7 +99,7 @@ class Pump(Generic[Item]):
             await self._process(item)
         except StorageError:
             _log.exception("%s: could not be settled; it comes back with its lease", self._name)
-        except Exception:
+        except Exception:  # noqa: BLE001  # the top of a worker loop
             _log.exception("%s: failed unexpectedly; it comes back with its lease", self._name)
 
     def _finished(self, task: asyncio.Task[None]) -> None:

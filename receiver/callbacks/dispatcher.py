@@ -100,9 +100,7 @@ class Dispatcher:
                 notification.task_id,
             )
             return f"{callback.name}: {type(exc).__name__}"
-        await self._database.write(
-            self._inbox.mark_callback_done(notification.id, callback.name)
-        )
+        await self._database.write(self._inbox.mark_callback_done(notification.id, callback.name))
         return None
 
     async def _settle(self, claimed: ClaimedNotification, error: str | None) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 
 from pushkit.a2a import TaskState
 from pushkit.storage import SqliteDatabase
 from receiver.inbox import Inbox, Notification
 
-__all__ = ["Arrivals", "SETTLED_STATES"]
+__all__ = ["SETTLED_STATES", "Arrivals"]
 
 # Terminal, or interrupted: the agent will not go on by itself.
 SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
@@ -40,7 +40,9 @@ class Arrivals:
         if arrived is not None and not arrived.done():
             arrived.set_result(None)
 
-    async def updates(self, task_id: str, *, sender: str | None) -> AsyncIterator[Notification]:
+    async def updates(
+        self, task_id: str, *, sender: str | None
+    ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications in the order of acceptance, from the first, without end."""
         after = 0
         while True:

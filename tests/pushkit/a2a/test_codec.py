@@ -1,0 +1,430 @@
+"""What is refused in either direction, and what a subscription gets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pushkit.a2a import (
+    Artifact,
+    ArtifactUpdate,
+    DataPart,
+    Message,
+    MessageUpdate,
+    RawPart,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    UnknownPart,
+    WireVersion,
+    decode_update,
+    encode_update,
+    parse_update,
+    push_body,
+)
+from pushkit.bounded_json import JsonValue
+from pushkit.errors import (
+    InboundError,
+    InvalidUpdateError,
+    MalformedBodyError,
+    SnapshotRequiredError,
+    UnrecognisedBodyError,
+)
+
+V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
+SECRET = "hunter2"
+
+MESSAGE = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),))
+STATUS = TaskStatus(state=TaskState.WORKING)
+TASK = Task(id="t", context_id="c", status=STATUS)
+STATUS_UPDATE = StatusUpdate(task_id="t", context_id="c", status=STATUS)
+ARTIFACT = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
+ARTIFACT_UPDATE = ArtifactUpdate(task_id="t", context_id="c", artifact=ARTIFACT)
+
+
+def body(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+def task_1_0(**status: Any) -> dict[str, Any]:
+    return {"task": {"id": "t", "status": {"state": "TASK_STATE_WORKING"} | status}}
+
+
+def task_0_3(*parts: Any, **members: Any) -> dict[str, Any]:
+    message = {"kind": "message", "messageId": "m", "role": "user", "parts": list(parts)}
+    task = {"kind": "task", "id": "t", "contextId": "c", "status": {"state": "working"}}
+    return task | {"history": [message]} | members
+
+
+def message_1_0(*parts: Any) -> dict[str, Any]:
+    return {"message": {"messageId": "m", "role": "ROLE_USER", "parts": list(parts)}}
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="cut off"),
+        pytest.param(b"\xff", id="not UTF-8"),
+        pytest.param(b'{"task":NaN}', id="NaN"),
+        pytest.param(b'{"task":1,"task":2}', id="duplicate member"),
+        pytest.param(b"[" * 100_000, id="very deep"),
+        pytest.param(b'{"task":' * 70 + b"1" + b"}" * 70, id="too deep"),
+        pytest.param(b'{"kind":"\\ud800"}', id="lone surrogate"),
+    ],
+)
+def test_refuses_what_is_not_json(data: bytes) -> None:
+    with pytest.raises(MalformedBodyError) as refusal:
+        decode_update(data)
+    assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param([], id="array"),
+        pytest.param(None, id="null"),
+        pytest.param({}, id="empty"),
+        pytest.param({"task": None}, id="null task"),
+        pytest.param(task_1_0() | message_1_0(), id="two updates"),
+        pytest.param({"status_update": {}, "statusUpdate": {}}, id="one update spelled twice"),
+        pytest.param({"kind": "event", "id": "t", "status": {}}, id="unknown kind"),
+        pytest.param({"kind": ["task"]}, id="kind of a wrong type"),
+        pytest.param({"task_id": "t", "status": "done", "timestamp": 1}, id="ad hoc"),
+        pytest.param({"taskId": "t", "message": {"role": "user"}}, id="task id beside a message"),
+    ],
+)
+def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> None:
+    with pytest.raises(
+        UnrecognisedBodyError, match=r"A2A 1\.0 .*statusUpdate.*A2A 0\.3"
+    ) as refusal:
+        decode_update(body(document))
+    assert refusal.value.status == 422
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        pytest.param({"task": SECRET}, "task: expected an object", id="update no object"),
+        pytest.param({"task": {"status": {}}}, "task.id: expected, but missing", id="no id"),
+        pytest.param({"task": {"id": "", "status": {}}}, "task.id: ", id="empty id"),
+        pytest.param({"task": {"id": "t"}}, "task.status: expected, but missing", id="no status"),
+        pytest.param(task_1_0(state=True), "task.status.state: expected a name", id="bool state"),
+        pytest.param(task_1_0(state=2.0), "task.status.state: expected a name", id="float state"),
+        pytest.param(task_1_0(state=[SECRET]), "task.status.state: ", id="list state"),
+        pytest.param(task_1_0(timestamp=5), "task.status.timestamp: ", id="number as timestamp"),
+        pytest.param(task_1_0(message=[]), "task.status.message: expected an obj", id="message"),
+        pytest.param(message_1_0(SECRET), "message.parts.0: expected an object", id="part"),
+        pytest.param(message_1_0({"text": 5}), "message.parts.0.text: ", id="text"),
+        pytest.param(message_1_0({"raw": SECRET + "!"}), "parts.0.raw: expected base64", id="raw"),
+        pytest.param(message_1_0({"raw": "a"}), "parts.0.raw: expected base64", id="short raw"),
+        pytest.param(
+            message_1_0({"text": "", "url": SECRET}), "parts.0: expected only one", id="one-of"
+        ),
+        pytest.param(message_1_0({"metadata": [SECRET]}), "parts.0.metadata: ", id="metadata"),
+        pytest.param(
+            {"statusUpdate": {"taskId": "t", "task_id": SECRET, "status": {}}},
+            "statusUpdate: taskId is given in both spellings",
+            id="both spellings",
+        ),
+        pytest.param(
+            {"artifactUpdate": {"taskId": "t", "artifact": {}, "last_chunk": "yes"}},
+            "artifactUpdate.lastChunk: ",
+            id="snake_case member",
+        ),
+        pytest.param({"id": "t", "status": 5}, "status: expected an object", id="0.3 status"),
+        pytest.param(task_0_3(id=5), "id: expected a valid string", id="0.3 id"),
+        pytest.param(task_0_3({"kind": "text"}), "history.0.parts.0.text: ", id="0.3 text"),
+        pytest.param(task_0_3({"kind": "data", "data": [1]}), "parts.0.data: ", id="0.3 data"),
+        pytest.param(task_0_3({"kind": "file", "file": {}}), "0.file: expected either", id="file"),
+        pytest.param(
+            task_0_3({"kind": "file", "file": {"bytes": "", "uri": ""}}),
+            "parts.0.file: expected either bytes or uri",
+            id="two files",
+        ),
+        pytest.param(
+            {"kind": "status-update", "taskId": "t", "status": {}, "final": "yes"},
+            "final: expected a valid boolean",
+            id="final",
+        ),
+    ],
+)
+def test_refuses_a_wrong_member_by_its_path_without_its_value(
+    document: object, complaint: str
+) -> None:
+    with pytest.raises(UnrecognisedBodyError) as refusal:
+        decode_update(body(document))
+    assert complaint in str(refusal.value)
+    assert SECRET not in str(refusal.value)
+    assert SECRET not in str(refusal.value.__cause__)
+
+
+update_names = ["task", "message", "statusUpdate", "status_update", "artifactUpdate", "kind"]
+task_names = ["id", "taskId", "task_id", "status", "state", "history", "artifact", "timestamp"]
+message_names = ["role", "parts", "text", "data", "raw", "url", "file", "metadata"]
+member_names = st.sampled_from([*update_names, *task_names, *message_names])
+kinds = st.sampled_from(["task", "status-update", "message", "text", "file", "data"])
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | kinds,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(member_names, inner, max_size=5),
+)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=50) | json_values.map(body))
+def test_every_body_is_read_or_refused(data: bytes) -> None:
+    try:
+        update = decode_update(data)
+    except InboundError:
+        return
+    assert update.origin is not None
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(max_size=3), json_values), st.sampled_from(WireVersion))
+def test_every_document_is_read_or_refused_as_either_version(
+    document: dict[str, Any], version: WireVersion
+) -> None:
+    try:
+        update = parse_update(document, version)
+    except InboundError:
+        return
+    assert update.origin is version
+
+
+def test_a_document_nested_too_deeply_is_refused() -> None:
+    deep: JsonValue = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(UnrecognisedBodyError):
+        parse_update({"task": {"id": "t", "status": {}, "metadata": {"deep": deep}}})
+
+
+def test_a_version_can_be_named_instead_of_told_by_shape() -> None:
+    document: dict[str, JsonValue] = {"id": "t", "status": {"state": "working"}}
+    assert parse_update(document, V0_3).task_id == "t"
+    with pytest.raises(UnrecognisedBodyError, match="exactly one of task"):
+        parse_update(document, V1_0)
+
+
+def test_reading_tolerates_what_only_writing_requires() -> None:
+    update = decode_update(body({"statusUpdate": {"taskId": "t", "status": {"message": {}}}}))
+    assert isinstance(update, StatusUpdate)
+    assert update.context_id is None
+    assert update.state is TaskState.UNKNOWN
+    assert update.status.message == Message(message_id="", role=Role.UNSPECIFIED, parts=())
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param("TASK_STATE_COMPLETED", TaskState.COMPLETED, id="name"),
+        pytest.param(3, TaskState.COMPLETED, id="number"),
+        pytest.param(0, TaskState.UNKNOWN, id="unspecified"),
+        pytest.param("TASK_STATE_PAUSED", TaskState.UNKNOWN, id="later name"),
+        pytest.param(2**40, TaskState.UNKNOWN, id="later number"),
+    ],
+)
+def test_reads_states_of_1_0_by_name_and_number(state: JsonValue, expected: TaskState) -> None:
+    assert decode_update(body(task_1_0(state=state))).state is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("2026-01-02T03:04:05Z", "2026-01-02T03:04:05+00:00", id="Z"),
+        pytest.param("2026-01-02t03:04:05z", "2026-01-02T03:04:05+00:00", id="lower case"),
+        pytest.param("2026-01-02T03:04:05+00:00", "2026-01-02T03:04:05+00:00", id="offset"),
+        pytest.param("2026-01-02T03:04:05.5-02:00", "2026-01-02T05:04:05.500+00:00", id="west"),
+        pytest.param("2026-01-02T03:04:05.123456789Z", "2026-01-02T03:04:05.123456+00:00", id="ns"),
+        pytest.param("2026-01-02T03:04:05.1", "2026-01-02T03:04:05.100+00:00", id="no offset"),
+        pytest.param("2026-02-30T03:04:05Z", None, id="no such day"),
+        pytest.param("9999-12-31T23:59:59-10:00", None, id="out of range"),
+        pytest.param("yesterday", None, id="no timestamp"),
+        pytest.param("\uff12026-01-02T03:04:05Z", None, id="other digits"),
+    ],
+)
+def test_reads_timestamps_as_they_are_met(text: str, expected: str | None) -> None:
+    update = decode_update(body(task_1_0(timestamp=text)))
+    assert isinstance(update, TaskSnapshot)
+    assert update.task.status.timestamp == (expected and datetime.fromisoformat(expected))
+
+
+def test_numbers_in_data_survive() -> None:
+    data = [1, 1.0, 10**30, -0.5, True]
+    update = decode_update(body(message_1_0({"data": data})))
+    written = encode_update(update, V0_3)
+    assert b"[1,1.0,1000000000000000000000000000000,-0.5,true]" in written
+
+
+def test_parts_of_unknown_shape_are_kept() -> None:
+    update = decode_update(body(task_0_3({"type": "text", "text": "old"}, {"kind": "new"})))
+    assert isinstance(update, TaskSnapshot)
+    assert update.task.history[0].parts == (
+        UnknownPart(extra={"type": "text", "text": "old"}),
+        UnknownPart(extra={"kind": "new"}),
+    )
+
+
+# --- extra -------------------------------------------------------------------------------------
+
+
+def test_extra_is_written_back_only_in_its_own_version() -> None:
+    document = task_1_0(x=1) | {"y": 2}
+    document["task"]["contextId"] = "c"
+    update = decode_update(body(document))
+
+    assert json.loads(encode_update(update, V1_0)) == document
+    assert '"x"' not in encode_update(update, V0_3).decode()
+    assert '"x"' not in encode_update(replace(update, origin=None), V1_0).decode()
+
+
+def test_a_changed_member_is_not_undone_by_its_original() -> None:
+    update = decode_update(body(task_1_0(state="TASK_STATE_PAUSED", timestamp="")))
+    assert isinstance(update, TaskSnapshot)
+    status = replace(update.task.status, state=TaskState.FAILED)
+
+    written = encode_update(replace(update, task=replace(update.task, status=status)), V1_0)
+
+    assert json.loads(written) == task_1_0(state="TASK_STATE_FAILED", timestamp="")
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def in_status(message: Message) -> StatusUpdate:
+    return replace(STATUS_UPDATE, status=replace(STATUS, message=message))
+
+
+@pytest.mark.parametrize("version", WireVersion)
+@pytest.mark.parametrize(
+    ("update", "path"),
+    [
+        pytest.param(TaskSnapshot(task=replace(TASK, id="")), "id: ", id="task id"),
+        pytest.param(replace(STATUS_UPDATE, task_id=""), "taskId: ", id="status task id"),
+        pytest.param(replace(STATUS_UPDATE, context_id=None), "contextId: ", id="status context"),
+        pytest.param(replace(ARTIFACT_UPDATE, task_id=""), "taskId: ", id="artifact task id"),
+        pytest.param(replace(ARTIFACT_UPDATE, context_id=""), "contextId: ", id="artifact context"),
+        pytest.param(
+            replace(ARTIFACT_UPDATE, artifact=replace(ARTIFACT, artifact_id="")),
+            "artifact.artifactId: ",
+            id="artifact id",
+        ),
+        pytest.param(
+            replace(ARTIFACT_UPDATE, artifact=replace(ARTIFACT, parts=())),
+            "artifact.parts: ",
+            id="artifact parts",
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, message_id="")),
+            "status.message.messageId: ",
+            id="message id",
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, role=Role.UNSPECIFIED)), "status.message.role: ", id="role"
+        ),
+        pytest.param(
+            MessageUpdate(message=replace(MESSAGE, parts=(UnknownPart(extra={"x": 1}),))),
+            "parts: ",
+            id="only unknown parts",
+        ),
+        pytest.param(
+            replace(STATUS_UPDATE, status=replace(STATUS, timestamp=datetime(2026, 1, 1))),  # noqa: DTZ001
+            "status.timestamp: expected an aware",
+            id="naive timestamp",
+        ),
+        pytest.param(
+            replace(STATUS_UPDATE, metadata={"x": float("nan")}), "JSON cannot say", id="NaN"
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, parts=(TextPart(text="\ud800"),))), "", id="surrogate"
+        ),
+        pytest.param(
+            in_status(replace(MESSAGE, parts=(DataPart(data=(1,)),))),  # type: ignore[arg-type]
+            "status.message.parts.0.data",
+            id="no JSON type",
+        ),
+    ],
+)
+def test_refuses_to_write_what_the_specification_forbids(
+    update: TaskUpdate, path: str, version: WireVersion
+) -> None:
+    with pytest.raises(InvalidUpdateError) as refusal:
+        encode_update(update, version)
+    assert path in str(refusal.value)
+
+
+def test_a_task_without_context_is_of_1_0_alone() -> None:
+    snapshot = TaskSnapshot(task=replace(TASK, context_id=None))
+    assert json.loads(encode_update(snapshot, V1_0))["task"]["id"] == "t"
+    with pytest.raises(InvalidUpdateError, match=r"^contextId: "):
+        encode_update(snapshot, V0_3)
+
+
+def test_data_nested_too_deeply_is_not_written() -> None:
+    deep: JsonValue = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidUpdateError):
+        encode_update(replace(STATUS_UPDATE, metadata={"deep": deep}), V1_0)
+
+
+def test_writes_compact_utf_8() -> None:
+    update = MessageUpdate(message=replace(MESSAGE, parts=(TextPart(text="héllo <b>&"),)))
+    expected = '{"message":{"messageId":"m","role":"ROLE_AGENT","parts":[{"text":"héllo <b>&"}]}}'
+    assert encode_update(update, V1_0) == expected.encode()
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_derives_final_of_0_3_from_the_state(state: TaskState) -> None:
+    update = replace(STATUS_UPDATE, status=TaskStatus(state=state))
+    written = json.loads(encode_update(update, V0_3))
+    assert written["final"] is (state.terminal or state.interrupted)
+
+
+def test_writes_files_of_0_3() -> None:
+    part = RawPart(raw=b"\xff\xef", media_type="image/png", filename="a.png")
+    written = json.loads(encode_update(in_status(replace(MESSAGE, parts=(part,))), V0_3))
+    assert written["status"]["message"]["parts"] == [
+        {"kind": "file", "file": {"bytes": "/+8=", "mimeType": "image/png", "name": "a.png"}}
+    ]
+
+
+# --- what a subscription gets ------------------------------------------------------------------
+
+
+def test_a_1_0_subscription_gets_the_update() -> None:
+    assert json.loads(push_body(STATUS_UPDATE, V1_0)).keys() == {"statusUpdate"}
+    assert push_body(STATUS_UPDATE, V1_0, snapshot=TASK) == encode_update(STATUS_UPDATE, V1_0)
+
+
+def test_a_0_3_subscription_gets_the_whole_task() -> None:
+    whole = encode_update(TaskSnapshot(task=TASK), V0_3)
+    assert push_body(TaskSnapshot(task=TASK), V0_3) == whole
+    assert push_body(STATUS_UPDATE, V0_3, snapshot=TASK) == whole
+    assert push_body(ARTIFACT_UPDATE, V0_3, snapshot=TASK) == whole
+
+
+def test_a_0_3_subscription_needs_a_snapshot() -> None:
+    with pytest.raises(SnapshotRequiredError, match="pass snapshot="):
+        push_body(STATUS_UPDATE, V0_3)
+
+
+@pytest.mark.parametrize("version", WireVersion)
+def test_the_snapshot_must_be_of_the_same_task(version: WireVersion) -> None:
+    with pytest.raises(InvalidUpdateError, match="snapshot"):
+        push_body(STATUS_UPDATE, version, snapshot=replace(TASK, id="other"))

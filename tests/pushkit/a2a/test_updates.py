@@ -1,0 +1,91 @@
+"""The neutral data by itself."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+
+from pushkit.a2a import (
+    MessageUpdate,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    UpdateKind,
+    WireVersion,
+)
+from pushkit.a2a.updates import Message, no_members
+from pushkit.errors import UnsupportedVersionError
+
+
+@pytest.mark.parametrize("text", ["0.2", "0.2.5", "0.3", "0.3.0", " 0.3.26 "])
+def test_0_2_and_0_3_are_one_format(text: str) -> None:
+    assert WireVersion.parse(text) is WireVersion.V0_3
+
+
+@pytest.mark.parametrize("text", ["1", "1.0", "1.0.1"])
+def test_patches_of_1_0_are_one_format(text: str) -> None:
+    assert WireVersion.parse(text) is WireVersion.V1_0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0.1", "2.0", "1.1", "v1", "1.0-beta", "1.0.0.0", "\u0661"]
+)
+def test_another_version_is_refused_with_the_supported_ones(text: str) -> None:
+    with pytest.raises(UnsupportedVersionError, match=r"0\.2, 0\.3 and 1\.0"):
+        WireVersion.parse(text)
+
+
+def test_each_version_has_its_content_type() -> None:
+    assert WireVersion.V0_3.content_type == "application/json"
+    assert WireVersion.V1_0.content_type == "application/a2a+json"
+
+
+def test_states_know_whether_they_end_or_interrupt() -> None:
+    assert {state.value for state in TaskState if state.terminal} == {
+        "completed",
+        "canceled",
+        "failed",
+        "rejected",
+    }
+    assert {state.value for state in TaskState if state.interrupted} == {
+        "input-required",
+        "auth-required",
+    }
+
+
+def test_updates_answer_the_same_questions() -> None:
+    status = TaskStatus(state=TaskState.FAILED)
+    snapshot = TaskSnapshot(task=Task(id="t", context_id="c", status=status))
+    update = StatusUpdate(task_id="t", context_id="c", status=status)
+    message = MessageUpdate(
+        message=Message(message_id="m", role=Role.AGENT, parts=(), task_id="t", context_id="c")
+    )
+
+    for each in (snapshot, update, message):
+        assert (each.task_id, each.context_id, each.origin) == ("t", "c", None)
+    assert [each.state for each in (snapshot, update, message)] == ["failed", "failed", None]
+    assert [each.kind for each in (snapshot, update, message)] == [
+        UpdateKind.TASK,
+        UpdateKind.STATUS_UPDATE,
+        UpdateKind.MESSAGE,
+    ]
+
+
+def test_updates_can_be_copied_pickled_and_taken_apart() -> None:
+    snapshot = TaskSnapshot(task=Task(id="t", status=TaskStatus(state=TaskState.WORKING)))
+    assert copy.deepcopy(snapshot) == snapshot
+    assert pickle.loads(pickle.dumps(snapshot)) == snapshot  # noqa: S301
+    assert dataclasses.asdict(snapshot)["task"]["metadata"] == {}
+
+
+def test_the_default_mapping_is_empty() -> None:
+    assert dict(no_members()) == {}
+    assert repr(no_members()) == "{}"
+    with pytest.raises(KeyError):
+        no_members()["x"]
