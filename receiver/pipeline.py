@@ -36,6 +36,8 @@ __all__ = ["Limits", "Pipeline", "Verdict"]
 _log = logging.getLogger("receiver")
 
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
+_PEER_RATE = RateLimit(per_second=200, burst=400)
+_SENDER_RATE = RateLimit(per_second=500, burst=1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,8 @@ class Limits:
     max_body_bytes: int = 1024 * 1024
     max_header_bytes: int = 16 * 1024
     request_timeout: timedelta = timedelta(seconds=10)
-    peer_rate: RateLimit = RateLimit(per_second=200, burst=400)
-    sender_rate: RateLimit = RateLimit(per_second=500, burst=1000)
+    peer_rate: RateLimit = _PEER_RATE
+    sender_rate: RateLimit = _SENDER_RATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ __all__ = ["Expectation", "Receiver"]
 F = TypeVar("F", bound=CallbackFunction)
 
 _HOUSEKEEPING = timedelta(minutes=10)
+_BETWEEN_BATCHES = timedelta(milliseconds=50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +339,7 @@ class Receiver:
     async def _keep_house(self) -> None:
         replay = ReplayStore()
         while True:
-            while await self._database.write(replay.forget(self._clock())):
-                await asyncio.sleep(0.05)  # traffic goes first
-            await asyncio.sleep(_HOUSEKEEPING.total_seconds())
+            forgotten = await self._database.write(replay.forget(self._clock()))
+            # Batch by batch while there is more, with a pause: traffic goes first.
+            pause = _BETWEEN_BATCHES if forgotten else _HOUSEKEEPING
+            await asyncio.sleep(pause.total_seconds())
