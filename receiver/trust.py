@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from pushkit.errors import ConfigError, InboundError, JwksError
+from pushkit.errors import ConfigError, DestinationRefusedError, InboundError, JwksError
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
@@ -135,6 +135,10 @@ class Trust:
         """Return every path at which notifications arrive."""
         return {entry.sender.path for entry in self._entries}
 
+    def keys_by_sender(self) -> dict[str, VerificationKeys]:
+        """Return where each sender's keys are found, by the sender's name."""
+        return {entry.sender.name: entry.keys for entry in self._entries}
+
     async def close(self) -> None:
         """Stop the fetching of keys."""
         for entry in self._entries:
@@ -181,7 +185,10 @@ def sender_keys(
     if sender.jwks_file is not None:
         return StaticKeys(_keys_in_file(sender.name, sender.jwks_file).values())
     url = sender.jwks_url or ""
-    transport.policy.check(url)
+    try:
+        transport.policy.check(url)
+    except DestinationRefusedError as exc:
+        raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}") from exc
     return JwksClient(url, fetch=functools.partial(fetch_jwks, transport), clock=clock)
 
 

@@ -18,7 +18,7 @@ from pushkit.keys.jwk import Algorithm, public_pem
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 
-__all__ = ["keys"]
+__all__ = ["key_file_options", "keys", "read_passphrase"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -43,7 +43,8 @@ _algorithm_option = click.option(
 )
 
 
-def _file_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+def key_file_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Add `--keys` and `--passphrase-file` to a command."""
     path = click.option(
         "--keys",
         "path",
@@ -85,7 +86,7 @@ def keys() -> None:
     )
 )
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@_file_options
+@key_file_options
 @_algorithm_option
 @click.option(
     "--max-age",
@@ -106,7 +107,7 @@ def new(
     published, and `rotate` lets it sign.
     """
     path = file or path
-    passphrase = _passphrase(passphrase_file)
+    passphrase = read_passphrase(passphrase_file)
     if not path.exists():
         max_age = timedelta(seconds=max_age_seconds or _DEFAULT_MAX_AGE_SECONDS)
         ring = KeyRing.create(_now(), algorithm or Algorithm.ES256, max_age=max_age)
@@ -124,11 +125,11 @@ def new(
         "pushkit keys list --json",
     ),
 )
-@_file_options
+@key_file_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of a table.")
 def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
     """List the keys with their states."""
-    ring = load_key_ring(path, _passphrase(passphrase_file))
+    ring = load_key_ring(path, read_passphrase(passphrase_file))
     now = _now()
     if as_json:
         click.echo(json.dumps([_row_document(ring, entry, now) for entry in ring.keys], indent=2))
@@ -141,7 +142,7 @@ def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
         "pushkit keys rotate",
     )
 )
-@_file_options
+@key_file_options
 @_algorithm_option
 @click.option("--now", "activate_now", is_flag=True, help="Let the next key sign at once.")
 @click.option("--force", is_flag=True, help="With --now: even if receivers may not know it yet.")
@@ -165,7 +166,7 @@ def rotate(
         rotated = ring.rotate(now, algorithm, activate_now=activate_now, force=force)
         return rotated.forget_retired(now)
 
-    ring = update_key_ring(path, change, _passphrase(passphrase_file))
+    ring = update_key_ring(path, change, read_passphrase(passphrase_file))
     _tell(ring, ring.keys[-1], now)
 
 
@@ -177,7 +178,7 @@ def rotate(
     ),
 )
 @click.argument("kid")
-@_file_options
+@key_file_options
 def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
     """Withdraw the key KID at once.
 
@@ -185,7 +186,9 @@ def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
     signing, the next pending key takes its place, or a new one.
     """
     now = _now()
-    ring = update_key_ring(path, lambda ring: ring.revoke(kid, now), _passphrase(passphrase_file))
+    ring = update_key_ring(
+        path, lambda ring: ring.revoke(kid, now), read_passphrase(passphrase_file)
+    )
     click.echo(f"revoked {kid}; receivers may trust it for another {ring.max_age}")
     last = ring.keys[-1]
     if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
@@ -197,7 +200,7 @@ def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
         "pushkit keys export --out public/.well-known/jwks.json",
     )
 )
-@_file_options
+@key_file_options
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write.")
 @click.option(
     "--format",
@@ -209,7 +212,7 @@ def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
 )
 def export(path: Path, passphrase_file: Path | None, out: Path | None, format_: str) -> None:
     """Write the published public keys, as a JWK Set or as PEM."""
-    ring = load_key_ring(path, _passphrase(passphrase_file))
+    ring = load_key_ring(path, read_passphrase(passphrase_file))
     exported = _jwks(ring) if format_ == "jwks" else _pem(ring)
     if out is None:
         click.echo(exported, nl=False)
@@ -224,7 +227,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _passphrase(file: Path | None) -> bytes | None:
+def read_passphrase(file: Path | None) -> bytes | None:
+    """Return the passphrase from a file, else from the environment, else None."""
     if file is None:
         return os.environb.get(_PASSPHRASE_VARIABLE.encode()) or None
     try:

@@ -78,13 +78,12 @@ def retry_after(headers: Headers, now: datetime) -> timedelta | None:
     values = headers.all("Retry-After")
     if len(values) != 1:
         return None
-    wait = _seconds(values[0].strip()) or _until_date(values[0].strip(), now)
+    value = values[0].strip()
+    wait = _seconds(value) if value.isascii() and value.isdigit() else _until_date(value, now)
     return None if wait is None else min(max(wait, _MIN_HOLD), _MAX_HOLD)
 
 
-def _seconds(value: str) -> timedelta | None:
-    if not (value.isascii() and value.isdigit()):
-        return None
+def _seconds(value: str) -> timedelta:
     # Anything longer than the cap reads as the cap; int() of endless digits is never tried.
     return _MAX_HOLD if len(value) > 9 else timedelta(seconds=int(value))
 
@@ -92,6 +91,6 @@ def _seconds(value: str) -> timedelta | None:
 def _until_date(value: str, now: datetime) -> timedelta | None:
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # no date, or one outside the calendar
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now

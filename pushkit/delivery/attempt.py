@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -102,6 +103,7 @@ class Attempt:
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total.
         go_token_spelling: Send `A2A-Notification-Token` too.
+        clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
     """
 
     issuer: str
@@ -110,25 +112,24 @@ class Attempt:
     retry: RetryPolicy
     timeout: timedelta
     go_token_spelling: bool
+    clock: Callable[[], datetime]
 
-    async def make(self, delivery: Delivery, subscription: Subscription, now: datetime) -> Result:
+    async def make(self, delivery: Delivery, subscription: Subscription) -> Result:
         """Sign, post and judge; never raises for what the network or the webhook does."""
         try:
-            request = self._request(delivery, subscription, now)
+            request = self._request(delivery, subscription, self.clock())
             answer = await self.transport.post(
                 request.destination, request.headers, request.body, timeout=self.timeout
             )
-        except TransportError:
-            return self._failed(delivery, now, error="transport")
-        except DestinationRefusedError as exc:
-            return self._failed(delivery, now, error=exc.code)
-        except NoSigningKeyError as exc:
-            return self._failed(delivery, now, error=exc.code)
-        judgement = judge(answer.status, answer.headers, now)
+        except (TransportError, DestinationRefusedError, NoSigningKeyError) as exc:
+            return self._failed(delivery, self.clock(), error=exc.code)
+        # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
+        answered_at = self.clock()
+        judgement = judge(answer.status, answer.headers, answered_at)
         if judgement.meaning is Meaning.RETRY:
             return self._failed(
                 delivery,
-                now,
+                answered_at,
                 error=judgement.error or "failed",
                 status=answer.status,
                 hold=judgement.hold,

@@ -130,10 +130,12 @@ class PushSender:
             retry=self.options.retry,
             timeout=self.options.timeout,
             go_token_spelling=self.options.go_token_spelling,
+            clock=clock,
         )
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
+        self._closed = False
         self._worker: Worker | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -150,6 +152,8 @@ class PushSender:
         async with self._opening:
             if self._worker is not None:
                 return
+            if self._closed:
+                raise ConfigError("the sender is closed: make a new one")
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
             self._worker = Worker(
@@ -157,6 +161,7 @@ class PushSender:
                 self._attempt,
                 clock=self._clock,
                 concurrency=self.options.concurrency,
+                concurrency_per_origin=self.options.concurrency_per_host,
             )
         if self._policy.allow:
             _log.warning(
@@ -166,8 +171,9 @@ class PushSender:
     async def close(self) -> None:
         """Stop claiming, give running attempts their time, and close the outbox.
 
-        What is not delivered stays in the outbox for the next start.
+        What is not delivered stays in the outbox for the next start. A closed sender stays closed.
         """
+        self._closed = True
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
@@ -175,10 +181,17 @@ class PushSender:
                 await running
         worker, self._worker = self._worker, None
         if worker is not None:
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(worker.pump.drain(), self.options.drain.total_seconds())
+            except TimeoutError:
+                await worker.pump.abandon()
         await self._transport.close()
         await self._database.close()
+
+    async def _ready(self) -> None:
+        # Not a worker beside `open()`: that process only enqueues, or pumps by hand.
+        if self._worker is None:
+            await self.start()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -239,15 +252,14 @@ class PushSender:
             owner=owner,
             config_id=_checked_id("id", parsed.id or task_id),
         )
-        await self.start()
+        await self._ready()
         return await self._database.write(
-            self._subscriptions.put(
+            self._put(
                 key,
                 parsed,
                 version=wire_version,
                 origin=destination.origin,
                 profile=_parse_profile(profile),
-                now=self._clock(),
             )
         )
 
@@ -261,7 +273,7 @@ class PushSender:
         Returns:
             How many subscriptions were removed.
         """
-        await self.start()
+        await self._ready()
         return await self._database.write(
             self._remove(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         )
@@ -270,9 +282,16 @@ class PushSender:
         self, task_id: str, *, owner: str = "", tenant: str = ""
     ) -> list[Subscription]:
         """Return one owner's subscriptions to a task."""
-        await self.start()
+        await self._ready()
         return await self._database.read(
             self._subscriptions.of_owner(tenant=tenant, task_id=task_id, owner=owner)
+        )
+
+    async def subscribers(self, task_id: str, *, tenant: str = "") -> list[Subscription]:
+        """Return every owner's active subscriptions to a task: for the agent, not for clients."""
+        await self._ready()
+        return await self._database.read(
+            self._subscriptions.active_of_task(tenant=tenant, task_id=task_id)
         )
 
     # --- updates -------------------------------------------------------------------------------
@@ -310,23 +329,15 @@ class PushSender:
             raise InvalidUpdateError(
                 f"a {update.kind.value} update without a task id: nobody can have subscribed to it"
             )
-        await self.start()
+        await self._ready()
         ids = await self._database.write(self._enqueue(update, tenant, snapshot, idempotency_key))
-        if ids:
-            self.worker.pump.wake()
+        if ids and self._worker is not None:  # closed in the meantime, yet stored all the same
+            self._worker.pump.wake()
         return ids
-
-    async def needs_snapshot(self, task_id: str, *, tenant: str = "") -> bool:
-        """Say whether a subscriber of this task gets whole tasks (A2A 0.3)."""
-        await self.start()
-        active = await self._database.read(
-            self._subscriptions.active_of_task(tenant=tenant, task_id=task_id)
-        )
-        return any(subscription.version is WireVersion.V0_3 for subscription in active)
 
     async def deliveries(self, task_id: str, *, tenant: str = "") -> list[Delivery]:
         """Return every delivery of a task, by subscription and `seq`."""
-        await self.start()
+        await self._ready()
         return await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
 
     def jwks(self, if_none_match: str | None = None) -> JwksResponse:
@@ -334,6 +345,21 @@ class PushSender:
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
 
     # --- scripts -------------------------------------------------------------------------------
+
+    def _put(
+        self,
+        key: SubscriptionKey,
+        config: PushConfig,
+        *,
+        version: WireVersion,
+        origin: str,
+        profile: Profile,
+    ) -> Script[Subscription]:
+        subscription = yield from self._subscriptions.put(
+            key, config, version=version, origin=origin, profile=profile, now=self._clock()
+        )
+        yield from self._outbox.move(subscription.id, origin)
+        return subscription
 
     def _enqueue(
         self,

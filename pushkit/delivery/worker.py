@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
@@ -35,6 +35,7 @@ class Worker:
         attempt: How one attempt is made.
         clock: Returns now, aware, in UTC.
         concurrency: How many attempts at once.
+        concurrency_per_origin: How many of them to one destination, over all owners.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class Worker:
         *,
         clock: Callable[[], datetime],
         concurrency: int,
+        concurrency_per_origin: int,
     ) -> None:
+        self._per_origin = concurrency_per_origin
         self._database = database
         self._attempt = attempt
         self._clock = clock
@@ -60,7 +63,7 @@ class Worker:
         )
 
     async def run_once(self) -> int:
-        """Make every attempt that is due now; return how many there were."""
+        """Make the attempts that are due now, as many as run at once; return how many."""
         return await self.pump.run_once()
 
     async def _claim(self, limit: int) -> Sequence[_Claimed]:
@@ -69,29 +72,40 @@ class Worker:
     def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
         now = self._clock()
         claim = Claim(worker=self._name, until=now + self._attempt.timeout + _LEASE_MARGIN)
-        deliveries = yield from self._outbox.claim(claim, limit=limit, now=now)
+        deliveries = yield from self._outbox.claim(
+            claim, limit=limit, per_origin=self._per_origin, now=now
+        )
         found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
         return [_Claimed(d, found.get(d.subscription_id)) for d in deliveries]
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
-        await self._database.write(self._settle_script(claimed.delivery, result))
+        await self._database.write(self._settle_script(claimed, result))
         _report(claimed.delivery, result)
 
     async def _result(self, claimed: _Claimed) -> Result:
-        delivery, now = claimed.delivery, self._clock()
+        delivery = claimed.delivery
         if claimed.subscription is None:
             return Result(outcome=Outcome.DEAD, error="subscription_missing")
-        if delivery.attempts > 1 and self._attempt.is_too_old(delivery, now):
+        if delivery.attempts > 1 and self._attempt.is_too_old(delivery, self._clock()):
             return Result(outcome=Outcome.DEAD, error="too_old", status=delivery.last_status)
-        return await self._attempt.make(delivery, claimed.subscription, now)
+        return await self._attempt.make(delivery, claimed.subscription)
 
-    def _settle_script(self, delivery: Delivery, result: Result) -> Script[None]:
-        now = self._clock()
+    def _settle_script(self, claimed: _Claimed, result: Result) -> Script[None]:
+        delivery, now = claimed.delivery, self._clock()
+        if result.outcome is Outcome.GONE and (yield from self._has_moved(claimed)):
+            # The old URL is gone, the client's new one is not.
+            result = replace(result, outcome=Outcome.RETRY, retry_at=now)
         settled = yield from self._outbox.settle(delivery, self._name, result, now)
         if settled and result.outcome is Outcome.GONE:
             yield from self._subscriptions.disable(delivery.subscription_id, now)
             yield from self._outbox.cancel_subscription(delivery.subscription_id, now)
+
+    def _has_moved(self, claimed: _Claimed) -> Script[bool]:
+        asked = claimed.subscription
+        found = yield from self._subscriptions.by_ids([claimed.delivery.subscription_id])
+        current = found.get(claimed.delivery.subscription_id)
+        return bool(asked and current and current.config.url != asked.config.url)
 
     async def _until_due(self) -> timedelta | None:
         now = self._clock()

@@ -23,9 +23,11 @@ _URL = re.compile(
     r"(?P<scheme>https?)://"
     r"(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)"
     r"(?::(?P<port>[0-9]{1,5}))?"
-    r"(?P<target>(?:/[!$&-;=@-_a-z~%]*)?(?:\?[!$&-;=?-_a-z~%]*)?)",
-    re.IGNORECASE,
+    r"(?P<target>(?:/[!$&-;=@_a-z~%]*)?(?:\?[!$&-;=?@_a-z~%]*)?)",
+    # ASCII: without it, ignoring case lets U+017F pass for an "s" and U+212A for a "k".
+    re.IGNORECASE | re.ASCII,
 )
+_PORT = re.compile(r"[0-9]{1,5}")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
 
@@ -140,11 +142,6 @@ class DestinationPolicy:
         _check_host(host)
         return Destination(scheme=scheme, host=host, port=port, target=target)
 
-    def permits_address(self, destination_host: str, address: str) -> bool:
-        """Say whether a name may resolve to this address."""
-        named = any(host == destination_host for host, _ in self._allowed)
-        return named or address_is_public(address)
-
 
 def address_is_public(address: str) -> bool:
     """Say whether an address lies in the public internet."""
@@ -204,7 +201,7 @@ def _check_host(host: str) -> None:
 
 def _parse_allow(entry: str) -> tuple[str, int | None]:
     host, colon, port = entry.rpartition(":")
-    if not colon or not host or (port != "*" and not port.isdecimal()):
+    if not colon or not host or not (port == "*" or _PORT.fullmatch(port)):
         raise ConfigError(f"allow: {entry!r}: expected host:port or host:*")
     try:
         return _normalise_host(host), None if port == "*" else int(port)

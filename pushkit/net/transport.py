@@ -7,18 +7,20 @@ decompressed, and the answer is read up to a bound; one deadline is over all of 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import aiohttp
+from aiohappyeyeballs import AddrInfoType, SocketFactoryType
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from yarl import URL
 
 from pushkit.errors import TransportError
-from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.destination import Destination, DestinationPolicy, address_is_public
 from pushkit.webhook import Headers
 
 __all__ = ["Answer", "Transport"]
@@ -45,14 +47,17 @@ class Answer:
 
 
 class Transport:
-    """A pool of connections under one destination policy.
+    """Connections under one destination policy.
 
-    Pooled connections are not dialled again, hence not checked again: one transport per policy.
+    Pooled connections are not dialled again, hence not checked again: one transport per policy, and
+    in it two pools. Destinations that the operator named have one of their own, so that no other
+    destination ever travels over a connection whose address was not checked.
 
     Args:
         policy: Which destinations and addresses are allowed.
         connections: How many connections at once, over all destinations.
         connections_per_host: How many to one host and port.
+        resolver: Who looks names up; the system's resolver if None.
     """
 
     def __init__(
@@ -61,11 +66,14 @@ class Transport:
         *,
         connections: int = 256,
         connections_per_host: int = 16,
+        resolver: AbstractResolver | None = None,
     ) -> None:
         self.policy = policy
         self._connections = connections
         self._connections_per_host = connections_per_host
-        self._session: aiohttp.ClientSession | None = None
+        self._resolver = resolver
+        self._checked: aiohttp.ClientSession | None = None
+        self._named: aiohttp.ClientSession | None = None
 
     async def post(
         self,
@@ -97,10 +105,12 @@ class Transport:
         return await self._request("GET", destination, headers, None, timeout)
 
     async def close(self) -> None:
-        """Close the pool."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close both pools."""
+        sessions = (self._checked, self._named)
+        self._checked = self._named = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
 
     async def _request(
         self,
@@ -114,7 +124,7 @@ class Transport:
         try:
             async with (
                 asyncio.timeout(seconds) as deadline,
-                self._open_session().request(
+                self._session(destination).request(
                     method,
                     URL(destination.url, encoded=True),
                     data=body,
@@ -139,40 +149,60 @@ class Transport:
                 f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}"
             ) from exc
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._connections,
-                    limit_per_host=self._connections_per_host,
-                    resolver=_CheckedResolver(self.policy),
-                    use_dns_cache=False,
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            )
-        return self._session
+    def _session(self, destination: Destination) -> aiohttp.ClientSession:
+        resolver = self._resolver or ThreadedResolver()
+        if destination.allowed_by_name:
+            self._named = self._named or self._open_session(resolver, None)
+            return self._named
+        if self._checked is None:
+            self._checked = self._open_session(_CheckedResolver(resolver), _checked_socket)
+        return self._checked
+
+    def _open_session(
+        self, resolver: AbstractResolver, socket_factory: SocketFactoryType | None
+    ) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._connections,
+                limit_per_host=self._connections_per_host,
+                resolver=resolver,
+                use_dns_cache=False,
+                socket_factory=socket_factory,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        )
+
+
+def _checked_socket(address: AddrInfoType) -> socket.socket:
+    """Open the socket that is about to dial an address; the last word on where it goes.
+
+    A literal address never passes a resolver: this is what sees it. The refusal is an `OSError`,
+    because aiohttp lets others escape raw.
+    """
+    family, kind, protocol, _, sockaddr = address
+    if not address_is_public(str(sockaddr[0])):
+        raise OSError(errno.EACCES, "the address is not public")
+    return socket.socket(family, kind, protocol)
 
 
 class _CheckedResolver(AbstractResolver):
-    """Resolves names, and refuses one that has any address outside the policy.
+    """Resolves names, and refuses one that has any address that is not public.
 
-    Literal addresses never come here: the policy refuses them, or the operator named them.
+    Any, not all: a name with a public and a private address is an attack that needs two attempts.
     """
 
-    def __init__(self, policy: DestinationPolicy) -> None:
-        self._policy = policy
-        self._resolver = ThreadedResolver()
+    def __init__(self, resolver: AbstractResolver) -> None:
+        self._resolver = resolver
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         answers = await self._resolver.resolve(host, port, family)
-        for answer in answers:
-            if not self._policy.permits_address(host.rstrip(".").lower(), answer["host"]):
-                raise OSError(f"{host} resolves to an address that is not public")
+        if not all(address_is_public(answer["host"]) for answer in answers):
+            raise OSError(errno.EACCES, "the name has an address that is not public")
         return answers
 
     async def close(self) -> None:

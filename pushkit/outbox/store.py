@@ -80,9 +80,27 @@ MIGRATION = Migration(
 )
 
 _UNFINISHED = "state IN ('pending', 'in_flight')"
+_BUSY = (
+    "SELECT origin, COUNT(*) AS busy FROM pushkit_deliveries"
+    " WHERE state = 'in_flight' GROUP BY origin"
+)
 _NOT_HELD = (
     "NOT EXISTS (SELECT 1 FROM pushkit_holds h WHERE h.tenant = d.tenant AND h.owner = d.owner"
     " AND h.origin = d.origin AND h.until > $1)"
+)
+
+
+# A window over the due heads of destinations that are not full, then the first few of each. The
+# window keeps a claim short; heads beyond it are found by the next one, which comes at once.
+_CLAIMABLE = (
+    "SELECT c.id FROM (SELECT w.*, ROW_NUMBER() OVER"
+    " (PARTITION BY w.origin ORDER BY w.not_before, w.id) + COALESCE(f.busy, 0) AS place"
+    " FROM (SELECT d.id, d.origin, d.not_before FROM pushkit_deliveries d"
+    f" WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1 AND {_NOT_HELD}"
+    f" AND d.origin NOT IN (SELECT origin FROM ({_BUSY}) b WHERE b.busy >= $5)"
+    " ORDER BY d.not_before LIMIT $4 * 16) w"
+    f" LEFT JOIN ({_BUSY}) f ON f.origin = w.origin) c"
+    " WHERE c.place <= $5 ORDER BY c.not_before LIMIT $4"
 )
 
 
@@ -152,8 +170,18 @@ class OutboxStore:
             )
         return str(rows[0]["id"])
 
-    def claim(self, claim: Claim, *, limit: int, now: datetime) -> Script[list[Delivery]]:
-        """Take up to `limit` heads that are due, under a lease; oldest due first."""
+    def claim(
+        self, claim: Claim, *, limit: int, per_origin: int, now: datetime
+    ) -> Script[list[Delivery]]:
+        """Take heads that are due, under a lease; oldest due first.
+
+        Args:
+            claim: Who takes them, and until when.
+            limit: How many at most.
+            per_origin: How many of one destination may be in flight, over all owners and workers.
+                A slow webhook of many tasks would otherwise take every slot there is.
+            now: The present.
+        """
         moment = to_micros(now)
         yield Statement(
             "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
@@ -163,12 +191,10 @@ class OutboxStore:
         rows = yield Statement(
             "UPDATE pushkit_deliveries SET state = 'in_flight', lease_worker = $2,"
             " lease_until = $3, attempts = attempts + 1"
-            " WHERE id IN (SELECT d.id FROM pushkit_deliveries d"
-            " WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1"
-            f" AND {_NOT_HELD} ORDER BY d.not_before LIMIT $4) RETURNING *",
-            (moment, claim.worker, to_micros(claim.until), limit),
+            f" WHERE id IN ({_CLAIMABLE}) RETURNING *",
+            (moment, claim.worker, to_micros(claim.until), limit, per_origin),
         )
-        return [_delivery(row) for row in rows]
+        return sorted(map(_delivery, rows), key=lambda delivery: delivery.not_before)
 
     def next_due(self) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished."""
@@ -188,8 +214,9 @@ class OutboxStore:
     ) -> Script[bool]:
         """Write down what an attempt came to; False if the row is no longer this worker's.
 
-        A row is lost to a cancellation, or to another worker after the lease ended. Its result is
-        then dropped: the canceller or the other worker decides.
+        A row is lost to a cancellation, or to another attempt after the lease ended. Its result is
+        then dropped: the canceller or the other attempt decides. The number of the attempt tells
+        two attempts of one worker apart.
         """
         state = _STATE_AFTER[result.outcome]
         finished = state is not DeliveryState.PENDING
@@ -197,7 +224,8 @@ class OutboxStore:
             "UPDATE pushkit_deliveries SET state = $3, last_status = $4, last_error = $5,"
             " not_before = COALESCE($6, not_before), finished_at = $7, lease_worker = NULL,"
             " lease_until = NULL, head = $8"
-            " WHERE id = $1 AND lease_worker = $2 AND state = 'in_flight' RETURNING id",
+            " WHERE id = $1 AND lease_worker = $2 AND state = 'in_flight' AND attempts = $9"
+            " RETURNING id",
             (
                 delivery.id,
                 worker,
@@ -207,13 +235,24 @@ class OutboxStore:
                 to_micros(result.retry_at) if result.retry_at else None,
                 to_micros(now) if finished else None,
                 0 if finished else 1,
+                delivery.attempts,
             ),
         )
+        if not rows:
+            return False
         if result.hold_until is not None:
             yield from self._hold(delivery, result.hold_until)
-        if rows and finished:
+        if finished:
             yield from self._pass_head_on(delivery.subscription_id)
-        return bool(rows)
+        return True
+
+    def move(self, subscription_id: str, origin: str) -> Script[None]:
+        """Let what is unfinished of a subscription count for its new destination."""
+        yield Statement(
+            "UPDATE pushkit_deliveries SET origin = $2"
+            f" WHERE subscription_id = $1 AND origin <> $2 AND {_UNFINISHED}",
+            (subscription_id, origin),
+        )
 
     def cancel_subscription(self, subscription_id: str, now: datetime) -> Script[int]:
         """Cancel what is unfinished of a subscription; return how many deliveries that was."""
@@ -237,7 +276,9 @@ class OutboxStore:
     def _hold(self, delivery: Delivery, until: datetime) -> Script[None]:
         yield Statement(
             "INSERT INTO pushkit_holds (tenant, owner, origin, until) VALUES ($1, $2, $3, $4)"
-            " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = excluded.until",
+            # Of two answers the longer wait counts, whichever of them came last.
+            " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = excluded.until"
+            " WHERE excluded.until > pushkit_holds.until",
             (delivery.tenant, delivery.owner, delivery.origin, to_micros(until)),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from urllib.parse import urlsplit
 
 from pushkit.errors import ConfigError
@@ -27,11 +28,19 @@ def audience_of(url: str) -> str:
     scheme = parts.scheme.lower()
     if scheme not in _DEFAULT_PORTS or not parts.hostname:
         raise ConfigError("audience: expected an absolute http or https URL")
-    host = parts.hostname.lower().rstrip(".")
-    host = f"[{host}]" if ":" in host else host
+    host = _normalise_host(parts.hostname)
     authority = host if port in (None, _DEFAULT_PORTS[scheme]) else f"{host}:{port}"
     query = f"?{parts.query}" if parts.query else ""
     return f"{scheme}://{authority}{parts.path or '/'}{query}"
+
+
+def _normalise_host(host: str) -> str:
+    if ":" not in host:
+        return host.lower().rstrip(".")
+    try:
+        return f"[{ipaddress.IPv6Address(host)}]"
+    except ValueError as exc:
+        raise ConfigError("audience: not an IPv6 address") from exc
 
 
 def audience_with_query(audience: str, target: str) -> str:

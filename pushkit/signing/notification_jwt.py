@@ -64,6 +64,7 @@ TOLERANCE = timedelta(seconds=300)
 EXPIRY_LEEWAY = timedelta(seconds=60)
 
 _MAX_TOKEN_CHARS = 8192
+_MAX_SEQ = 2**63 - 1  # what a database column holds
 _MAX_EPOCH_SECONDS = 253402300799  # 9999-12-31: beyond it, no datetime
 
 # Strict: a lenient decoder would give one token many spellings.
@@ -185,6 +186,7 @@ def read_unverified(token: str) -> UnverifiedJwt:
     segments = token.split(".")
     if len(segments) != 3 or not all(map(_BASE64URL.fullmatch, segments)):
         raise InvalidSignatureError("not a compact JWS: expected three segments of base64url")
+    _decode(segments[2], "signature")
     header = _decode_object(segments[0], "header")
     # RFC 7515 §4.1.11: an extension that must be understood and is not, refuses the token. `b64`
     # (RFC 7797) would change what is signed.
@@ -255,7 +257,8 @@ def check_times(
         TimestampError: Issued more than `tolerance` ago or ahead, or expired by over `leeway`.
     """
     check_timestamp(verified.issued_at, now, tolerance)
-    if verified.expires_at is not None and now > verified.expires_at + leeway:
+    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
+    if verified.expires_at is not None and now - leeway > verified.expires_at:
         raise TimestampError("the JWT has expired")
 
 
@@ -343,11 +346,19 @@ def _names_algorithm(name: str, algorithm: Algorithm) -> bool:
 
 
 def _decode_object(segment: str, what: str) -> JsonObject:
+    return _read_object(_decode(segment, what), what)
+
+
+def _decode(segment: str, what: str) -> bytes:
+    encoded = segment.encode("ascii")
     try:
-        decoded = jwt.utils.base64url_decode(segment.encode("ascii"))
+        decoded = jwt.utils.base64url_decode(encoded)
     except ValueError as exc:
         raise InvalidSignatureError(f"the JWS {what} is not base64url") from exc
-    return _read_object(decoded, what)
+    # RFC 4648 §3.5: bits left over in the last character would spell one signature sixteen ways.
+    if jwt.utils.base64url_encode(decoded) != encoded:
+        raise InvalidSignatureError(f"the JWS {what} is not canonical base64url")
+    return decoded
 
 
 def _read_object(data: bytes, what: str) -> JsonObject:
@@ -363,8 +374,10 @@ def _read_claims(claims: JsonObject, kid: str) -> VerifiedJwt:
     if issued_at is None or digest is None:
         raise InvalidSignatureError("the JWT must state `iat` and `request_body_sha256`")
     seq = claims.get("seq")
-    if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool) or seq < 1):
-        raise InvalidSignatureError("claim `seq`: expected a positive integer")
+    if seq is not None and (
+        not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= _MAX_SEQ
+    ):
+        raise InvalidSignatureError("claim `seq`: expected a positive integer of 64 bits")
     return VerifiedJwt(
         kid=kid,
         issuer=_text(claims, "iss"),

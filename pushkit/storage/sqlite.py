@@ -8,6 +8,7 @@ so that one that fails takes nothing with it, and nobody is told "done" before t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import queue
 import re
@@ -131,18 +132,33 @@ class SqliteDatabase:
         if sqlite3.sqlite_version_info < _MIN_SQLITE:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         try:
+            _create_private(self.path)
             connection = sqlite3.connect(
                 self.path,
                 timeout=self._busy_timeout.total_seconds(),
                 isolation_level=None,  # transactions are begun and ended here, by name
                 check_same_thread=False,  # opened and used by one thread, closed by its owner
             )
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except (sqlite3.Error, OSError, ValueError) as exc:
+            raise StorageError(f"{self.path}: {exc}") from exc
+        try:
+            self._configure(connection)
         except sqlite3.Error as exc:
+            connection.close()
             raise StorageError(f"{self.path}: {exc}") from exc
         return connection
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+
+def _create_private(path: Path) -> None:
+    # Tokens and credentials are in it: nobody else reads a file that is created here. SQLite gives
+    # its log and its index the same mode.
+    with contextlib.suppress(FileExistsError):
+        path.touch(mode=0o600, exist_ok=False)
 
 
 def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
@@ -160,7 +176,10 @@ def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 
 def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
-    return connection.execute(_sqlite_placeholders(sql), parameters).fetchall()
+    try:
+        return connection.execute(_sqlite_placeholders(sql), parameters).fetchall()
+    except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
+        raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
 
 
 @functools.cache
@@ -212,8 +231,9 @@ class _Writer(threading.Thread):
                     connection = connection or self._connect()
                     self._commit(connection, batch)
                 except StorageError as exc:
-                    for job in batch:
-                        job.error = exc
+                    _fail(batch, exc)
+                except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+                    _fail(batch, StorageError(f"the writer failed: {type(exc).__name__}: {exc}"))
                 _resolve(batch)
             if stopping:
                 if connection is not None:
@@ -260,6 +280,11 @@ def _run_job(connection: sqlite3.Connection, job: _Job[Any]) -> None:
     if job.error is not None:
         connection.execute("ROLLBACK TO job")
     connection.execute("RELEASE job")
+
+
+def _fail(batch: Sequence[_Job[Any]], error: StorageError) -> None:
+    for job in batch:
+        job.error = error
 
 
 def _resolve(batch: Sequence[_Job[Any]]) -> None:

@@ -24,6 +24,8 @@ _log = logging.getLogger("pushkit.work")
 
 _IDLE = timedelta(seconds=30)
 _AFTER_FAULT = timedelta(seconds=1)
+# Items may be due and yet not given out, because their destination is at its limit.
+_MIN_PAUSE = timedelta(milliseconds=50)
 
 
 class Pump(Generic[Item]):
@@ -52,6 +54,7 @@ class Pump(Generic[Item]):
         self._until_due = until_due
         self._concurrency = concurrency
         self._running: set[asyncio.Task[None]] = set()
+        self._filling: set[asyncio.Task[int]] = set()
         self._awake = asyncio.Event()
 
     def wake(self) -> None:
@@ -59,40 +62,62 @@ class Pump(Generic[Item]):
         self._awake.set()
 
     async def run(self) -> None:
-        """Pump until cancelled; a fault of the database is logged and outlived."""
+        """Pump until cancelled; a fault is logged and outlived."""
         while True:
             self._awake.clear()
-            try:
-                await self.fill()
-                pause = await self._pause()
-            except StorageError:
-                _log.exception("%s: the database is out of reach; trying again", self._name)
-                pause = _AFTER_FAULT
+            pause = await self._round()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._awake.wait(), pause.total_seconds())
 
     async def run_once(self) -> int:
-        """Claim what is due, process it to the end, and return how many items that was."""
+        """Claim once what is due, process it to the end, and return how many items that was."""
         started = await self.fill()
         await self.drain()
         return started
 
     async def fill(self) -> int:
-        """Start on what is due, as far as slots are free; return how many items that was."""
+        """Start on what is due, as far as slots are free; return how many items that was.
+
+        Whoever is cancelled in here leaves no item behind that was claimed and is worked on by
+        nobody: the claim goes on, and `drain` waits for it.
+        """
         free = self._concurrency - len(self._running)
         if free <= 0:
             return 0
+        filling = asyncio.create_task(self._start_on(free))
+        self._filling.add(filling)
+        filling.add_done_callback(self._filling.discard)
+        return await asyncio.shield(filling)
+
+    async def drain(self) -> None:
+        """Wait for the items that are in work."""
+        while self._running or self._filling:
+            await asyncio.wait({*self._running, *self._filling})
+
+    async def abandon(self) -> None:
+        """Break off the items that are in work; they come back with their leases."""
+        while self._running or self._filling:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait({*self._running, *self._filling})
+
+    async def _round(self) -> timedelta:
+        try:
+            await self.fill()
+            return await self._pause()
+        except StorageError:
+            _log.exception("%s: the database is out of reach; trying again", self._name)
+        except Exception:  # noqa: BLE001  # the top of a worker loop
+            _log.exception("%s: failed unexpectedly; trying again", self._name)
+        return _AFTER_FAULT
+
+    async def _start_on(self, free: int) -> int:
         items = await self._claim(free)
         for item in items:
             task = asyncio.create_task(self._guard(item))
             self._running.add(task)
             task.add_done_callback(self._finished)
         return len(items)
-
-    async def drain(self) -> None:
-        """Wait for the items that are in work."""
-        while self._running:
-            await asyncio.wait(self._running)
 
     async def _guard(self, item: Item) -> None:
         try:
@@ -110,4 +135,4 @@ class Pump(Generic[Item]):
         if len(self._running) >= self._concurrency:
             return _IDLE  # whatever finishes wakes the loop
         due = await self._until_due()
-        return _IDLE if due is None else min(max(due, timedelta(0)), _IDLE)
+        return _IDLE if due is None else min(max(due, _MIN_PAUSE), _IDLE)

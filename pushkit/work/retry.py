@@ -16,6 +16,8 @@ from tenacity import RetryCallState, Retrying, stop_after_attempt, stop_after_de
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from pushkit.errors import ConfigError
+
 __all__ = ["DEFAULT_SCHEDULE", "RetryPolicy", "gives_up", "next_attempt", "wait_schedule"]
 
 # Standard Webhooks' recommendation: the waits after the 1st, 2nd, … failed attempt, in seconds.
@@ -25,10 +27,16 @@ DEFAULT_SCHEDULE = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 MAX_AGE = timedelta(hours=90)
 
 
+_LONGEST = timedelta(days=3650)
+
+
 class wait_schedule(wait_base):  # noqa: N801  # named as tenacity names its own
     """Wait by a list of seconds, one per attempt, each spread by ± `jitter`.
 
     The last entry repeats for attempts beyond the list; a stop object decides when to give up.
+
+    Raises:
+        ConfigError: No wait at all, a negative one, or a jitter that is not from 0 to under 1.
     """
 
     def __init__(
@@ -38,6 +46,8 @@ class wait_schedule(wait_base):  # noqa: N801  # named as tenacity names its own
         jitter: float = 0.2,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
+        if not seconds or min(seconds) < 0 or not 0 <= jitter < 1:
+            raise ConfigError("wait_schedule: expected waits of 0 s or more, and 0 <= jitter < 1")
         self._seconds = tuple(seconds)
         self._jitter = jitter
         self._uniform = uniform
@@ -79,7 +89,8 @@ def next_attempt(
         now: The moment of the failure.
     """
     wait = policy.wait(_call_state(attempts, now - since))
-    moment = now + timedelta(seconds=wait)
+    # Exponential waits without a maximum leave the calendar after a few dozen attempts.
+    moment = now + timedelta(seconds=min(wait, _LONGEST.total_seconds()))
     given_up = gives_up(policy, attempts=attempts, since=since, now=moment)
     return None if given_up else moment
 

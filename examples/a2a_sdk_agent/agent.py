@@ -1,0 +1,118 @@
+"""An a2a-sdk 1.x agent with pushkit inside.
+
+    pushkit keys new keys.json
+    python examples/a2a_sdk_agent/agent.py --allow '127.0.0.1:*'
+
+The lines that replace the SDK's own sender are marked. The agent counts to three, writes down the
+sum as an artifact, and is done; every update reaches the client's webhook, signed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import uvicorn
+from a2a.helpers import new_task_from_user_message, new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from pushkit import PushSender
+from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
+from pushkit.integrations.asgi import JwksApp
+
+
+class CountingAgent(AgentExecutor):
+    """Counts to three and writes down the sum."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Run one task."""
+        if context.message is None or context.task_id is None or context.context_id is None:
+            return
+        if context.current_task is None:
+            task = new_task_from_user_message(context.message)
+            task.id, task.context_id = context.task_id, context.context_id
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        for number in ("one", "two", "three"):
+            await updater.start_work(updater.new_agent_message([new_text_part(number)]))
+            await asyncio.sleep(0.2)
+        await updater.add_artifact([new_text_part("1 + 2 + 3 = 6")], name="sum")
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Cancel one task."""
+        if context.task_id and context.context_id:
+            await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+def build_card(url: str) -> AgentCard:
+    """Return the card of this agent: it can push."""
+    return AgentCard(
+        name="Counting agent",
+        description="Counts to three.",
+        version="1.0.0",
+        supported_interfaces=[
+            AgentInterface(url=f"{url}/", protocol_binding="JSONRPC", protocol_version="1.0")
+        ],
+        capabilities=AgentCapabilities(push_notifications=True, streaming=True),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="count", name="Count", description="Counts.", tags=["demo"])],
+    )
+
+
+def build_app(url: str, push: PushSender) -> Starlette:
+    """Return the agent as a Starlette application."""
+    card = build_card(url)
+    task_store = InMemoryTaskStore()
+    handler = DefaultRequestHandler(
+        agent_executor=CountingAgent(),
+        task_store=task_store,
+        agent_card=card,
+        push_config_store=PushkitConfigStore(push),  # pushkit
+        push_sender=PushkitNotificationSender(push, task_store=task_store),  # pushkit
+    )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with push:  # pushkit: goes on with what an earlier process left undelivered
+            yield
+
+    return Starlette(
+        routes=[
+            *create_agent_card_routes(card),
+            *create_jsonrpc_routes(handler, rpc_url="/"),
+            Route("/.well-known/jwks.json", JwksApp(push)),  # pushkit
+        ],
+        lifespan=lifespan,
+    )
+
+
+def main() -> None:
+    """Serve the agent."""
+    parser = argparse.ArgumentParser(description="An a2a-sdk agent with pushkit inside.")
+    parser.add_argument("--port", type=int, default=8001)
+    parser.add_argument("--keys", default="keys.json")
+    parser.add_argument("--database", default="outbox.db")
+    parser.add_argument("--allow", action="append", default=[], help="for example 127.0.0.1:*")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    url = f"http://127.0.0.1:{arguments.port}"
+    push = PushSender(  # pushkit
+        issuer=url, keys=arguments.keys, database=arguments.database, allow=arguments.allow
+    )
+    uvicorn.run(build_app(url, push), port=arguments.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

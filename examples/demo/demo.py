@@ -1,0 +1,412 @@
+"""The whole thing on one machine: `make demo`.
+
+Three real processes on loopback: an a2a-sdk agent with pushkit inside, the receiver service, and
+this client, which sends a message with a push config and watches the callbacks arrive. Then five
+attacks, and how each is refused. Exit status 0 only if all of it happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+from a2a.client import ClientConfig, create_client
+from a2a.helpers import new_text_message
+from a2a.types import (
+    Role,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+
+from pushkit import (
+    KeyRing,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    WireVersion,
+    encode_update,
+    load_key_ring,
+)
+from pushkit.keys.jwk import SigningKey
+from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+
+EXAMPLES = Path(__file__).resolve().parent.parent
+DEADLINE = 45.0
+
+COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+BOLD, DIM, GREEN, RED, OFF = (
+    ("\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m") if COLOUR else ("",) * 5
+)
+
+CONFIG = """
+url = "{receiver}"
+listen = "127.0.0.1:{port}"
+allow = ["127.0.0.1:*"]
+
+[[senders]]
+name = "counting-agent"
+issuer = "{agent}"
+jwks_url = "{agent}/.well-known/jwks.json"
+tasks = "bind"
+
+[[callbacks]]
+call = "demo_handlers:show"
+"""
+
+HANDLERS = """
+import json
+from datetime import UTC, datetime
+
+
+def show(notification):
+    status = getattr(notification.update, "status", None)
+    print("CALLBACK " + json.dumps({
+        "kind": notification.kind.value,
+        "state": notification.state.value if notification.state else None,
+        "task": notification.task_id,
+        "seq": notification.seq,
+        "sender": notification.sender,
+        "kid": notification.kid,
+        "said_at": status.timestamp.isoformat() if status and status.timestamp else None,
+        "now": datetime.now(UTC).isoformat(),
+    }), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the demo has running."""
+
+    folder: Path
+    agent: str
+    receiver: str
+    callbacks: asyncio.Queue[dict[str, object]]
+
+    @property
+    def webhook(self) -> str:
+        """Where notifications arrive."""
+        return f"{self.receiver}/a2a/push"
+
+
+def free_port() -> int:
+    """Return a port that nobody uses at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    """Start agent and receiver as processes of their own, and end them."""
+    agent_port, receiver_port = free_port(), free_port()
+    agent, receiver = f"http://127.0.0.1:{agent_port}", f"http://127.0.0.1:{receiver_port}"
+    config = CONFIG.format(agent=agent, receiver=receiver, port=receiver_port)
+    (folder / "receiver.toml").write_text(config)
+    (folder / "demo_handlers.py").write_text(HANDLERS)
+    run(folder, "-m", "pushkit.cli.main", "keys", "new", "keys.json")
+    callbacks: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    async with (
+        process(
+            folder,
+            EXAMPLES / "a2a_sdk_agent" / "agent.py",
+            "--port",
+            str(agent_port),
+            "--allow",
+            "127.0.0.1:*",
+        ),
+        process(
+            folder, "-m", "receiver.cli", "serve", "--config", "receiver.toml", callbacks=callbacks
+        ),
+    ):
+        await until_answering(f"{agent}/.well-known/jwks.json")
+        await until_answering(receiver)
+        yield World(folder=folder, agent=agent, receiver=receiver, callbacks=callbacks)
+
+
+def run(folder: Path, *arguments: str | Path) -> str:
+    """Run one command to its end and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+@contextlib.asynccontextmanager
+async def process(
+    folder: Path,
+    *arguments: str | Path,
+    callbacks: asyncio.Queue[dict[str, object]] | None = None,
+) -> AsyncIterator[None]:
+    """Run a process until the block ends; its output goes to the queue, or to a log file."""
+    with (folder / f"{secrets.token_hex(4)}.log").open("wb") as log:
+        running = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *map(str, arguments),
+            cwd=folder,
+            stderr=log,
+            stdout=asyncio.subprocess.PIPE if callbacks is not None else log,
+        )
+        reading = (
+            asyncio.create_task(read_callbacks(running, callbacks))
+            if callbacks is not None
+            else None
+        )
+        try:
+            yield
+        finally:
+            running.terminate()
+            await running.wait()
+            if reading is not None:
+                await reading
+
+
+async def read_callbacks(
+    running: asyncio.subprocess.Process, callbacks: asyncio.Queue[dict[str, object]] | None
+) -> None:
+    """Put every callback that the receiver's handler prints on the queue."""
+    if running.stdout is None or callbacks is None:
+        return
+    async for line in running.stdout:
+        if line.startswith(b"CALLBACK "):
+            await callbacks.put(json.loads(line.removeprefix(b"CALLBACK ")))
+
+
+async def until_answering(url: str) -> None:
+    """Wait until somebody answers at a URL."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with session.get(url):
+                    return
+            await asyncio.sleep(0.1)
+
+
+# --- the client --------------------------------------------------------------------------------
+
+
+def expect(folder: Path) -> dict[str, str]:
+    """Have the receiver mint a token, and return the push config for the agent."""
+    printed = run(folder, "-m", "receiver.cli", "expect", "--config", "receiver.toml")
+    config: dict[str, str] = json.loads(printed)
+    return config
+
+
+async def send_message(agent: str, config: dict[str, str]) -> str:
+    """Send a message with a push config and do not wait; return the task's id."""
+    client = await create_client(agent, ClientConfig(streaming=False, polling=True))
+    request = SendMessageRequest(
+        message=new_text_message("Please count.", role=Role.ROLE_USER),
+        configuration=SendMessageConfiguration(
+            return_immediately=True,
+            task_push_notification_config=TaskPushNotificationConfig(**config),
+        ),
+    )
+    task_id = ""
+    async for event in client.send_message(request):
+        task_id = event.task.id
+    await client.close()
+    return task_id
+
+
+async def watch(callbacks: asyncio.Queue[dict[str, object]], task_id: str) -> int:
+    """Print every callback of a task until it is completed; return how many there were."""
+    print(f"{BOLD}{'seq':>5}  {'update':16} {'state':12} {'signed by':26} latency{OFF}")
+    count = 0
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            callback = await callbacks.get()
+            if callback["task"] != task_id:
+                continue
+            count += 1
+            print(
+                f"{callback['seq']!s:>5}  {callback['kind']!s:16} {callback['state'] or '-'!s:12} "
+                f"{callback['sender']} {str(callback['kid'])[:8]}… {latency(callback):>9}"
+            )
+            if callback["state"] == "completed":
+                return count
+
+
+def latency(callback: dict[str, object]) -> str:
+    """Return the time from the agent's status to the client's code."""
+    if not callback["said_at"]:
+        return "-"
+    said, now = (datetime.fromisoformat(str(callback[name])) for name in ("said_at", "now"))
+    return f"{(now - said) / timedelta(milliseconds=1):.0f} ms"
+
+
+# --- the attacks -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """One request that must be refused, and with what."""
+
+    name: str
+    headers: dict[str, str]
+    body: bytes
+    status: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Genuine:
+    """A request that is accepted, and what is needed to change one thing in it."""
+
+    world: World
+    token: str
+    key: SigningKey
+    body: bytes
+
+    def headers(
+        self,
+        *,
+        body: bytes | None = None,
+        issued_at: datetime | None = None,
+        key: SigningKey | None = None,
+        token: str | None = None,
+    ) -> dict[str, str]:
+        """Return signed headers; what is not given is as it should be."""
+        claims = NotificationClaims(
+            issuer=self.world.agent,
+            audience=self.world.webhook,
+            issued_at=issued_at or datetime.now(UTC),
+            delivery_id="dlv_demo",
+            task_id="demo-task",
+            config_id="demo",
+            seq=1,
+            body_sha256=body_sha256(self.body if body is None else body),
+        )
+        return {
+            "Authorization": f"Bearer {sign_notification(claims, key or self.key)}",
+            "Content-Type": "application/a2a+json",
+            "X-A2A-Token": token or self.token,
+        }
+
+
+def attacks(genuine: Genuine) -> Iterator[Attack]:
+    """Return the five attacks on a genuine request."""
+    other_body = genuine.body.replace(b"WORKING", b"COMPLETED")
+    stranger = KeyRing.create(datetime.now(UTC)).signing_key(datetime.now(UTC))
+    long_ago = datetime.now(UTC) - timedelta(minutes=6)
+    yield Attack(
+        name="altered body",
+        headers=genuine.headers(),
+        body=other_body,
+        status=401,
+        code="digest_mismatch",
+    )
+    yield Attack(
+        name="replayed id, another body",
+        headers=genuine.headers(body=other_body),
+        body=other_body,
+        status=409,
+        code="id_conflict",
+    )
+    yield Attack(
+        name="stale timestamp",
+        headers=genuine.headers(issued_at=long_ago),
+        body=genuine.body,
+        status=401,
+        code="stale_timestamp",
+    )
+    yield Attack(
+        name="wrong token",
+        headers=genuine.headers(token="guessed"),
+        body=genuine.body,
+        status=401,
+        code="invalid_token",
+    )
+    yield Attack(
+        name="unknown key",
+        headers=genuine.headers(key=stranger),
+        body=genuine.body,
+        status=401,
+        code="invalid_signature",
+    )
+
+
+async def attack(here: World) -> bool:
+    """Send a genuine request, its retry, and the five attacks; say whether all went as it must."""
+    body = encode_update(
+        StatusUpdate(
+            task_id="demo-task", context_id="demo", status=TaskStatus(state=TaskState.WORKING)
+        ),
+        WireVersion.V1_0,
+    )
+    genuine = Genuine(
+        world=here,
+        token=expect(here.folder)["token"],
+        key=load_key_ring(here.folder / "keys.json").signing_key(datetime.now(UTC)),
+        body=body,
+    )
+    passed = True
+    async with aiohttp.ClientSession() as session:
+        for name, status in (("genuine request", 202), ("its retry (nobody is called)", 200)):
+            found = await post(session, here.webhook, genuine.headers(), body)
+            passed &= report(name, found, (status, ""))
+        for entry in attacks(genuine):
+            found = await post(session, here.webhook, entry.headers, entry.body)
+            passed &= report(entry.name, found, (entry.status, entry.code))
+    called = [await here.callbacks.get()]
+    await asyncio.sleep(0.5)
+    while not here.callbacks.empty():
+        called.append(here.callbacks.get_nowait())
+    return report("callbacks for all of these", (len(called), ""), (1, "")) and passed
+
+
+async def post(
+    session: aiohttp.ClientSession, url: str, headers: dict[str, str], body: bytes
+) -> tuple[int, str]:
+    """Post once; return status and problem code."""
+    async with session.post(url, headers=headers, data=body) as answer:
+        problem = json.loads(await answer.read() or b"{}")
+        return answer.status, problem.get("code", "")
+
+
+def report(name: str, found: tuple[int, str], wanted: tuple[int, str]) -> bool:
+    """Print one line of the verdict."""
+    held = found == wanted
+    mark = f"{GREEN}✓{OFF}" if held else f"{RED}✗ expected {wanted[0]} {wanted[1]}{OFF}"
+    print(f"  {mark} {name:30} {found[0]} {found[1]}")
+    return held
+
+
+async def main() -> int:
+    """Run the demo and return its exit status."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pushkit-demo-") as name:
+        async with world(Path(name)) as here:
+            print(f"{DIM}agent    {here.agent}  (a2a-sdk, pushkit inside)")
+            print(f"receiver {here.receiver}  (receiver serve){OFF}\n")
+            task_id = await send_message(here.agent, expect(here.folder))
+            print(f"The client sent a message; the agent runs task {task_id}.\n")
+            count = await watch(here.callbacks, task_id)
+            print(f"\n{count} updates, each signed, delivered in order and called back once.\n")
+            print("Now somebody tries to get in:\n")
+            passed = await attack(here)
+    verdict = f"{GREEN}All of it held{OFF}" if passed else f"{RED}Something did not hold{OFF}"
+    print(f"\n{verdict}, in {time.monotonic() - began:.1f} s.")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

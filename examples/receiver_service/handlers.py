@@ -1,0 +1,20 @@
+"""What the service calls: `receiver.toml` names these functions."""
+
+from __future__ import annotations
+
+from receiver import Notification
+
+
+def every_update(notification: Notification) -> None:
+    """Print one line per update."""
+    state = notification.state.value if notification.state else notification.kind.value
+    print(
+        f"{state:12} task {notification.task_id} seq {notification.seq}"
+        f" signed by {notification.sender}",
+        flush=True,
+    )
+
+
+async def completed(notification: Notification) -> None:
+    """Run once per completed task, however often its notification arrives."""
+    print(f"done         task {notification.task_id}", flush=True)

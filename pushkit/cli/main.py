@@ -1,0 +1,38 @@
+"""`pushkit`: keys, one signed notification by hand, and the verification of a captured one."""
+
+from __future__ import annotations
+
+import click
+
+from pushkit.cli.keys import keys
+from pushkit.cli.send import send
+from pushkit.cli.verify import verify
+from pushkit.command import run_command
+from pushkit.version import __version__
+
+__all__ = ["cli", "main"]
+
+
+@click.group(
+    epilog="\b\nExample:\n  pushkit keys new\n"
+    "  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
+    "      --issuer https://agent.example.com\n"
+    "  pushkit verify captured.http --jwks https://agent.example.com/.well-known/jwks.json"
+)
+@click.version_option(__version__, prog_name="pushkit")
+def cli() -> None:
+    """Signed A2A push notifications: keys, sending, verifying."""
+
+
+cli.add_command(keys)
+cli.add_command(send)
+cli.add_command(verify)
+
+
+def main() -> None:
+    """Run the command line."""
+    run_command(cli)
+
+
+if __name__ == "__main__":
+    main()

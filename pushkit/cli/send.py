@@ -1,0 +1,165 @@
+"""`pushkit send`: sign and post one update, for trying out a webhook."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from pushkit.a2a import PushConfig, WireVersion, decode_update
+from pushkit.cli.keys import key_file_options, read_passphrase
+from pushkit.delivery.answers import Meaning, judge
+from pushkit.delivery.attempt import OutgoingRequest, build_request
+from pushkit.errors import InvalidUpdateError
+from pushkit.keys.files import load_key_ring
+from pushkit.keys.jwk import Algorithm
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.transport import Answer, Transport
+from pushkit.outbox.model import Delivery, DeliveryState, new_delivery_id
+from pushkit.subscriptions import Profile, Subscription, SubscriptionKey
+
+__all__ = ["send"]
+
+_SECRET_HEADERS = frozenset(
+    {"authorization", "x-a2a-signature", "x-a2a-token", "x-a2a-notification-token"}
+)
+
+
+@click.command(
+    epilog="\b\nExample:\n  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
+    "      --issuer https://agent.example.com --token abc\n"
+    "  … | pushkit send - --to http://127.0.0.1:9000/a2a/push --allow '127.0.0.1:*' \\\n"
+    "      --issuer http://127.0.0.1:8001"
+)
+@click.argument("update", type=click.File("rb"))
+@click.option("--to", "url", required=True, help="The webhook URL.")
+@click.option("--issuer", required=True, help="`iss`: who this is from.")
+@click.option("--token", help="The token that the client chose.")
+@click.option("--id", "delivery_id", help="The delivery id; the same again is a retry.")
+@click.option("--seq", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--profile",
+    type=click.Choice([entry.value for entry in Profile]),
+    default=Profile.STANDARD.value,
+    show_default=True,
+    help="How it is signed.",
+)
+@click.option("--allow", multiple=True, help="A destination named for development: host:port.")
+@click.option("--timeout", type=float, default=15.0, show_default=True, help="Seconds in all.")
+@key_file_options
+def send(
+    *,
+    update: BinaryIO,
+    url: str,
+    issuer: str,
+    token: str | None,
+    delivery_id: str | None,
+    seq: int,
+    profile: str,
+    allow: tuple[str, ...],
+    timeout: float,
+    path: Path,
+    passphrase_file: Path | None,
+) -> None:
+    """Sign the UPDATE (a file with a JSON body of any A2A version, or -) and post it once.
+
+    The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
+    """
+    now = datetime.now(UTC)
+    ring = load_key_ring(path, read_passphrase(passphrase_file))
+    policy = DestinationPolicy(allow)
+    destination = policy.check(url)
+    algorithm = Algorithm.RS256 if profile == Profile.A2A_SAMPLES.value else None
+    delivery, subscription = _made_up(
+        body=update.read(),
+        destination=destination,
+        config=PushConfig(url=url, token=token),
+        delivery_id=delivery_id or new_delivery_id(now),
+        seq=seq,
+        profile=Profile(profile),
+        now=now,
+    )
+    request = build_request(
+        delivery,
+        subscription,
+        destination,
+        issuer=issuer,
+        key=ring.signing_key(now, algorithm),
+        now=now,
+    )
+    _show_request(request)
+    answer = asyncio.run(_post(policy, request, timedelta(seconds=timeout)))
+    judgement = judge(answer.status, answer.headers, now)
+    click.echo(f"< {answer.status} ({judgement.error or judgement.meaning.value})")
+    if judgement.meaning is not Meaning.DELIVERED:
+        sys.exit(1)
+
+
+async def _post(policy: DestinationPolicy, request: OutgoingRequest, timeout: timedelta) -> Answer:  # noqa: ASYNC109  # the transport's deadline
+    transport = Transport(policy)
+    try:
+        return await transport.post(
+            request.destination, request.headers, request.body, timeout=timeout
+        )
+    finally:
+        await transport.close()
+
+
+def _made_up(
+    *,
+    body: bytes,
+    destination: Destination,
+    config: PushConfig,
+    delivery_id: str,
+    seq: int,
+    profile: Profile,
+    now: datetime,
+) -> tuple[Delivery, Subscription]:
+    """Return the delivery and subscription that this one update would have had in an outbox."""
+    update = decode_update(body)
+    if not update.task_id:
+        raise InvalidUpdateError("the update names no task, expected one to send it about")
+    version = update.origin or WireVersion.V1_0
+    key = SubscriptionKey(tenant="", task_id=update.task_id, owner="", config_id=update.task_id)
+    subscription = Subscription(
+        id="cli",
+        key=key,
+        version=version,
+        config=config,
+        origin=destination.origin,
+        profile=profile,
+        last_seq=seq,
+        active=True,
+        created_at=now,
+    )
+    delivery = Delivery(
+        id=delivery_id,
+        subscription_id=subscription.id,
+        tenant="",
+        owner="",
+        task_id=update.task_id,
+        config_id=key.config_id,
+        seq=seq,
+        origin=destination.origin,
+        content_type=version.content_type,
+        body=body,
+        state=DeliveryState.IN_FLIGHT,
+        attempts=1,
+        notified_at=now,
+        not_before=now,
+        last_status=None,
+        last_error=None,
+    )
+    return delivery, subscription
+
+
+def _show_request(request: OutgoingRequest) -> None:
+    click.echo(f"> POST {request.destination.origin}{request.destination.target.partition('?')[0]}")
+    for name, value in request.headers:
+        shown = "***" if name.lower() in _SECRET_HEADERS else value
+        click.echo(f"> {name}: {shown}")
+    click.echo(f"> ({len(request.body)} bytes)")

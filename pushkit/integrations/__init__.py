@@ -1,0 +1,1 @@
+"""Adapters to what agents are built with."""

@@ -1,0 +1,198 @@
+"""a2a-sdk 1.x: drop-ins for its push-notification sender and config store.
+
+Where an agent builds its request handler:
+
+    push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
+    handler = DefaultRequestHandler(
+        agent_executor=..., task_store=task_store, agent_card=card,
+        push_config_store=PushkitConfigStore(push),
+        push_sender=PushkitNotificationSender(push, task_store=task_store),
+    )
+
+The config store is the outbox's own table of subscriptions: durable, with two owners of one task
+kept apart, and with each config's protocol version remembered. An update is converted once, and
+`send_notification` returns when it is on disk; the agent's task never waits for a webhook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from a2a.auth.user import User
+from a2a.server.context import ServerCallContext
+from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
+from a2a.server.tasks import PushNotificationConfigStore, PushNotificationSender
+from a2a.types import a2a_pb2
+from a2a.utils.constants import VERSION_HEADER
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from pushkit.a2a import (
+    PushConfig,
+    Task,
+    TaskSnapshot,
+    TaskUpdate,
+    WireVersion,
+    format_push_config,
+    parse_push_config,
+    parse_update,
+)
+from pushkit.delivery.sender import PushSender
+from pushkit.errors import ConfigError, InvalidUpdateError
+from pushkit.subscriptions import Subscription
+
+__all__ = ["PushkitConfigStore", "PushkitNotificationSender", "TaskReader"]
+
+_MEMBERS = {
+    a2a_pb2.Task: "task",
+    a2a_pb2.TaskStatusUpdateEvent: "statusUpdate",
+    a2a_pb2.TaskArtifactUpdateEvent: "artifactUpdate",
+}
+
+PushEvent = a2a_pb2.Task | a2a_pb2.TaskStatusUpdateEvent | a2a_pb2.TaskArtifactUpdateEvent
+
+
+class TaskReader(Protocol):
+    """What is needed of the SDK's task store: to read one task."""
+
+    async def get(self, task_id: str, context: ServerCallContext) -> a2a_pb2.Task | None:
+        """Return a task as its owner sees it, or None."""
+        ...
+
+
+class PushkitConfigStore(PushNotificationConfigStore):
+    """The SDK's config store over a `PushSender`'s subscriptions.
+
+    Args:
+        sender: Where configs become subscriptions.
+        owner_resolver: Says who a call is from; the SDK's default is the user's name.
+    """
+
+    def __init__(
+        self, sender: PushSender, owner_resolver: OwnerResolver = resolve_user_scope
+    ) -> None:
+        self._sender = sender
+        self._owner_of = owner_resolver
+
+    async def set_info(
+        self,
+        task_id: str,
+        notification_config: a2a_pb2.TaskPushNotificationConfig,
+        context: ServerCallContext,
+    ) -> a2a_pb2.TaskPushNotificationConfig:
+        """Register a config; a refused one is the client's error, `-32602`."""
+        try:
+            subscription = await self._sender.subscribe(
+                task_id,
+                parse_push_config(MessageToDict(notification_config), WireVersion.V1_0),
+                version=_version_of(context),
+                owner=self._owner_of(context),
+            )
+        except ConfigError as exc:
+            raise InvalidParamsError(message=str(exc)) from exc
+        return _to_proto(subscription)
+
+    async def get_info(
+        self, task_id: str, context: ServerCallContext
+    ) -> list[a2a_pb2.TaskPushNotificationConfig]:
+        """Return the caller's own configs for a task."""
+        owner = self._owner_of(context)
+        found = await self._sender.subscriptions(task_id, owner=owner)
+        return [_to_proto(subscription) for subscription in found]
+
+    async def get_info_for_dispatch(self, task_id: str) -> list[a2a_pb2.TaskPushNotificationConfig]:
+        """Return every owner's configs for a task."""
+        return [_to_proto(found) for found in await self._sender.subscribers(task_id)]
+
+    async def delete_info(
+        self, task_id: str, context: ServerCallContext, config_id: str | None = None
+    ) -> None:
+        """Remove one of the caller's configs, or all; what is undelivered is cancelled."""
+        await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
+
+
+class PushkitNotificationSender(PushNotificationSender):
+    """The SDK's notification sender over a `PushSender`.
+
+    Args:
+        sender: Where updates are enqueued.
+        task_store: The agent's task store, from which A2A 0.3 clients get whole tasks.
+    """
+
+    def __init__(self, sender: PushSender, *, task_store: TaskReader | None = None) -> None:
+        self._sender = sender
+        self._task_store = task_store
+
+    async def send_notification(self, task_id: str, event: PushEvent) -> None:
+        """Enqueue an event for every subscriber of its task; returns when it is on disk.
+
+        Raises:
+            PushkitError: It could not be stored. The SDK logs this and goes on with the task.
+        """
+        subscribers = await self._sender.subscribers(task_id)
+        if subscribers:
+            update = _to_update(event)
+            snapshot = await self._snapshot(update, subscribers)
+            await self._sender.notify(update, snapshot=snapshot)
+
+    async def _snapshot(
+        self, update: TaskUpdate, subscribers: Sequence[Subscription]
+    ) -> Task | None:
+        """Return the whole task, if a subscriber's version sends nothing else."""
+        if isinstance(update, TaskSnapshot) or self._task_store is None:
+            return None
+        for subscription in subscribers:
+            if subscription.version is WireVersion.V0_3:
+                # Task stores are scoped by owner too: read it as the subscriber does.
+                context = ServerCallContext(user=_Owner(subscription.key.owner))
+                task = await self._task_store.get(subscription.key.task_id, context)
+                if task is not None:
+                    found = _to_update(task)
+                    return found.task if isinstance(found, TaskSnapshot) else None
+        return None
+
+
+class _Owner(User):
+    """Whom a subscription belongs to, for the reading of that owner's task."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def is_authenticated(self) -> bool:
+        return bool(self._name)
+
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+def _to_update(event: PushEvent) -> TaskUpdate:
+    member = _MEMBERS.get(type(event))
+    if member is None:
+        raise InvalidUpdateError(f"a {type(event).__name__} is no event that is pushed")
+    return parse_update({member: MessageToDict(event)}, WireVersion.V1_0)
+
+
+def _to_proto(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:
+    config = PushConfig(
+        url=subscription.config.url,
+        id=subscription.key.config_id,
+        token=subscription.config.token,
+        authentication=subscription.config.authentication,
+        task_id=subscription.key.task_id,
+    )
+    document = format_push_config(config, WireVersion.V1_0)
+    proto = a2a_pb2.TaskPushNotificationConfig()
+    ParseDict(document, proto)
+    return proto
+
+
+def _version_of(context: ServerCallContext) -> WireVersion:
+    """Return the protocol version of a call; over HTTP, none named means 0.3 (A2A 1.0 §3.6.2)."""
+    headers = context.state.get("headers")
+    if not isinstance(headers, Mapping):
+        return WireVersion.V1_0  # a call within the process
+    named = headers.get(VERSION_HEADER) or headers.get(VERSION_HEADER.lower())
+    return WireVersion.parse(str(named)) if named else WireVersion.V0_3

@@ -1,0 +1,149 @@
+"""`receiver`: the webhook service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import click
+from aiohttp import web
+
+from pushkit.a2a import WireVersion
+from pushkit.bounded_json import JsonObject
+from pushkit.command import run_command
+from pushkit.errors import PushkitError
+from pushkit.net.jwks_client import VerificationKeys
+from pushkit.version import __version__
+from receiver.app import MAX_FIELD_BYTES
+from receiver.settings import ReceiverSettings, load_settings
+
+__all__ = ["cli", "main"]
+
+_config = click.option(
+    "--config",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("receiver.toml"),
+    envvar="RECEIVER_CONFIG",
+    show_default=True,
+    show_envvar=True,
+    help="The configuration file.",
+)
+
+
+@click.group(
+    epilog="\b\nExample:\n  receiver check --config receiver.toml\n"
+    "  receiver serve --config receiver.toml"
+)
+@click.version_option(__version__, prog_name="receiver")
+def cli() -> None:
+    """Receive signed A2A push notifications, and call back once for each."""
+
+
+@cli.command()
+@_config
+@click.option("--verbose", is_flag=True, help="Log accepted notifications too, not only refusals.")
+def serve(path: Path, *, verbose: bool) -> None:
+    """Serve the webhook and run the callbacks."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    settings = load_settings(path)
+    receiver = settings.build(path.parent.resolve())
+    host, port = settings.host_and_port
+    for sender in receiver.senders.values():
+        click.echo(f"receiving from {sender.name} at {receiver.url}{sender.path}")
+    web.run_app(
+        receiver.app(),
+        host=host,
+        port=port,
+        access_log=None,
+        print=None,
+        max_field_size=MAX_FIELD_BYTES,
+    )
+
+
+@cli.command()
+@_config
+def check(path: Path) -> None:
+    """Print the effective configuration, secrets masked, and try every sender's JWK Set.
+
+    Exit status 1 if a sender's keys cannot be had.
+    """
+    settings = load_settings(path)
+    receiver = settings.build(path.parent.resolve())
+    click.echo(json.dumps(_masked(settings), indent=2))
+    problems = asyncio.run(_try_keys(receiver.trust.keys_by_sender(), receiver.close))
+    if problems:
+        sys.exit(1)
+
+
+@cli.command()
+@_config
+@click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
+@click.option("--task-id", help="The task, if it is known already.")
+@click.option("--version", default="1.0", show_default=True, help="The A2A version of the agent.")
+@click.option("--expires-in", type=click.IntRange(1), help="Seconds that the token is good for.")
+def expect(
+    path: Path, sender: str | None, task_id: str | None, version: str, expires_in: int | None
+) -> None:
+    """Mint a token, and print the push config to hand to the agent."""
+    settings = load_settings(path)
+    receiver = settings.build(path.parent.resolve())
+
+    async def register() -> JsonObject:
+        async with receiver:
+            expectation = await receiver.expect(
+                sender,
+                task_id=task_id,
+                version=WireVersion.parse(version),
+                expires_in=timedelta(seconds=expires_in) if expires_in else None,
+            )
+        return expectation.as_json()
+
+    click.echo(json.dumps(asyncio.run(register())))
+
+
+async def _try_keys(
+    keys_by_sender: Mapping[str, VerificationKeys], close: Callable[[], Awaitable[None]]
+) -> int:
+    """Fetch every sender's keys once and say what was found; return how many failed."""
+    failed = 0
+    for name, source in keys_by_sender.items():
+        try:
+            keys = await source.keys()
+        except PushkitError as exc:
+            failed += 1
+            click.echo(f"{name}: error: {exc}", err=True)
+            continue
+        click.echo(f"{name}: {len(keys)} keys")
+        for key in keys.values():
+            click.echo(f"  {key.algorithm.value:6} {key.kid}")
+    await close()
+    return failed
+
+
+def _masked(settings: ReceiverSettings) -> JsonObject:
+    """Return the effective configuration without its secrets."""
+    document: JsonObject = settings.model_dump(mode="json")
+    for sender in document["senders"] if isinstance(document["senders"], list) else []:
+        if isinstance(sender, dict):
+            for secret in ("tokens", "credentials"):
+                values = sender[secret]
+                sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
+    return document
+
+
+def main() -> None:
+    """Run the command line."""
+    run_command(cli)
+
+
+if __name__ == "__main__":
+    main()
