@@ -137,19 +137,21 @@ class Receiver:
         )
         self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore()
+        self._starting = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
 
     # --- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
-        if self._background:
-            return
-        await self._database.open()
-        self._background = [
-            asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
-            asyncio.create_task(self._keep_house(), name="receiver-housekeeping"),
-        ]
+        async with self._starting:
+            if self._background:
+                return
+            await self._database.open()
+            self._background = [
+                asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
+                asyncio.create_task(self._keep_house(), name="receiver-housekeeping"),
+            ]
 
     async def close(self) -> None:
         """Wait for running callbacks, then close the inbox. What is left stays for the next start.

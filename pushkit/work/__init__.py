@@ -1,7 +1,14 @@
 """What outbox and inbox share: when to try again, and how work is pumped."""
 
 from pushkit.work.pump import Pump
-from pushkit.work.retry import DEFAULT_SCHEDULE, RetryPolicy, gives_up, next_attempt, wait_schedule
+from pushkit.work.retry import (
+    DEFAULT_SCHEDULE,
+    RetryPolicy,
+    gives_up,
+    next_attempt,
+    stop_after_attempt,
+    wait_schedule,
+)
 
 __all__ = [
     "DEFAULT_SCHEDULE",
@@ -9,5 +16,6 @@ __all__ = [
     "RetryPolicy",
     "gives_up",
     "next_attempt",
+    "stop_after_attempt",
     "wait_schedule",
 ]

@@ -18,7 +18,14 @@ from tenacity.wait import wait_base
 
 from pushkit.errors import ConfigError
 
-__all__ = ["DEFAULT_SCHEDULE", "RetryPolicy", "gives_up", "next_attempt", "wait_schedule"]
+__all__ = [
+    "DEFAULT_SCHEDULE",
+    "RetryPolicy",
+    "gives_up",
+    "next_attempt",
+    "stop_after_attempt",
+    "wait_schedule",
+]
 
 # Standard Webhooks' recommendation: the waits after the 1st, 2nd, … failed attempt, in seconds.
 DEFAULT_SCHEDULE = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)

@@ -14,10 +14,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 
-from tenacity import stop_after_attempt
-
 from pushkit.storage import SqliteDatabase
-from pushkit.work import Pump, RetryPolicy, next_attempt, wait_schedule
+from pushkit.work import Pump, RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification
 

@@ -1,0 +1,116 @@
+"""The rules of the house: imports go down only, and each dependency has one door."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A row may import the rows under it; the rooms of one row are strangers.
+SENDER_ROWS = [
+    {"__init__", "cli", "integrations"},
+    {"delivery"},
+    {"outbox", "subscriptions"},
+    {"net"},
+    {"signing"},
+    {"a2a", "keys", "storage", "work"},
+    {"bounded_json", "command", "webhook"},
+    {"errors", "version"},
+]
+RECEIVER_ROWS = [
+    {"__init__", "cli"},
+    {"settings"},
+    {"receiver"},
+    {"app", "callbacks"},
+    {"pipeline"},
+    {"expected", "inbox", "limits", "replay", "verify"},
+    {"trust"},
+]
+# What the receiver may use of pushkit.
+KERNEL = set().union(*SENDER_ROWS[3:])
+
+# Swapping a library touches one room.
+DOORS = {
+    "a2a": {"pushkit.integrations"},
+    "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.cli"}
+    | {"receiver.receiver"},
+    "click": {"pushkit.cli", "pushkit.command", "receiver.cli"},
+    "cryptography": {"pushkit.keys"},
+    "jwcrypto": {"pushkit.keys"},
+    "jwt": {"pushkit.signing"},
+    "pydantic": {"pushkit.a2a", "receiver.settings"},
+    "pydantic_settings": {"receiver.settings"},
+    "sqlite3": {"pushkit.storage"},
+    "tenacity": {"pushkit.work"},
+}
+
+MODULES = sorted(
+    path for package in ("pushkit", "receiver") for path in (ROOT / package).rglob("*.py")
+)
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the full names that a module imports, those for type checking alone left out."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text("utf-8"))
+    typing_only = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            found.add(node.module or "")
+    return found
+
+
+def room_of(path: Path) -> tuple[str, str]:
+    """Return the package and the room of a module."""
+    package, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return package, rest[0]
+
+
+def row_of(rows: list[set[str]], room: str) -> int:
+    for number, row in enumerate(rows):
+        if room in row:
+            return number
+    raise AssertionError(f"{room} stands in no row: give it one")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_down_only(path: Path) -> None:
+    package, room = room_of(path)
+    rows = SENDER_ROWS if package == "pushkit" else RECEIVER_ROWS
+    for name in imports_of(path):
+        top, _, rest = name.partition(".")
+        other = rest.partition(".")[0] or "__init__"
+        if top == package and other != room:
+            assert row_of(rows, other) > row_of(rows, room), f"{path}: imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_two_packages_meet_in_the_kernel_only(path: Path) -> None:
+    package, _ = room_of(path)
+    for name in imports_of(path):
+        top, _, rest = name.partition(".")
+        if package == "pushkit":
+            assert top != "receiver", f"{path}: imports {name}"
+        elif top == "pushkit":
+            assert rest.partition(".")[0] in KERNEL, f"{path}: imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_dependency_has_one_door(path: Path) -> None:
+    package, room = room_of(path)
+    for name in imports_of(path):
+        doors = DOORS.get(name.partition(".")[0])
+        assert doors is None or f"{package}.{room}" in doors, f"{path}: imports {name}"

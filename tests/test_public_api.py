@@ -1,0 +1,65 @@
+"""What users import: a name that goes away here is a breaking change."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "pushkit": [
+        "Algorithm",
+        "Artifact",
+        "ArtifactUpdate",
+        "Authentication",
+        "DataPart",
+        "KeyRing",
+        "Message",
+        "MessageUpdate",
+        "Profile",
+        "PushConfig",
+        "PushSender",
+        "PushkitError",
+        "RawPart",
+        "RetryPolicy",
+        "Role",
+        "SenderOptions",
+        "StatusUpdate",
+        "Subscription",
+        "Task",
+        "TaskSnapshot",
+        "TaskState",
+        "TaskStatus",
+        "TaskUpdate",
+        "TextPart",
+        "UpdateKind",
+        "UrlPart",
+        "WireVersion",
+        "__version__",
+        "decode_update",
+        "encode_update",
+        "load_key_ring",
+        "save_key_ring",
+        "wait_schedule",
+    ],
+    "receiver": [
+        "Expectation",
+        "Limits",
+        "Notification",
+        "RateLimit",
+        "Receiver",
+        "SenderProfile",
+        "TaskPolicy",
+        "TaskState",
+        "TrustedSender",
+        "UpdateKind",
+        "Verdict",
+    ],
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_a_package_exports_what_it_promises(package: str) -> None:
+    module = importlib.import_module(package)
+    assert module.__all__ == PUBLIC[package]
+    assert all(hasattr(module, name) for name in module.__all__)
