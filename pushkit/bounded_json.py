@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from typing import NoReturn, TypeAlias
 
 from pushkit.errors import MalformedJsonError
@@ -86,18 +87,20 @@ def _finite_float(text: str) -> float:
 
 
 def _check_depth(value: JsonValue, max_depth: int) -> None:
-    level = [value]
-    for _ in range(max_depth + 1):
-        level = [child for node in level for child in _children(node)]
+    level = _containers([value])
+    for _ in range(max_depth):
+        level = [child for node in level for child in _containers(_children(node))]
         if not level:
             return
     raise MalformedJsonError(f"nested deeper than {max_depth} levels")
 
 
-def _children(node: JsonValue) -> list[JsonValue]:
-    if isinstance(node, dict):
-        return list(node.values())
-    return node if isinstance(node, list) else []
+def _containers(values: Iterable[JsonValue]) -> list[list[JsonValue] | JsonObject]:
+    return [value for value in values if isinstance(value, list | dict)]
+
+
+def _children(node: list[JsonValue] | JsonObject) -> Iterable[JsonValue]:
+    return node.values() if isinstance(node, dict) else node
 
 
 def _check_surrogates(value: JsonValue) -> None:

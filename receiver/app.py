@@ -73,6 +73,10 @@ async def _receive(receiver: Receiver, request: web.Request, path: str) -> Verdi
     except TimeoutError:
         _log.warning("refused 408 body_timeout peer=%s", peer)
         return Verdict(status=408, code="body_timeout")
+    except (web.RequestPayloadError, OSError):
+        # Broken framing, or a peer that went away in the middle: nothing to answer, no fault here.
+        _log.warning("refused 400 incomplete_body peer=%s", peer)
+        return Verdict(status=400, code="incomplete_body")
     if body is None:
         return receiver.pipeline.body_too_large(peer=peer)
     webhook = WebhookRequest(
@@ -107,6 +111,6 @@ def _response(verdict: Verdict) -> web.Response:
     )
     if verdict.retry_after is not None:
         response.headers["Retry-After"] = str(math.ceil(verdict.retry_after.total_seconds()))
-    if verdict.status in (408, 413):
+    if verdict.status in (408, 413) or verdict.code == "incomplete_body":
         response.force_close()  # the rest of the body is not read
     return response

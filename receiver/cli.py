@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -16,13 +17,15 @@ from aiohttp import web
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.command import run_command
-from pushkit.errors import PushkitError
+from pushkit.errors import ConfigError, PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
 from receiver.app import MAX_FIELD_BYTES
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
+
+_MAX_EXPIRES_IN = 10 * 365 * 86400
 
 _config = click.option(
     "--config",
@@ -59,14 +62,18 @@ def serve(path: Path, *, verbose: bool) -> None:
     host, port = settings.host_and_port
     for sender in receiver.senders.values():
         click.echo(f"receiving from {sender.name} at {receiver.url}{sender.path}")
-    web.run_app(
-        receiver.app(),
-        host=host,
-        port=port,
-        access_log=None,
-        print=None,
-        max_field_size=MAX_FIELD_BYTES,
-    )
+    try:
+        web.run_app(
+            receiver.app(),
+            host=host,
+            port=port,
+            access_log=None,
+            print=None,
+            max_field_size=MAX_FIELD_BYTES,
+        )
+    except OSError as exc:
+        reason = os.strerror(exc.errno) if exc.errno else str(exc)
+        raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
 
 
 @cli.command()
@@ -89,7 +96,11 @@ def check(path: Path) -> None:
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
 @click.option("--task-id", help="The task, if it is known already.")
 @click.option("--version", default="1.0", show_default=True, help="The A2A version of the agent.")
-@click.option("--expires-in", type=click.IntRange(1), help="Seconds that the token is good for.")
+@click.option(
+    "--expires-in",
+    type=click.IntRange(1, _MAX_EXPIRES_IN),
+    help="Seconds that the token is good for.",
+)
 def expect(
     path: Path, sender: str | None, task_id: str | None, version: str, expires_in: int | None
 ) -> None:
@@ -98,13 +109,15 @@ def expect(
     receiver = settings.build(path.parent.resolve())
 
     async def register() -> JsonObject:
-        async with receiver:
+        try:
             expectation = await receiver.expect(
                 sender,
                 task_id=task_id,
                 version=WireVersion.parse(version),
                 expires_in=timedelta(seconds=expires_in) if expires_in else None,
             )
+        finally:
+            await receiver.close()
         return expectation.as_json()
 
     click.echo(json.dumps(asyncio.run(register())))

@@ -10,11 +10,13 @@ One script per arrow:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
+from pushkit.errors import InboundError
 from pushkit.storage import Migration, Row, Script, Statement, from_micros, to_micros
 
 __all__ = ["MIGRATION", "ClaimedNotification", "Inbox", "InboxStatus", "Notification"]
@@ -157,13 +159,14 @@ class Inbox:
         seq: int | None,
         body: bytes,
         now: datetime,
-    ) -> Script[int]:
-        """Store one notification and return its id."""
+    ) -> Script[int | None]:
+        """Store one notification and return its id; None if the inbox has the delivery already."""
         missing, late = yield from self._sequence(sender, task_id, config_id, seq)
         rows = yield Statement(
             "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
             " late, kid, issued_at, received_at, not_before, body)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $11) RETURNING id",
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $11)"
+            " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id",
             (
                 sender,
                 delivery_id,
@@ -178,13 +181,38 @@ class Inbox:
                 body,
             ),
         )
-        return int(rows[0]["id"])
+        return int(rows[0]["id"]) if rows else None
+
+    def has(self, sender: str, delivery_id: str, body: bytes) -> Script[bool]:
+        """Say whether the inbox has a delivery with exactly this body."""
+        rows = yield Statement(
+            "SELECT 1 FROM pushkit_inbox WHERE sender = $1 AND delivery_id = $2 AND body = $3",
+            (sender, delivery_id, body),
+        )
+        return bool(rows)
 
     def claim(
-        self, worker: str, *, limit: int, now: datetime, until: datetime
+        self,
+        worker: str,
+        *,
+        limit: int,
+        now: datetime,
+        until: datetime,
+        held: Sequence[int] = (),
     ) -> Script[list[ClaimedNotification]]:
-        """Take up to `limit` notifications that are due; of each task only the oldest."""
+        """Take up to `limit` notifications that are due; of each task only the oldest.
+
+        Args:
+            worker: Who takes them.
+            limit: How many.
+            now: Leases that ended before are void.
+            until: When the new leases end.
+            held: What this worker has in hand: a clock that leapt, or a machine that slept, must
+                not have it take them a second time.
+        """
         moment = to_micros(now)
+        for notification_id in held:
+            yield from self.keep_lease(notification_id, worker, until)
         yield Statement(
             "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
             " last_error = 'lease expired' WHERE status = 'in_progress' AND lease_until <= $1",
@@ -202,10 +230,18 @@ class Inbox:
         )
         claimed = []
         for row in rows:
+            try:
+                notification = _notification(row)
+            except InboundError as exc:
+                # Accepted by other code than this: it must not stand in the way of the rest.
+                yield from self.settle(
+                    row["id"], worker, InboxStatus.DEAD, now=now, error=f"unreadable: {exc.code}"
+                )
+                continue
             done = yield from self._callbacks_done(row["id"])
             claimed.append(
                 ClaimedNotification(
-                    notification=_notification(row), attempts=row["attempts"], callbacks_done=done
+                    notification=notification, attempts=row["attempts"], callbacks_done=done
                 )
             )
         return claimed

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.errors import InboundError
+from pushkit.errors import ConfigError, InboundError
 
 __all__ = ["RateLimit", "RateLimitedError", "RateLimiter"]
 
@@ -30,6 +30,10 @@ class RateLimit:
 
     per_second: float
     burst: int
+
+    def __post_init__(self) -> None:
+        if not self.per_second > 0 or self.burst < 1:
+            raise ConfigError("rate limit: expected per_second above 0 and burst of at least 1")
 
 
 class RateLimiter:

@@ -27,14 +27,15 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
-from receiver.replay import Replay, ReplayStore
-from receiver.trust import Trust, TrustedSender
-from receiver.verify import Verified, accepted_token, verify_credentials, verify_signed
+from receiver.replay import ConflictError, Replay, ReplayStore
+from receiver.trust import PresentedToken, Trust, TrustedSender
+from receiver.verify import Verified, presented_token, verify_credentials, verify_signed
 
 __all__ = ["Limits", "Pipeline", "Verdict"]
 
 _log = logging.getLogger("receiver")
 
+_SHOWN_CHARACTERS = 128
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 _PEER_RATE = RateLimit(per_second=200, burst=400)
 _SENDER_RATE = RateLimit(per_second=500, burst=1000)
@@ -153,6 +154,7 @@ class Pipeline:
             peer: The address that it came from, for the log.
         """
         try:
+            self._check_body_size(len(request.body))
             return await self._steps(request, path)
         except StorageError:
             _log.exception("refused 503 storage peer=%s", peer)
@@ -166,19 +168,19 @@ class Pipeline:
         token = self._read_jwt(request.headers)
         sender, keys = await self.trust.select(path, token)  # 2
         verified = await self._verify(request, token, sender, keys)  # 3, 4
-        token_sha256 = await self._check_token(request.headers, sender)  # 5
+        presented = await self._check_token(request.headers, sender)  # 5
         self._senders.take(sender.name, self._clock())  # 6
         update = decode_update(request.body)
         task_id = _agreed_task_id(update, verified)
         verdict = await self._database.write(  # 7, 8, 9
-            self._accept(sender, verified, token_sha256, task_id, request.body)
+            self._accept(sender, verified, presented, task_id, request.body)
         )
         _log.info(
             "%s sender=%s task=%s id=%s seq=%s kind=%s",
             verdict.code,
             sender.name,
-            task_id,
-            verified.delivery_id,
+            _printable(task_id),
+            _printable(verified.delivery_id),
             verified.seq,
             update.kind.value,
         )
@@ -189,11 +191,18 @@ class Pipeline:
         size = headers.size()
         if size > self.limits.max_header_bytes:
             raise _HeadersTooLargeError(f"{size} bytes of headers")
-        if declared_length is not None and declared_length > self.limits.max_body_bytes:
-            raise _BodyTooLargeError(f"{declared_length} bytes declared")
+        self._check_body_size(declared_length or 0)
         media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
         if media_type not in _CONTENT_TYPES:
             raise _MediaTypeError("expected application/json or application/a2a+json")
+        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
+        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
+            raise _MediaTypeError("the body is compressed, expected Content-Encoding identity")
+
+    def _check_body_size(self, size: int) -> None:
+        if size > self.limits.max_body_bytes:
+            limit = self.limits.max_body_bytes
+            raise _BodyTooLargeError(f"a body of {size} bytes, expected at most {limit}")
 
     def _read_jwt(self, headers: Headers) -> UnverifiedJwt | None:
         token = find_jwt(headers)
@@ -211,28 +220,27 @@ class Pipeline:
             raise InvalidSignatureError(f"no JWT, expected one from sender {sender.name}")
         key = await keys.find(token.kid) if token.kid else None
         if key is None:
-            raise InvalidSignatureError(f"kid {token.kid!r} is no key of sender {sender.name}")
+            kid = _printable(token.kid)
+            raise InvalidSignatureError(f"kid {kid} is no key of sender {sender.name}")
         own_url = self._own_url(sender.path)
         return verify_signed(request, token, key, sender, own_url=own_url, now=self._clock())
 
-    async def _check_token(self, headers: Headers, sender: TrustedSender) -> str | None:
+    async def _check_token(self, headers: Headers, sender: TrustedSender) -> PresentedToken | None:
         """Step 5: the token, and any static credentials that the sender was given."""
         verify_credentials(headers, sender.credentials)
-        token_sha256, static = accepted_token(headers, sender)
-        if token_sha256 is None or static:
-            return token_sha256
-        known = await self._database.read(
-            self._expected.knows_token(sender.name, token_sha256, self._clock())
-        )
+        token = presented_token(headers, sender)
+        if token is None or token.static:
+            return token
+        known = await self._database.read(self._expected.knows_token(sender.name, token.sha256))
         if not known and (sender.token_required or sender.tokens):
             raise TokenError(f"the token is none that was handed to sender {sender.name}")
-        return token_sha256 if known else None
+        return token if known else None
 
     def _accept(
         self,
         sender: TrustedSender,
         verified: Verified,
-        token_sha256: str | None,
+        token: PresentedToken | None,
         task_id: str | None,
         body: bytes,
     ) -> Script[Verdict]:
@@ -246,7 +254,7 @@ class Pipeline:
         yield from self._expected.admit(
             sender.tasks,
             sender=sender.name,
-            token_sha256=token_sha256,
+            token=token,
             task_id=task_id,
             now=now,
         )
@@ -264,6 +272,11 @@ class Pipeline:
             body=body,
             now=now,
         )
+        if notification_id is None:
+            # Older than the memory of ids, but still in the inbox: an update is called back once.
+            if not (yield from self._inbox.has(sender.name, verified.delivery_id, body)):
+                raise ConflictError("this id is in the inbox with another body")
+            return Verdict(status=200, code="duplicate")
         return Verdict(status=202, code="accepted", notification_id=notification_id)
 
     def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
@@ -275,6 +288,11 @@ class Pipeline:
         elif error.status == 503:
             retry_after = timedelta(seconds=5)
         return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+
+
+def _printable(text: str | None) -> str:
+    """Return what a sender wrote as it may stand in a log: on one line, and not too long."""
+    return "-" if text is None else ascii(text)[1:-1][:_SHOWN_CHARACTERS]
 
 
 def _agreed_task_id(update: TaskUpdate, verified: Verified) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from aiohttp import web
 
 from pushkit.a2a import PushConfig, TaskState, UpdateKind, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
@@ -39,6 +40,9 @@ __all__ = ["Expectation", "Receiver"]
 
 F = TypeVar("F", bound=CallbackFunction)
 
+_log = logging.getLogger("receiver")
+
+_DRAIN = timedelta(seconds=20)
 _HOUSEKEEPING = timedelta(minutes=10)
 _BETWEEN_BATCHES = timedelta(milliseconds=50)
 
@@ -137,17 +141,20 @@ class Receiver:
         )
         self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore()
-        self._starting = asyncio.Lock()
+        self._opening = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
 
     # --- life ----------------------------------------------------------------------------------
 
+    async def open(self) -> None:
+        """Open the inbox without callbacks: for a process that only expects, or only waits."""
+        async with self._opening:
+            await self._database.open()
+
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
-        async with self._starting:
-            if self._background:
-                return
-            await self._database.open()
+        await self.open()
+        if not self._background:
             self._background = [
                 asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
                 asyncio.create_task(self._keep_house(), name="receiver-housekeeping"),
@@ -156,15 +163,18 @@ class Receiver:
     async def close(self) -> None:
         """Wait for running callbacks, then close the inbox. What is left stays for the next start.
 
-        A callback that does not end is cancelled with the process, and called again.
+        A callback that does not end in time is cancelled, and called again then.
         """
         background, self._background = self._background, []
         for task in background:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.dispatcher.pump.drain(), 20)
+        try:
+            async with asyncio.timeout(_DRAIN.total_seconds()):
+                await self.dispatcher.pump.drain()
+        except TimeoutError:
+            await self.dispatcher.pump.abandon()
         await self.trust.close()
         await self._transport.close()
         await self._database.close()
@@ -267,7 +277,7 @@ class Receiver:
         """
         trusted = self._sender(sender)
         token, now = mint_token(), self._clock()
-        await self.start()
+        await self.open()
         await self._database.write(
             self._expected.register(
                 sender=trusted.name,
@@ -286,10 +296,10 @@ class Receiver:
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
     ) -> int:
         """Withdraw what was expected by token or task; return how many registrations that was."""
-        await self.start()
+        await self.open()
         return await self._database.write(
             self._expected.unregister(
-                sender=self._sender(sender).name, token=token, task_id=task_id
+                sender=self._sender(sender).name, token=token, task_id=task_id, now=self._clock()
             )
         )
 
@@ -313,7 +323,7 @@ class Receiver:
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
         """
-        await self.start()
+        await self.open()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
             return await self._arrivals.wait(task_id, until=until, sender=sender)
@@ -322,7 +332,7 @@ class Receiver:
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications, from the first; ends after a terminal state."""
-        await self.start()
+        await self.open()
         async with contextlib.aclosing(self._arrivals.updates(task_id, sender=sender)) as updates:
             async for notification in updates:
                 yield notification
@@ -341,7 +351,11 @@ class Receiver:
     async def _keep_house(self) -> None:
         replay = ReplayStore()
         while True:
-            forgotten = await self._database.write(replay.forget(self._clock()))
+            forgotten = 0
+            try:
+                forgotten = await self._database.write(replay.forget(self._clock()))
+            except StorageError:
+                _log.exception("housekeeping: the inbox is out of reach; trying again later")
             # Batch by batch while there is more, with a pause: traffic goes first.
             pause = _BETWEEN_BATCHES if forgotten else _HOUSEKEEPING
             await asyncio.sleep(pause.total_seconds())

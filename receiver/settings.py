@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
+from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
+from pushkit.signing.audience import audience_of
 from receiver.callbacks.registry import CallbackFunction
 from receiver.pipeline import Limits
 from receiver.receiver import Receiver
@@ -28,7 +43,31 @@ from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSende
 
 __all__ = ["CallbackSettings", "ReceiverSettings", "SenderSettings", "load_settings"]
 
+
+def _absolute_url(value: str) -> str:
+    try:
+        audience_of(value)
+    except ConfigError as exc:
+        raise ValueError("expected an absolute http or https URL") from exc
+    return value
+
+
+def _host_and_port(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port[:6]) > _MAX_PORT:
+        raise ValueError("expected host:port, for example 127.0.0.1:9000")
+    return value
+
+
+def _module_and_function(value: str) -> str:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
+        raise ValueError("expected module:function, for example handlers:completed")
+    return value
+
+
+_MAX_PORT = 65535
 _Positive = Annotated[int, Field(gt=0)]
+_Url = Annotated[str, AfterValidator(_absolute_url)]
 _Location = tuple[int | str, ...]
 
 
@@ -42,15 +81,26 @@ class SenderSettings(BaseModel):
     jwks_url: str | None = None
     jwks_file: Path | None = None
     path: str = DEFAULT_PATH
-    audience: list[str] = []
+    audience: list[_Url] = []
     profile: SenderProfile = SenderProfile.STANDARD
     algorithms: list[Algorithm] = list(Algorithm)
-    tolerance_seconds: _Positive = 300
+    tolerance_seconds: Annotated[int, Field(gt=0, le=86400)] = 300
     tokens: list[str] = []
     tokens_file: Path | None = None
     token_required: bool = True
     credentials: list[str] = []
     tasks: TaskPolicy = TaskPolicy.REGISTERED
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Hold the rules of `TrustedSender` here, where the line of the table is known."""
+        if (self.jwks_url is None) == (self.jwks_file is None):
+            raise ValueError("expected exactly one of jwks_url and jwks_file")
+        try:
+            _trusted(self, Path(), tokens=self.tokens)
+        except ConfigError as exc:
+            raise ValueError(str(exc).removeprefix(f"sender {self.name!r}: ")) from exc
+        return self
 
 
 class CallbackSettings(BaseModel):
@@ -58,9 +108,9 @@ class CallbackSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    call: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-    kinds: list[str] = []
-    states: list[str] = []
+    call: Annotated[str, AfterValidator(_module_and_function)]
+    kinds: list[UpdateKind] = []
+    states: list[TaskState] = []
     senders: list[str] = []
 
 
@@ -80,8 +130,8 @@ class ReceiverSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RECEIVER_", extra="forbid")
 
-    url: str
-    listen: Annotated[str, Field(pattern=r"^.+:[0-9]{1,5}$")] = "127.0.0.1:9000"
+    url: _Url
+    listen: Annotated[str, AfterValidator(_host_and_port)] = "127.0.0.1:9000"
     database: Path = Path("inbox.db")
     allow: list[str] = []
     max_body_bytes: _Positive = 1024 * 1024
@@ -118,7 +168,10 @@ class ReceiverSettings(BaseSettings):
         """
         receiver = Receiver(
             url=self.url,
-            senders=[_trusted(sender, folder) for sender in self.senders],
+            senders=[
+                _trusted(sender, folder, tokens=[*sender.tokens, *_tokens_in_file(sender, folder)])
+                for sender in self.senders
+            ],
             database=folder / self.database,
             allow=self.allow,
             limits=Limits(max_body_bytes=self.max_body_bytes),
@@ -143,8 +196,7 @@ def load_settings(path: Path) -> ReceiverSettings:
     """
     try:
         text = path.read_text("utf-8")
-        document = tomllib.loads(text)
-        return ReceiverSettings(**document)
+        settings = ReceiverSettings(**tomllib.loads(text))
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
@@ -153,6 +205,22 @@ def load_settings(path: Path) -> ReceiverSettings:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
     except ValidationError as exc:
         raise ConfigError("\n".join(_mistakes(exc, path, text))) from exc
+    except SettingsError as exc:
+        raise ConfigError(f"the environment, RECEIVER_…: {exc}: expected JSON") from exc
+    strangers = [f"{_place(path, text, at)}: {says}" for at, says in _unknown_senders(settings)]
+    if strangers:
+        raise ConfigError("\n".join(strangers))
+    return settings
+
+
+def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[_Location, str]]:
+    """Find callbacks that would never be called, because they name a sender that is none."""
+    known = [sender.name for sender in settings.senders]
+    for number, callback in enumerate(settings.callbacks):
+        for name in callback.senders:
+            if name not in known:
+                says = f"found {name!r}, expected one of {', '.join(known)}"
+                yield ("callbacks", number, "senders"), says
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
@@ -160,12 +228,20 @@ def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
     # Without input and URL: a value may be a token.
     for mistake in error.errors(include_input=False, include_url=False, include_context=False):
         location = mistake["loc"]
-        member = ".".join(str(step) for step in location).replace(".0", "[0]")
-        message = mistake["msg"]
+        message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             message = "there is no such setting" + _did_you_mean(str(location[-1]))
-        lines.append(f"{path}:{line_of(text, location)}: {member}: {message}")
+        lines.append(f"{_place(path, text, location)}: {message}")
     return lines
+
+
+def _place(path: Path, text: str, location: _Location) -> str:
+    """Return where a member was set: the variable, or the line of the file, and its name."""
+    variable = f"RECEIVER_{str(location[0]).upper()}" if location else ""
+    if variable in os.environ:
+        return variable
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return f"{path}:{line_of(text, location)}: {''.join(steps).lstrip('.')}"
 
 
 def _did_you_mean(name: str) -> str:
@@ -208,7 +284,7 @@ def line_of(text: str, location: _Location) -> int:
     return best
 
 
-def _trusted(settings: SenderSettings, folder: Path) -> TrustedSender:
+def _trusted(settings: SenderSettings, folder: Path, *, tokens: Sequence[str]) -> TrustedSender:
     return TrustedSender(
         name=settings.name,
         issuer=settings.issuer,
@@ -219,7 +295,7 @@ def _trusted(settings: SenderSettings, folder: Path) -> TrustedSender:
         profile=settings.profile,
         algorithms=frozenset(settings.algorithms),
         tolerance=timedelta(seconds=settings.tolerance_seconds),
-        tokens=[*settings.tokens, *_tokens_in_file(settings, folder)],
+        tokens=tokens,
         token_required=settings.token_required,
         credentials=settings.credentials,
         tasks=settings.tasks,

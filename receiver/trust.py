@@ -7,13 +7,20 @@ it names is fetched because it says so.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from pushkit.errors import ConfigError, DestinationRefusedError, InboundError, JwksError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    InboundError,
+    JwksError,
+    KeysUnavailableError,
+)
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
@@ -22,6 +29,7 @@ from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import UnverifiedJwt
 
 __all__ = [
+    "PresentedToken",
     "SenderProfile",
     "TaskPolicy",
     "Trust",
@@ -31,6 +39,9 @@ __all__ = [
 ]
 
 DEFAULT_PATH = "/a2a/push"
+
+# RFC 3986 §3.3. A query is no part of it, and braces would make a pattern of it.
+_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 
 
 class UnknownSenderError(InboundError):
@@ -44,7 +55,8 @@ class SenderProfile(StrEnum):
     """How a sender signs."""
 
     STANDARD = "standard"
-    """The notification JWT of pushkit, every claim required."""
+    """The notification JWT of pushkit: `iss`, `aud`, `iat`, `exp`, `jti` and the body's hash are
+    required; `taskId`, `configId` and `seq` are taken where they are stated."""
     A2A_SAMPLES = "a2a-samples"
     """The first A2A samples: only `iat` and the body's hash, which may be over a compact
     re-serialisation of the body. No audience and no id: weaker, so it is named."""
@@ -110,10 +122,28 @@ class TrustedSender:
             )
         if self.profile is SenderProfile.STANDARD and not self.issuer:
             raise ConfigError(f"sender {self.name!r}: expected issuer, the `iss` that it states")
-        if not self.path.startswith("/"):
-            raise ConfigError(f"sender {self.name!r}: path: expected it to start with /")
+        if not _PATH.fullmatch(self.path):
+            raise ConfigError(
+                f"sender {self.name!r}: path: expected it to start with /, without query or braces"
+            )
+        # An empty secret, from a variable that is not set, would be one that everybody knows.
+        if not all(secret.strip() for secret in (*self.tokens, *self.credentials)):
+            raise ConfigError(f"sender {self.name!r}: an empty token or credential")
         for audience in self.audience:
             audience_of(audience)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresentedToken:
+    """The token of a request, by its hash.
+
+    Attributes:
+        sha256: Its hash.
+        static: It is one that the sender was given out of band; else it must be registered.
+    """
+
+    sha256: str
+    static: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +186,7 @@ class Trust:
         if token is not None:
             entries = [entry for entry in entries if _may_issue(entry.sender, token.issuer)]
             if len(entries) > 1:
-                entries = [entry for entry in entries if await _knows(entry.keys, token.kid)]
+                entries = await _with_key(entries, token.kid)
         if len(entries) != 1:
             raise UnknownSenderError("no trusted sender has this path, issuer and key")
         return entries[0].sender, entries[0].keys
@@ -168,8 +198,24 @@ def _may_issue(sender: TrustedSender, issuer: str | None) -> bool:
     return sender.issuer == issuer
 
 
-async def _knows(keys: VerificationKeys, kid: str | None) -> bool:
-    return kid is not None and await keys.find(kid) is not None
+async def _with_key(entries: Sequence[_Entry], kid: str | None) -> list[_Entry]:
+    """Return the senders that have a key of this name.
+
+    Raises:
+        KeysUnavailableError: None has, but not all could be asked. One whose keys are out of reach
+            does not stand in the way of another.
+    """
+    found: list[_Entry] = []
+    unavailable: KeysUnavailableError | None = None
+    for entry in entries:
+        try:
+            if kid is not None and await entry.keys.find(kid) is not None:
+                found.append(entry)
+        except KeysUnavailableError as exc:
+            unavailable = exc
+    if not found and unavailable is not None:
+        raise unavailable
+    return found
 
 
 def sender_keys(

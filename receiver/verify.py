@@ -35,9 +35,9 @@ from pushkit.signing.notification_jwt import (
 )
 from pushkit.signing.token import hash_token, read_token, token_matches
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.trust import SenderProfile, TrustedSender
+from receiver.trust import PresentedToken, SenderProfile, TrustedSender
 
-__all__ = ["Verified", "accepted_token", "verify_credentials", "verify_signed"]
+__all__ = ["Verified", "presented_token", "verify_credentials", "verify_signed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +104,12 @@ def verify_signed(
     )
 
 
-def accepted_token(headers: Headers, sender: TrustedSender) -> tuple[str | None, bool]:
+def presented_token(headers: Headers, sender: TrustedSender) -> PresentedToken | None:
     """Do the part of step 5 that needs no database.
 
     Returns:
-        The hash of the token that arrived (None without one), and whether it is one of the
-        sender's static tokens. A token that is not may still be one that was registered.
+        The token that arrived, None without one. One that is not static may still be one that was
+        registered.
 
     Raises:
         TokenError: Two different tokens, or none where one is required.
@@ -118,9 +118,9 @@ def accepted_token(headers: Headers, sender: TrustedSender) -> tuple[str | None,
     if token is None:
         if sender.token_required:
             raise TokenError("no token, expected the one that was handed to this sender")
-        return None, False
+        return None
     static = token_matches(token, [hash_token(known) for known in sender.tokens])
-    return hash_token(token), static
+    return PresentedToken(sha256=hash_token(token), static=static)
 
 
 def verify_credentials(headers: Headers, credentials: Collection[str]) -> None:
@@ -133,12 +133,18 @@ def verify_credentials(headers: Headers, credentials: Collection[str]) -> None:
         return
     found = [headers.one("Authorization") or "", headers.one("X-Api-Key") or ""]
     matches = [
-        hmac.compare_digest(hash_token(value), hash_token(known))
+        hmac.compare_digest(_hash_credential(value), _hash_credential(known))
         for value in found
         for known in credentials
     ]
     if not any(matches):
         raise TokenError("the credentials are not those that were handed to this sender")
+
+
+def _hash_credential(value: str) -> str:
+    # RFC 9110 §11.1: the name of a scheme compares case-insensitively, what follows does not.
+    scheme, space, credentials = value.partition(" ")
+    return hash_token(f"{scheme.lower()} {credentials}" if space else value)
 
 
 def _id_of_signed(token: UnverifiedJwt) -> str:

@@ -66,8 +66,10 @@ class Pump(Generic[Item]):
         while True:
             self._awake.clear()
             pause = await self._round()
+            # Not wait_for: before Python 3.12 it swallows a cancellation that meets the wake-up.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._awake.wait(), pause.total_seconds())
+                async with asyncio.timeout(pause.total_seconds()):
+                    await self._awake.wait()
 
     async def run_once(self) -> int:
         """Claim once what is due, process it to the end, and return how many items that was."""

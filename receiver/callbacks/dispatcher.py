@@ -11,9 +11,10 @@ import contextlib
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
+from pushkit.errors import StorageError
 from pushkit.storage import SqliteDatabase
 from pushkit.work import Pump, RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
 from receiver.callbacks.registry import Callback, CallbackRegistry
@@ -58,6 +59,7 @@ class Dispatcher:
         self._clock = clock
         self._retry = retry
         self._inbox = Inbox()
+        self._held: set[int] = set()
         self._name = f"dispatcher_{secrets.token_hex(8)}"
         self.pump = Pump(
             "callbacks",
@@ -74,10 +76,19 @@ class Dispatcher:
     async def _claim(self, limit: int) -> Sequence[ClaimedNotification]:
         now = self._clock()
         return await self._database.write(
-            self._inbox.claim(self._name, limit=limit, now=now, until=now + _LEASE)
+            self._inbox.claim(
+                self._name, limit=limit, now=now, until=now + _LEASE, held=tuple(self._held)
+            )
         )
 
     async def _dispatch(self, claimed: ClaimedNotification) -> None:
+        self._held.add(claimed.notification.id)
+        try:
+            await self._call_all(claimed)
+        finally:
+            self._held.discard(claimed.notification.id)
+
+    async def _call_all(self, claimed: ClaimedNotification) -> None:
         notification = claimed.notification
         error: str | None = None
         async with self._lease_kept(notification):
@@ -90,9 +101,11 @@ class Dispatcher:
         """Call back, and remember it; return a short reason if that failed."""
         try:
             await _invoke(callback, notification)
-        except Exception as exc:  # noqa: BLE001  # a callback is somebody else's code
+        except (Exception, asyncio.CancelledError) as exc:  # a callback is somebody else's code
+            if _is_cancelled(exc):
+                raise
             _log.exception(
-                "callback %s failed on notification %d task=%s",
+                "callback %s failed on notification %d task=%a",  # %a: no line ends of a sender's
                 callback.name,
                 notification.id,
                 notification.task_id,
@@ -133,9 +146,11 @@ class Dispatcher:
         while kept:
             await asyncio.sleep(_LEASE.total_seconds() / 3)
             until = self._clock() + _LEASE
-            kept = await self._database.write(
-                self._inbox.keep_lease(notification_id, self._name, until)
-            )
+            # A database out of reach must not end the renewal: the callback goes on.
+            with contextlib.suppress(StorageError):
+                kept = await self._database.write(
+                    self._inbox.keep_lease(notification_id, self._name, until)
+                )
 
     async def _until_due(self) -> timedelta | None:
         now = self._clock()
@@ -143,11 +158,25 @@ class Dispatcher:
         return None if due is None else due - now
 
 
+def _is_cancelled(exc: BaseException) -> bool:
+    """Say whether it is this task that ends, and not just something within the callback."""
+    task = asyncio.current_task()
+    return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 async def _invoke(callback: Callback, notification: Notification) -> None:
     if inspect.iscoroutinefunction(callback.function):
         await callback.function(notification)
         return
     # A plain function may block: it gets a thread, the loop goes on.
-    result = await asyncio.to_thread(callback.function, notification)
+    result = await asyncio.to_thread(_call_plain, callback, notification)
     if inspect.isawaitable(result):
         await result
+
+
+def _call_plain(callback: Callback, notification: Notification) -> Awaitable[None] | None:
+    try:
+        return callback.function(notification)
+    except StopIteration as exc:
+        # A future cannot carry it: before Python 3.12 the wait for the thread would never end.
+        raise RuntimeError("the callback raised StopIteration") from exc

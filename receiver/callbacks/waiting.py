@@ -54,8 +54,10 @@ class Arrivals:
                 after = notification.id
                 yield notification
             if not batch:
+                # Not wait_for: before Python 3.12 that swallows a cancellation beside an arrival.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(arrived), _POLL_SECONDS)
+                    async with asyncio.timeout(_POLL_SECONDS):
+                        await asyncio.shield(arrived)
 
     async def wait(
         self,
@@ -65,7 +67,7 @@ class Arrivals:
         sender: str | None,
     ) -> Notification:
         """Return the first notification of a task that is wanted."""
-        wanted = until if callable(until) else (lambda found: found.state in until)
+        wanted = until if callable(until) else _in_states(until)
         async with contextlib.aclosing(self.updates(task_id, sender=sender)) as updates:
             async for notification in updates:
                 if wanted(notification):
@@ -76,3 +78,9 @@ class Arrivals:
         if self._arrived is None:
             self._arrived = asyncio.get_running_loop().create_future()
         return self._arrived
+
+
+def _in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:
+    # One state alone is a string, and a string is a collection: of its letters.
+    wanted = frozenset({states} if isinstance(states, str) else states)
+    return lambda notification: notification.state in wanted

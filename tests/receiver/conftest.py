@@ -20,7 +20,8 @@ from typing import Any
 
 import jwt
 import pytest
-from pytest_aiohttp.plugin import AiohttpClient
+from aiohttp.test_utils import TestClient
+from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
@@ -201,6 +202,7 @@ class World:
 
     clock: Clock
     database: Path
+    server_factory: AiohttpServer
     client_factory: AiohttpClient
     sender: TrustedSender
     receivers: contextlib.AsyncExitStack
@@ -271,7 +273,8 @@ class World:
     async def post(self, draft: Draft) -> Answer:
         """Post a request over HTTP."""
         request = draft.request()
-        client = await self.client_factory(self.receiver.app(), server_kwargs=SERVER_LIMITS)
+        server = await self.server_factory(self.receiver.app(), **SERVER_LIMITS)
+        client: TestClient[Any, Any] = await self.client_factory(server)
         async with client.post(
             request.target,
             data=request.body,
@@ -336,7 +339,7 @@ WorldFactory = Callable[..., World]
 
 @pytest.fixture
 async def make_world(
-    tmp_path: Path, aiohttp_client: AiohttpClient
+    tmp_path: Path, aiohttp_server: AiohttpServer, aiohttp_client: AiohttpClient
 ) -> AsyncIterator[WorldFactory]:
     """Make a world whose trusted sender has these settings."""
     async with contextlib.AsyncExitStack() as receivers:
@@ -345,6 +348,7 @@ async def make_world(
             return World(
                 clock=Clock(),
                 database=tmp_path / "inbox.db",
+                server_factory=aiohttp_server,
                 client_factory=aiohttp_client,
                 sender=trusted_sender(**sender),
                 receivers=receivers,

@@ -1,0 +1,433 @@
+"""Callbacks from the inbox: per task in order, retried, dead in the end, never twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pushkit.storage import SqliteDatabase
+from pushkit.work import RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
+from receiver import Notification
+from receiver.callbacks.dispatcher import Dispatcher, callback_retry
+from receiver.callbacks.registry import CallbackRegistry
+from receiver.inbox import MIGRATION, Inbox
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=60)
+# Twice again, after 10 s and after 20 s, to the second.
+RETRY = RetryPolicy(wait=wait_schedule((10, 20), jitter=0), stop=stop_after_attempt(3))
+BODY = '{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}'
+
+
+@dataclass
+class House:
+    """An inbox, a clock that the test moves, and a dispatcher that runs when it is told to."""
+
+    database: SqliteDatabase
+    now: datetime = START
+    inbox: Inbox = field(default_factory=Inbox)
+    registry: CallbackRegistry = field(default_factory=CallbackRegistry)
+    called: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.dispatcher = self.another_dispatcher()
+
+    def another_dispatcher(self, concurrency: int = 16) -> Dispatcher:
+        return Dispatcher(
+            self.database,
+            self.registry,
+            clock=lambda: self.now,
+            retry=RETRY,
+            concurrency=concurrency,
+        )
+
+    async def store(
+        self,
+        number: int = 1,
+        task_id: str | None = "task-1",
+        *,
+        config_id: str | None = "config-1",
+        body: bytes | None = None,
+    ) -> None:
+        await self.database.write(
+            self.inbox.store(
+                sender="agent",
+                delivery_id=f"{task_id}#{number}",
+                kid="key-1",
+                issued_at=self.now,
+                task_id=task_id,
+                config_id=config_id,
+                seq=number,
+                body=body or (BODY % task_id).encode(),
+                now=self.now,
+            )
+        )
+
+    async def run_once(self) -> int:
+        return await self.dispatcher.run_once()
+
+    async def counts(self) -> dict[str, int]:
+        return await self.database.read(self.inbox.count())
+
+    def record(self, name: str, failures: int = 0) -> None:
+        """Register a callback that records its calls and fails the first so many times."""
+        left = [failures]
+
+        async def record(notification: Notification) -> None:
+            self.called.append(f"{name}:{notification.delivery_id}")
+            if left[0]:
+                left[0] -= 1
+                raise RuntimeError("this message-is-private")
+
+        self.registry.add(record, name=name)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    database = SqliteDatabase(tmp_path / "inbox.db", component="receiver", migrations=(MIGRATION,))
+    await database.open()
+    yield House(database)
+    await database.close()
+
+
+# --- kinds of callables -------------------------------------------------------------------------
+
+
+async def test_a_plain_function_runs_beside_the_loop(house: House) -> None:
+    threads: list[int] = []
+
+    def plain(_: Notification) -> None:
+        threads.append(threading.get_ident())
+
+    house.registry.add(plain)
+    await house.store()
+    await house.run_once()
+
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+    assert await house.counts() == {"done": 1}
+
+
+async def test_an_object_with_an_asynchronous_call_is_awaited(house: House) -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.called = 0
+
+        async def __call__(self, _: Notification) -> None:
+            await asyncio.sleep(0)
+            self.called += 1
+
+    recorder = Recorder()
+    house.registry.add(recorder)
+    await house.store()
+    await house.run_once()
+
+    assert recorder.called == 1
+
+
+async def test_a_notification_that_nobody_wants_is_done(house: House) -> None:
+    await house.store()
+
+    assert await house.run_once() == 1
+    assert await house.counts() == {"done": 1}
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_handed_out_in_order(house: House) -> None:
+    house.record("record")
+    for number in (1, 2, 3):
+        await house.store(number)
+
+    rounds = [await house.run_once() for _ in range(4)]
+
+    assert rounds == [1, 1, 1, 0]
+    assert house.called == ["record:task-1#1", "record:task-1#2", "record:task-1#3"]
+
+
+async def test_tasks_run_beside_each_other(house: House) -> None:
+    meeting = asyncio.Barrier(3)  # nobody passes unless all three run at once
+
+    async def meet(_: Notification) -> None:
+        async with asyncio.timeout(10):
+            await meeting.wait()
+
+    house.registry.add(meet)
+    for task in ("task-1", "task-2", "task-3"):
+        await house.store(1, task)
+    await house.run_once()
+
+    assert await house.counts() == {"done": 3}
+
+
+async def test_messages_without_a_task_do_not_wait_for_each_other(house: House) -> None:
+    for number in (1, 2):
+        await house.store(number, None, body=b'{"message":{"messageId":"m"}}')
+
+    assert await house.run_once() == 2
+
+
+async def test_no_more_callbacks_run_at_once_than_the_concurrency(house: House) -> None:
+    running, most = 0, 0
+
+    async def count(_: Notification) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    house.registry.add(count)
+    for number in range(10):
+        await house.store(1, f"task-{number}")
+    dispatcher = house.another_dispatcher(concurrency=3)
+    while await dispatcher.run_once():
+        continue
+
+    assert most == 3
+    assert await house.counts() == {"done": 10}
+
+
+async def test_a_failing_task_does_not_hold_up_another(house: House) -> None:
+    house.record("record", failures=1)
+    await house.store(1, "task-1")
+    await house.run_once()
+    await house.store(2, "task-1")
+    await house.store(1, "task-2")
+
+    started = await house.run_once()
+
+    assert started == 1
+    assert house.called == ["record:task-1#1", "record:task-2#1"]
+
+
+# --- failure ------------------------------------------------------------------------------------
+
+
+async def test_a_failing_callback_is_called_again_by_schedule(house: House) -> None:
+    house.record("record", failures=2)
+    await house.store()
+    seconds_of_calls = []
+    for second in range(40):
+        house.now = START + timedelta(seconds=second)
+        if await house.run_once():
+            seconds_of_calls.append(second)
+
+    assert seconds_of_calls == [0, 10, 30]
+    assert await house.counts() == {"done": 1}
+
+
+async def test_a_callback_that_keeps_failing_is_a_dead_letter_and_the_task_goes_on(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.record("record", failures=3)
+    await house.store(1)
+    await house.store(2)
+    for seconds in (0, 10, 30, 30):
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+
+    assert house.called == ["record:task-1#1"] * 3 + ["record:task-1#2"]
+    assert await house.counts() == {"dead": 1, "done": 1}
+    assert "dead letter: record: RuntimeError" in caplog.text
+
+
+async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(house: House) -> None:
+    house.record("first")
+    house.record("failing", failures=1)
+    house.record("last")
+    await house.store()
+    await house.run_once()
+    house.now += timedelta(seconds=10)
+    await house.run_once()
+
+    assert house.called == [
+        "first:task-1#1",
+        "failing:task-1#1",
+        "last:task-1#1",
+        "failing:task-1#1",
+    ]
+
+
+async def test_what_succeeded_is_remembered_across_a_restart(house: House) -> None:
+    house.record("first")
+    house.record("failing", failures=1)
+    await house.store()
+    await house.run_once()
+    house.now += timedelta(seconds=10)
+    await house.another_dispatcher().run_once()
+
+    assert house.called.count("first:task-1#1") == 1
+    assert await house.counts() == {"done": 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(StopIteration, id="StopIteration"),
+        pytest.param(StopAsyncIteration, id="StopAsyncIteration"),
+        pytest.param(asyncio.CancelledError, id="CancelledError"),
+        pytest.param(TimeoutError, id="TimeoutError"),
+        pytest.param(RecursionError, id="RecursionError"),
+    ],
+)
+@pytest.mark.parametrize("plain", [pytest.param(True, id="plain"), pytest.param(False, id="async")])
+async def test_whatever_a_callback_raises_is_a_failure(
+    house: House, error: type[BaseException], plain: bool
+) -> None:
+    def fail_plainly(_: Notification) -> None:
+        raise error
+
+    async def fail(_: Notification) -> None:
+        raise error
+
+    house.registry.add(fail_plainly if plain else fail, name="failing")
+    await house.store()
+    async with asyncio.timeout(10):
+        for seconds in (0, 10, 30):
+            house.now = START + timedelta(seconds=seconds)
+            await house.run_once()
+
+    assert await house.counts() == {"dead": 1}
+
+
+async def test_a_notification_that_cannot_be_read_does_not_stand_in_the_way(house: House) -> None:
+    house.record("record")
+    await house.store(1, body=b"of another code")
+    await house.store(2)
+    rounds = [await house.run_once() for _ in range(3)]
+
+    assert rounds == [0, 1, 0]
+    assert house.called == ["record:task-1#2"]
+    assert await house.counts() == {"dead": 1, "done": 1}
+
+
+def test_the_default_schedule_gives_up_after_ten_attempts_in_about_two_hours() -> None:
+    now, attempts = START, 1
+    while retry_at := next_attempt(callback_retry(), attempts=attempts, since=START, now=now):
+        now, attempts = retry_at, attempts + 1
+
+    assert attempts == 10
+    assert timedelta(hours=1.5) < now - START < timedelta(hours=3)
+
+
+# --- leases -------------------------------------------------------------------------------------
+
+
+async def test_a_notification_under_a_lease_is_nobody_elses(house: House) -> None:
+    await house.store()
+    taken = await house.database.write(
+        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    )
+    house.now += LEASE - timedelta(microseconds=1)
+
+    assert len(taken) == 1
+    assert await house.run_once() == 0
+
+
+async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> None:
+    house.record("record")
+    await house.store()
+    await house.database.write(
+        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    )
+    house.now += LEASE
+    await house.run_once()
+
+    assert house.called == ["record:task-1#1"]
+    assert await house.counts() == {"done": 1}
+
+
+async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Notification) -> None:
+        house.called.append("slow")
+        started.set()
+        await go_on.wait()
+
+    house.registry.add(slow)
+    await house.store()
+    first = asyncio.create_task(house.run_once())
+    await started.wait()
+    house.now += LEASE
+    await house.database.write(
+        house.inbox.claim("other", limit=1, now=house.now, until=house.now + LEASE)
+    )
+    go_on.set()
+    await first
+
+    assert await house.counts() == {"in_progress": 1}
+
+
+async def test_a_clock_that_leaps_does_not_call_back_what_is_in_hand(house: House) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Notification) -> None:
+        house.called.append("slow")
+        started.set()
+        await go_on.wait()
+
+    house.registry.add(slow)
+    await house.store()
+    first = asyncio.create_task(house.run_once())
+    await started.wait()
+    house.now += timedelta(hours=1)
+    claimed = await house.dispatcher.pump.fill()
+    go_on.set()
+    await first
+
+    assert (claimed, house.called) == (0, ["slow"])
+    assert await house.counts() == {"done": 1}
+
+
+async def test_two_dispatchers_on_one_inbox_share_the_work(house: House) -> None:
+    house.record("record")
+    for number in range(20):
+        await house.store(1, f"task-{number}")
+
+    await asyncio.gather(house.run_once(), house.another_dispatcher().run_once())
+    await house.run_once()
+
+    assert sorted(house.called) == sorted(f"record:task-{number}#1" for number in range(20))
+
+
+# --- sequence -----------------------------------------------------------------------------------
+
+
+async def test_gaps_and_late_updates_are_flagged(house: House) -> None:
+    seen: list[tuple[int | None, int, bool]] = []
+
+    async def look(notification: Notification) -> None:
+        seen.append((notification.seq, notification.missing, notification.late))
+
+    house.registry.add(look)
+    for seq in (1, 2, 5, 4, 6):
+        await house.store(seq)
+    while await house.run_once():
+        continue
+
+    assert seen == [(1, 0, False), (2, 0, False), (5, 2, False), (4, 0, True), (6, 0, False)]
+
+
+async def test_every_subscription_has_its_own_sequence(house: House) -> None:
+    seen: list[tuple[str | None, int, bool]] = []
+
+    async def look(notification: Notification) -> None:
+        seen.append((notification.config_id, notification.missing, notification.late))
+
+    house.registry.add(look)
+    await house.store(3, config_id="a")
+    await house.store(1, config_id="b")
+    await house.store(1, "task-2", config_id="a")
+    while await house.run_once():
+        continue
+
+    assert sorted(seen, key=str) == [("a", 0, False), ("a", 2, False), ("b", 0, False)]

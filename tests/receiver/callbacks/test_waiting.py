@@ -1,0 +1,184 @@
+"""Waiting for a task as if its notifications were a local await."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from receiver import Notification, TaskState
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World
+
+DEADLINE = 10.0
+
+
+async def waiting(world: World, task_id: str = "task-1") -> asyncio.Task[Notification]:
+    """Start to wait, and return once the waiter has looked at the inbox in vain."""
+    task = asyncio.create_task(world.receiver.wait(task_id, timeout=DEADLINE))
+    # There is one reader: a look that starts later ends later.
+    with contextlib.suppress(TimeoutError):
+        await world.receiver.wait(task_id, timeout=0.02)
+    return task
+
+
+async def test_what_arrived_before_is_found(world: World) -> None:
+    await world.receive(world.draft(state="completed"))
+
+    found = await world.receiver.wait("task-1", timeout=DEADLINE)
+
+    assert found.state is TaskState.COMPLETED
+
+
+async def test_what_arrives_later_ends_the_wait(world: World) -> None:
+    task = await waiting(world)
+    await world.receive(world.draft(1, state="working"))
+    await world.receive(world.draft(2, state="completed"))
+
+    found = await task
+
+    assert (found.seq, found.state) == (2, TaskState.COMPLETED)
+
+
+async def test_two_waiters_are_both_told(world: World) -> None:
+    tasks = [await waiting(world), await waiting(world)]
+    await world.receive(world.draft(state="failed"))
+
+    found = await asyncio.gather(*tasks)
+
+    assert [notification.state for notification in found] == [TaskState.FAILED] * 2
+
+
+async def test_another_task_does_not_end_the_wait(world: World) -> None:
+    task = await waiting(world, "task-2")
+    await world.receive(world.draft(state="completed"))
+    await world.receive(world.draft(task_id="task-2", state="canceled"))
+
+    found = await task
+
+    assert found.task_id == "task-2"
+
+
+async def test_waiting_finds_what_arrived_before_a_restart(world: World) -> None:
+    await world.receive(world.draft(state="completed"))
+    await world.restart()
+
+    found = await world.receiver.wait("task-1", timeout=DEADLINE)
+
+    assert found.state is TaskState.COMPLETED
+
+
+async def test_waiting_takes_nothing_from_a_callback(world: World) -> None:
+    called: asyncio.Queue[Notification] = asyncio.Queue()
+
+    @world.receiver.on_status("completed")
+    async def completed(notification: Notification) -> None:
+        await called.put(notification)
+
+    await world.receive(world.draft(state="completed"))
+    found = await world.receiver.wait("task-1", timeout=DEADLINE)
+    async with asyncio.timeout(DEADLINE):
+        handed_out = await called.get()
+
+    assert handed_out == found
+
+
+@pytest.mark.parametrize("timeout", [0.01, timedelta(milliseconds=10)])
+async def test_a_wait_ends_at_its_timeout(world: World, timeout: float | timedelta) -> None:  # noqa: ASYNC109
+    await world.receive(world.draft(state="working"))
+
+    with pytest.raises(TimeoutError):
+        await world.receiver.wait("task-1", timeout=timeout)
+
+
+@pytest.mark.parametrize("state", ["input_required", "auth_required", "rejected"])
+async def test_a_state_in_which_the_agent_stops_ends_the_wait(world: World, state: str) -> None:
+    await world.receive(world.draft(state=state))
+
+    found = await world.receiver.wait("task-1", timeout=DEADLINE)
+
+    assert found.state == state.replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        pytest.param({TaskState.WORKING}, id="set-of-states"),
+        pytest.param([TaskState.FAILED, TaskState.WORKING], id="list-of-states"),
+        pytest.param(TaskState.WORKING, id="one-state"),
+        pytest.param(lambda found: found.seq == 2, id="predicate"),
+    ],
+)
+async def test_a_wait_may_be_for_something_else(world: World, until: object) -> None:
+    await world.receive(world.draft(1, kind="artifact"))
+    await world.receive(world.draft(2, state="working"))
+
+    found = await world.receiver.wait("task-1", until=until, timeout=DEADLINE)  # type: ignore[arg-type]  # a lone state too
+
+    assert found.seq == 2
+
+
+async def test_a_wait_may_be_for_one_sender(world: World) -> None:
+    await world.receive(world.draft(state="completed"))
+
+    with pytest.raises(TimeoutError):
+        await world.receiver.wait("task-1", sender="other", timeout=0.01)
+
+
+async def test_a_cancelled_wait_leaves_the_others(world: World) -> None:
+    cancelled, kept = await waiting(world), await waiting(world)
+    cancelled.cancel()
+    await world.receive(world.draft(state="completed"))
+
+    found = await kept
+
+    assert found.state is TaskState.COMPLETED
+    assert cancelled.cancelled()
+
+
+async def test_a_wait_that_is_cancelled_as_something_arrives_ends(world: World) -> None:
+    task = await waiting(world)
+    await world.receive(world.draft(state="working"))  # wakes it, and is not what it waits for
+    task.cancel()
+
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.wait([task])
+
+    assert task.cancelled()
+
+
+async def test_updates_end_after_a_terminal_state(world: World) -> None:
+    for number, state in enumerate(("working", "input_required", "completed", "working"), start=1):
+        await world.receive(world.draft(number, state=state))
+
+    async with asyncio.timeout(DEADLINE):
+        seen = [update.seq async for update in world.receiver.updates("task-1")]
+
+    assert seen == [1, 2, 3]
+
+
+async def test_updates_are_yielded_as_they_arrive(world: World) -> None:
+    updates = world.receiver.updates("task-1")
+    seen = []
+    async with asyncio.timeout(DEADLINE):
+        for number, state in enumerate(("working", "working", "failed"), start=1):
+            following = asyncio.ensure_future(anext(updates))
+            await world.receive(world.draft(number, state=state))
+            seen.append((await following).seq)
+        end = await anext(updates, None)
+
+    assert (seen, end) == ([1, 2, 3], None)
+
+
+async def test_more_updates_than_one_look_returns_are_all_yielded(world: World) -> None:
+    for number in range(1, 121):
+        await world.receive(world.draft(number, state="completed" if number == 120 else "working"))
+
+    async with asyncio.timeout(DEADLINE):
+        seen = [update.seq async for update in world.receiver.updates("task-1")]
+
+    assert seen == list(range(1, 121))

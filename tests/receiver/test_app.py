@@ -1,0 +1,350 @@
+"""What the aiohttp edge answers around the steps: sizes, types, methods, broken bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
+
+from receiver import Limits, RateLimit
+from receiver.app import MAX_FIELD_BYTES
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import Draft, World, WorldFactory
+
+
+@dataclass(frozen=True)
+class RawAnswer:
+    status: int
+    headers: str
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        code: str = json.loads(self.body)["code"]
+        return code
+
+
+async def serve(world: World) -> TestServer:
+    return await world.server_factory(world.receiver.app(), max_field_size=MAX_FIELD_BYTES)
+
+
+async def talk(server: TestServer, *pieces: bytes, end: bool = False) -> RawAnswer:
+    """Send bytes as they are, and read the one answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        async with asyncio.timeout(10):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            if end:
+                writer.write_eof()
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            length = next(
+                int(line.partition(":")[2])
+                for line in head.splitlines()
+                if line.lower().startswith("content-length:")
+            )
+            body = await reader.readexactly(length)
+    finally:
+        writer.close()
+    return RawAnswer(status=int(head.split(" ")[1]), headers=head, body=body)
+
+
+def head(draft: Draft, *lines: str) -> bytes:
+    request = draft.request()
+    fields = [f"{name}: {value}" for name, value in request.headers]
+    start = [f"POST {request.target} HTTP/1.1", "Host: client.example.com"]
+    return "\r\n".join([*start, *fields, *lines, "", ""]).encode()
+
+
+async def test_a_body_may_come_in_chunks(world: World) -> None:
+    draft = world.draft()
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(draft.body), draft.body)
+
+    answer = await talk(await serve(world), head(draft, "Transfer-Encoding: chunked"), chunk)
+
+    assert answer.status == 202
+
+
+async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(max_body_bytes=1000)})
+    draft = world.draft()
+    draft.body = b"x" * 1001
+    chunk = b"%x\r\n%s\r\n" % (len(draft.body), draft.body)  # and no end
+
+    answer = await talk(await serve(world), head(draft, "Transfer-Encoding: chunked"), chunk)
+
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    assert "connection: close" in answer.headers.lower()
+    assert not any(world.rows().values())
+
+
+async def test_a_declared_length_over_the_limit_is_refused_before_the_body(
+    make_world: WorldFactory,
+) -> None:
+    world = make_world({"limits": Limits(max_body_bytes=1000)})
+
+    answer = await talk(await serve(world), head(world.draft(), "Content-Length: 1001"))
+
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    assert "connection: close" in answer.headers.lower()
+
+
+async def test_a_body_of_exactly_the_limit_is_read(make_world: WorldFactory) -> None:
+    draft_size = len(make_world().draft().body)
+    world = make_world({"limits": Limits(max_body_bytes=draft_size)})
+
+    answer = await world.post(world.draft())
+
+    assert answer.status == 202
+
+
+async def test_a_slow_body_is_refused_at_the_deadline(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(request_timeout=timedelta(milliseconds=50))})
+
+    answer = await talk(await serve(world), head(world.draft(), "Content-Length: 500"), b'{"st')
+
+    assert (answer.status, answer.code) == (408, "body_timeout")
+    assert "connection: close" in answer.headers.lower()
+
+
+async def reading(
+    port: int | None, draft: Draft, framing: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a request, and return once the receiver is about to read its body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head(draft, framing, "Expect: 100-continue"))
+    async with asyncio.timeout(10):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+    return reader, writer
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until the log has this text."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while text not in caplog.text:
+        assert asyncio.get_running_loop().time() < deadline, f"{text!r} was never logged"
+        await asyncio.sleep(0)
+
+
+def faults(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return what the receiver blamed on itself."""
+    own = [record for record in caplog.records if record.name == "receiver"]
+    return [record for record in own if record.levelno >= logging.ERROR]
+
+
+async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
+    world: World, caplog: pytest.LogCaptureFixture, unused_tcp_port: int
+) -> None:
+    # A runner as in service: the test server cancels the handler of a peer that went away.
+    runner = web.AppRunner(world.receiver.app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    _, writer = await reading(unused_tcp_port, world.draft(), "Content-Length: 500")
+    writer.write(b'{"st')
+    writer.close()
+    await logged(caplog, "refused ")
+    await runner.cleanup()
+
+    assert "refused 400 incomplete_body" in caplog.text
+    assert not faults(caplog)
+    assert not any(world.rows().values())
+
+
+async def test_broken_chunks_are_no_fault_of_the_receiver(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    # aiohttp keeps the broken chunk to itself: the body just never ends.
+    world = make_world({"limits": Limits(request_timeout=timedelta(milliseconds=50))})
+    server = await serve(world)
+    reader, writer = await reading(server.port, world.draft(), "Transfer-Encoding: chunked")
+    writer.write(b"2\r\n{}\r\nzz\r\n{}\r\n")
+    async with asyncio.timeout(10):
+        answer = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 408 "))
+    assert not faults(caplog)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "GZIP"])
+async def test_a_compressed_body_is_refused_unread(world: World, coding: str) -> None:
+    draft = world.draft()
+    draft.body_sent = gzip.compress(draft.body)
+    draft.headers.append(("Content-Encoding", coding))
+    request = head(draft, f"Content-Length: {len(draft.body_sent)}")
+
+    answer = await talk(await serve(world), request, draft.body_sent)
+
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+
+
+async def test_identity_is_no_compression(world: World) -> None:
+    draft = world.draft()
+    draft.headers.append(("Content-Encoding", "identity"))
+
+    answer = await world.post(draft)
+
+    assert answer.status == 202
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "application/jsonx",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=application/json",
+        "text/plain; application/json",
+        "application/json, application/json",
+        "json",
+    ],
+)
+async def test_another_content_type_is_refused(world: World, content_type: str) -> None:
+    draft = world.draft()
+    draft.replace_header("Content-Type", content_type)
+
+    answer = await world.post(draft)
+
+    assert (answer.status, answer.content_type) == (415, "application/problem+json")
+    assert answer.code == "unsupported_media_type"
+
+
+async def test_a_header_section_over_the_limit_is_refused(world: World) -> None:
+    draft = world.draft()
+    draft.headers.append(("X-Padding", "x" * 16 * 1024))
+
+    answer = await world.post(draft)
+
+    assert (answer.status, answer.code) == (431, "headers_too_large")
+
+
+async def test_many_small_headers_count_as_much_as_a_large_one(world: World) -> None:
+    draft = world.draft()
+    draft.headers += [(f"X-{number}", "x" * 200) for number in range(80)]
+
+    answer = await world.post(draft)
+
+    assert (answer.status, answer.code) == (431, "headers_too_large")
+
+
+async def test_a_folded_header_is_refused(world: World) -> None:
+    draft = world.draft()
+    draft.replace_header("webhook-id", "delivery-\r\n task-1-1")  # RFC 9112 §5.2
+    request = head(draft, f"Content-Length: {len(draft.body)}")
+
+    answer = await talk(await serve(world), request, draft.body)
+
+    assert answer.status == 400
+    assert not any(world.rows().values())
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding", "X-Api-Key", "Authorization"])
+async def test_a_field_that_stands_twice_is_refused(make_world: WorldFactory, name: str) -> None:
+    world = make_world(credentials=["the-api-key"])
+    draft = world.draft()
+    draft.jwt_header = "X-A2A-Signature"
+    draft.replace_header("X-Api-Key", "the-api-key")
+    value = next((value for field, value in draft.headers if field == name), "identity")
+    draft.replace_header(name, value, value)
+    request = head(draft, f"Content-Length: {len(draft.body)}")
+
+    answer = await talk(await serve(world), request, draft.body)
+
+    assert answer.status == 400
+    assert not any(world.rows().values())
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: x", "Content-Length: -1"])
+async def test_an_impossible_length_is_refused(world: World, framing: str) -> None:
+    answer = await talk(await serve(world), head(world.draft(), framing))
+
+    assert answer.status == 400
+
+
+async def test_a_stranger_over_the_rate_of_its_address_is_refused_unread(
+    make_world: WorldFactory,
+) -> None:
+    limits = Limits(peer_rate=RateLimit(per_second=1, burst=1))
+    world = make_world({"limits": limits})
+    server = await serve(world)
+    draft = world.draft()
+    request = head(draft, f"Content-Length: {len(draft.body)}") + draft.body
+
+    answers = [await talk(server, request) for _ in range(2)]
+
+    assert [answer.status for answer in answers] == [202, 429]
+    assert "retry-after: 1" in answers[1].headers.lower()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
+async def test_another_method_is_a_problem(
+    world: World, aiohttp_client: AiohttpClient, method: str
+) -> None:
+    client = await aiohttp_client(world.receiver.app())
+
+    async with client.request(method, "/a2a/push") as response:
+        problem = await response.json(content_type="application/problem+json")
+
+    assert (response.status, response.headers["Allow"]) == (405, "POST")
+    assert problem["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("path", ["/", "/a2a", "/a2a/push/", "/a2a/push/more", "/A2A/push"])
+async def test_another_path_is_a_problem(
+    world: World, aiohttp_client: AiohttpClient, path: str
+) -> None:
+    client = await aiohttp_client(world.receiver.app())
+
+    async with client.post(path) as response:
+        problem = await response.json(content_type="application/problem+json")
+
+    assert (response.status, problem["code"]) == (404, "not_found")
+
+
+async def test_a_receiver_mounted_under_a_prefix_knows_its_paths(
+    world: World, aiohttp_client: AiohttpClient
+) -> None:
+    app = web.Application()
+    app.add_subapp("/hooks", world.receiver.app())
+    client = await aiohttp_client(app)
+    draft = world.draft()
+    request = draft.request()
+
+    async with client.post(
+        "/hooks/a2a/push", data=request.body, headers=list(request.headers)
+    ) as accepted:
+        pass
+    async with client.post("/hooks/other") as refused:
+        problem = await refused.json(content_type="application/problem+json")
+
+    assert accepted.status == 202
+    assert (refused.status, problem["code"]) == (404, "not_found")
+
+
+async def test_a_fault_of_the_receiver_is_a_503_that_tells_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, aiohttp_server: AiohttpServer
+) -> None:
+    class Broken(list[str]):
+        def __iter__(self) -> AsyncIterator[str]:  # type: ignore[override]  # broken on purpose
+            raise RuntimeError("a fault")
+
+    object.__setattr__(world.sender, "tokens", Broken())
+    del aiohttp_server
+
+    answer = await world.post(world.draft())
+
+    assert (answer.status, answer.code) == (503, "internal")
+    assert "a fault" not in answer.text
+    assert "Traceback" in caplog.text

@@ -1,0 +1,185 @@
+"""The same notification again: answered, and never called back a second time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.storage import SqliteDatabase
+from receiver import Limits, Notification, RateLimit, Receiver
+from receiver.replay import MEMORY, MIGRATION, ConflictError, Replay, ReplayStore
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World, WorldFactory
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+FAST = RateLimit(per_second=100_000, burst=100_000)
+
+
+def record_calls(receiver: Receiver) -> list[str]:
+    called: list[str] = []
+
+    @receiver.on_update(name="record")
+    async def record(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+
+    return called
+
+
+async def all_called(receiver: Receiver) -> None:
+    """Hand out what is due, and wait for what is in work."""
+    await receiver.dispatcher.run_once()
+
+
+async def test_a_retry_is_a_duplicate_and_calls_nobody(world: World) -> None:
+    called = record_calls(world.receiver)
+    first = await world.receive(world.draft())
+    world.clock.advance(3600)
+
+    retried = await world.receive(world.draft())  # signed anew, with the same id
+    await all_called(world.receiver)
+
+    assert [first.status, retried.status] == [202, 200]
+    assert retried.code == "duplicate"
+    assert retried.notification_id is None
+    assert called == ["delivery-task-1-1"]
+
+
+async def test_a_retry_after_a_restart_is_a_duplicate(world: World) -> None:
+    called = record_calls(world.receiver)
+    await world.receive(world.draft())
+    await all_called(world.receiver)
+    await world.restart()
+    called_later = record_calls(world.receiver)
+
+    retried = await world.receive(world.draft())
+    await all_called(world.receiver)
+
+    assert retried.code == "duplicate"
+    assert (called, called_later) == (["delivery-task-1-1"], [])
+
+
+async def test_the_same_id_with_another_body_is_a_conflict(world: World) -> None:
+    await world.receive(world.draft())
+    other = world.draft(state="failed")
+
+    answer = await world.post(other)
+
+    assert (answer.status, answer.code) == (409, "id_conflict")
+    assert world.rows()["pushkit_inbox"] == 1
+
+
+async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
+    refused = world.draft()
+    refused.replace_header("X-A2A-Token", "other")
+
+    verdicts = [await world.receive(refused), await world.receive(world.draft())]
+
+    assert [verdict.status for verdict in verdicts] == [401, 202]
+
+
+async def test_a_thousand_copies_at_once_are_one_callback(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(sender_rate=FAST)})
+    called = record_calls(world.receiver)
+    await world.start()
+    request = world.draft().request()
+
+    verdicts = await asyncio.gather(*(world.receiver.receive(request) for _ in range(1000)))
+    await all_called(world.receiver)
+
+    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 200: 999}
+    assert called == ["delivery-task-1-1"]
+
+
+async def test_two_hundred_copies_over_http_are_one_callback(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(sender_rate=FAST, peer_rate=FAST)})
+    called = record_calls(world.receiver)
+    client = await world.client_factory(world.receiver.app())
+    request = world.draft().request()
+
+    async def post() -> int:
+        async with client.post(
+            request.target, data=request.body, headers=list(request.headers)
+        ) as response:
+            return response.status
+
+    statuses = await asyncio.gather(*(post() for _ in range(200)))
+    await all_called(world.receiver)
+
+    assert Counter(statuses) == {202: 1, 200: 199}
+    assert called == ["delivery-task-1-1"]
+
+
+async def test_copies_with_two_bodies_at_once_have_one_winner(world: World) -> None:
+    await world.start()
+    requests = [world.draft(state=state).request() for state in ("working", "failed")] * 20
+
+    verdicts = await asyncio.gather(*(world.receiver.receive(request) for request in requests))
+
+    assert Counter(verdict.status for verdict in verdicts) == {202: 1, 200: 19, 409: 20}
+
+
+async def test_a_purge_of_the_inbox_does_not_touch_the_memory(world: World) -> None:
+    await world.receive(world.draft())
+    world.execute("DELETE FROM pushkit_inbox")
+
+    retried = await world.receive(world.draft())
+
+    assert retried.code == "duplicate"
+    assert world.rows()["pushkit_inbox"] == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code"),
+    [
+        pytest.param("working", 200, "duplicate", id="same-body"),
+        pytest.param("failed", 409, "id_conflict", id="other-body"),
+    ],
+)
+async def test_the_inbox_remembers_what_the_memory_of_ids_forgot(
+    world: World, state: str, status: int, code: str
+) -> None:
+    await world.receive(world.draft())
+    world.execute("DELETE FROM pushkit_replay")
+
+    redriven = await world.receive(world.draft(state=state))
+
+    assert (redriven.status, redriven.code) == (status, code)
+    assert world.rows()["pushkit_inbox"] == 1
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+async def test_forgets_by_age_a_bounded_number_at_a_time(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "db", component="replay", migrations=(MIGRATION,))
+    store = ReplayStore()
+    await database.open()
+    for number in range(5):
+        await database.write(store.remember("agent", f"old-{number}", "hash", START))
+    young = START + timedelta(microseconds=1)
+    await database.write(store.remember("agent", "young", "hash", young))
+
+    forgotten = [await database.write(store.forget(young + MEMORY, limit=3)) for _ in range(3)]
+    old = await database.read(store.look_up("agent", "old-0", "hash"))
+    kept = await database.read(store.look_up("agent", "young", "hash"))
+    await database.close()
+
+    assert forgotten == [3, 2, 0]
+    assert (old, kept) == (Replay.FRESH, Replay.DUPLICATE)
+
+
+async def test_an_id_with_another_body_is_a_conflict_in_the_store(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "db", component="replay", migrations=(MIGRATION,))
+    store = ReplayStore()
+    await database.open()
+    await database.write(store.remember("agent", "id", "hash", START))
+
+    with pytest.raises(ConflictError):
+        await database.read(store.look_up("agent", "id", "another hash"))
+    await database.close()

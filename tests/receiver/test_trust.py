@@ -1,0 +1,189 @@
+"""Who is trusted: what the configuration may say, and which sender a message selects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pushkit.errors import ConfigError, KeysUnavailableError
+from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
+from pushkit.keys.jwks import jwks_document
+from pushkit.keys.ring import KeyRing
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import StaticKeys
+from pushkit.net.transport import Transport
+from pushkit.signing.notification_jwt import UnverifiedJwt
+from receiver import SenderProfile, TrustedSender
+from receiver.trust import Trust, UnknownSenderError, sender_keys
+
+KEY = generate_key(Algorithm.ES256).to_verification_key()
+OTHER = generate_key(Algorithm.ES256).to_verification_key()
+ISSUER = "https://agent.example.com"
+SETTINGS: Mapping[str, Any] = {"name": "agent", "issuer": ISSUER, "keys": {KEY.kid: KEY}}
+
+
+class UnreachableKeys:
+    """The keys of a sender whose JWK Set was never fetched."""
+
+    async def find(self, kid: str) -> VerificationKey | None:
+        raise KeysUnavailableError(f"no keys yet, and no {kid}")
+
+    async def keys(self) -> Mapping[str, VerificationKey]:
+        raise KeysUnavailableError("no keys yet")
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
+def now() -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def legacy(name: str, **changes: Any) -> TrustedSender:
+    settings = {**SETTINGS, "name": name, "issuer": None, "profile": SenderProfile.A2A_SAMPLES}
+    return TrustedSender(**{**settings, **changes})
+
+
+def token(kid: str | None = KEY.kid, issuer: str | None = None) -> UnverifiedJwt:
+    return UnverifiedJwt(token="", kid=kid, algorithm="ES256", issuer=issuer)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"keys": None}, id="no-keys"),
+        pytest.param({"jwks_url": "https://agent.example.com/jwks.json"}, id="keys-from-two"),
+        pytest.param({"issuer": None}, id="no-issuer"),
+        pytest.param({"issuer": ""}, id="an-empty-issuer"),
+        pytest.param({"path": "a2a"}, id="a-relative-path"),
+        pytest.param({"path": "/a2a?x=1"}, id="a-path-with-a-query"),
+        pytest.param({"path": "/a2a/{task}"}, id="a-path-that-is-a-pattern"),
+        pytest.param({"path": "/a2a push"}, id="a-path-with-a-space"),
+        pytest.param({"audience": ["client.example.com"]}, id="an-audience-that-is-no-url"),
+        pytest.param({"tokens": ["token", ""]}, id="an-empty-token"),
+        pytest.param({"credentials": [" "]}, id="an-empty-credential"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_an_error(changes: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        TrustedSender(**{**SETTINGS, **changes})
+
+
+def test_no_secret_is_in_the_representation() -> None:
+    sender = TrustedSender(**SETTINGS, tokens=["the-token"], credentials=["Bearer the-credential"])
+
+    assert "the-token" not in repr(sender)
+    assert "the-credential" not in repr(sender)
+
+
+def test_two_senders_of_one_name_are_an_error() -> None:
+    sender = TrustedSender(**SETTINGS)
+    keys = StaticKeys([KEY])
+
+    with pytest.raises(ConfigError, match="unique"):
+        Trust([(sender, keys), (sender, keys)])
+
+
+async def test_senders_without_issuer_are_told_apart_by_their_keys() -> None:
+    trust = Trust([(legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER]))])
+
+    sender, _ = await trust.select("/a2a/push", token(OTHER.kid))
+
+    assert sender.name == "b"
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        pytest.param(token("unknown"), id="unknown-kid"),
+        pytest.param(token(None), id="no-kid"),
+        pytest.param(None, id="no-jwt"),
+    ],
+)
+async def test_senders_that_cannot_be_told_apart_are_refused(claimed: UnverifiedJwt | None) -> None:
+    trust = Trust([(legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER]))])
+
+    with pytest.raises(UnknownSenderError):
+        await trust.select("/a2a/push", claimed)
+
+
+async def test_a_key_that_two_senders_have_says_nothing() -> None:
+    trust = Trust([(legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([KEY]))])
+
+    with pytest.raises(UnknownSenderError):
+        await trust.select("/a2a/push", token())
+
+
+async def test_a_sender_whose_keys_are_out_of_reach_does_not_stand_in_the_way() -> None:
+    trust = Trust([(legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY]))])
+
+    sender, _ = await trust.select("/a2a/push", token())
+
+    assert sender.name == "b"
+
+
+async def test_a_key_that_may_be_of_a_sender_out_of_reach_is_to_come_again() -> None:
+    trust = Trust([(legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY]))])
+
+    with pytest.raises(KeysUnavailableError):
+        await trust.select("/a2a/push", token(OTHER.kid))
+
+
+async def test_a_standard_sender_is_never_selected_without_its_issuer() -> None:
+    trust = Trust([(TrustedSender(**SETTINGS), StaticKeys([KEY]))])
+
+    with pytest.raises(UnknownSenderError):
+        await trust.select("/a2a/push", token(issuer=None))
+
+
+# --- where keys are found -----------------------------------------------------------------------
+
+
+async def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
+    ring = KeyRing.create(now())
+    path = tmp_path / "jwks.json"
+    path.write_bytes(jwks_document(ring, now()))
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
+    transport = Transport(DestinationPolicy())
+
+    keys = await sender_keys(sender, transport, now).keys()
+    await transport.close()
+
+    assert list(keys) == [ring.signing_key(now()).kid]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(None, id="missing"),
+        pytest.param(b"{", id="not-json"),
+        pytest.param(b'{"keys":[]}', id="empty"),
+        pytest.param(b'{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}', id="symmetric"),
+    ],
+)
+async def test_a_file_without_a_usable_key_is_an_error(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "jwks.json"
+    if content is not None:
+        path.write_bytes(content)
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_file=path)
+    transport = Transport(DestinationPolicy())
+
+    with pytest.raises(ConfigError, match="jwks_file"):
+        sender_keys(sender, transport, now)
+    await transport.close()
+
+
+@pytest.mark.parametrize("url", ["http://agent.example.com/jwks.json", "https://127.0.0.1/jwks"])
+async def test_a_jwks_url_that_the_policy_refuses_is_an_error(url: str) -> None:
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_url=url)
+    transport = Transport(DestinationPolicy())
+
+    with pytest.raises(ConfigError):
+        sender_keys(sender, transport, now)
+    await transport.close()
