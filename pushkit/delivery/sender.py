@@ -36,7 +36,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
 from pushkit.outbox import Delivery, OutboxStore
-from pushkit.storage import Script, SqliteDatabase
+from pushkit.storage import Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
 from pushkit.work import RetryPolicy
@@ -91,7 +91,8 @@ class PushSender:
     Args:
         issuer: `iss` of every notification: normally the agent's base URL.
         keys: A key file (see `pushkit keys new`), a `KeyRing`, or any `KeySource`.
-        database: The SQLite file of the outbox.
+        database: The outbox: the path of a SQLite file, or a PostgreSQL DSN
+            (`postgresql://user@host/name`), on which any number of agents and workers may work.
         allow: Destinations that are named for development, for example `["127.0.0.1:*"]`.
         options: Time-outs, limits and the retry policy.
         passphrase: Of the key file.
@@ -115,8 +116,11 @@ class PushSender:
         self._clock = clock
         self._keys = key_source(keys, passphrase)
         self._policy = DestinationPolicy(allow)
-        self._database = SqliteDatabase(
-            database, component="sender", migrations=(SUBSCRIPTIONS_MIGRATION, OUTBOX_MIGRATION)
+        self._database = open_location(
+            database,
+            component="sender",
+            migrations=(SUBSCRIPTIONS_MIGRATION, OUTBOX_MIGRATION),
+            clock=clock,
         )
         self._transport = Transport(
             self._policy,
@@ -145,7 +149,7 @@ class PushSender:
         """Open the outbox and start the worker. Does nothing if it runs already."""
         await self.open()
         if self._running is None:
-            self._running = asyncio.create_task(self.worker.pump.run(), name="pushkit-worker")
+            self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
 
     async def open(self) -> None:
         """Open the outbox without a worker, for a process that only enqueues."""
@@ -185,6 +189,7 @@ class PushSender:
                 await asyncio.wait_for(worker.pump.drain(), self.options.drain.total_seconds())
             except TimeoutError:
                 await worker.pump.abandon()
+            worker.retire()
         await self._transport.close()
         await self._database.close()
 
@@ -356,7 +361,12 @@ class PushSender:
         profile: Profile,
     ) -> Script[Subscription]:
         subscription = yield from self._subscriptions.put(
-            key, config, version=version, origin=origin, profile=profile, now=self._clock()
+            key,
+            config,
+            version=version,
+            origin=origin,
+            profile=profile,
+            now=(yield from self._database.now()),
         )
         yield from self._outbox.move(subscription.id, origin)
         return subscription
@@ -369,9 +379,10 @@ class PushSender:
         idempotency_key: str | None,
     ) -> Script[list[str]]:
         task_id = update.task_id or ""
-        subscriptions = yield from self._subscriptions.active_of_task(
+        subscriptions = yield from self._subscriptions.lock_active_of_task(
             tenant=tenant, task_id=task_id
         )
+        now = yield from self._database.now()
         bodies: dict[WireVersion, bytes] = {}
         ids = []
         for subscription in subscriptions:
@@ -379,13 +390,18 @@ class PushSender:
             if version not in bodies:
                 bodies[version] = self._body(update, version, snapshot)
             delivery_id = yield from self._enqueue_one(
-                subscription, bodies[version], idempotency_key
+                subscription, bodies[version], idempotency_key, now
             )
             ids.append(delivery_id)
+        yield from self._database.wake()
         return ids
 
     def _enqueue_one(
-        self, subscription: Subscription, body: bytes, idempotency_key: str | None
+        self,
+        subscription: Subscription,
+        body: bytes,
+        idempotency_key: str | None,
+        now: datetime,
     ) -> Script[str]:
         if idempotency_key is not None:
             found = yield from self._outbox.find_enqueued(subscription.id, idempotency_key, body)
@@ -404,7 +420,7 @@ class PushSender:
                 content_type=subscription.version.content_type,
                 body=body,
                 idempotency_key=idempotency_key,
-                now=self._clock(),
+                now=now,
             )
         )
 
@@ -427,7 +443,8 @@ class PushSender:
         for subscription in subscriptions:
             if config_id is None or subscription.key.config_id == config_id:
                 yield from self._subscriptions.remove(subscription.key)
-                yield from self._outbox.cancel_subscription(subscription.id, self._clock())
+                now = yield from self._database.now()
+                yield from self._outbox.cancel_subscription(subscription.id, now)
                 removed += 1
         return removed
 

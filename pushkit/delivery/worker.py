@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -10,7 +12,7 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
 from pushkit.outbox import Claim, Delivery, OutboxStore, Outcome, Result
-from pushkit.storage import Script, SqliteDatabase
+from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 from pushkit.work import Pump
 
@@ -40,7 +42,7 @@ class Worker:
 
     def __init__(
         self,
-        database: SqliteDatabase,
+        database: Database,
         attempt: Attempt,
         *,
         clock: Callable[[], datetime],
@@ -53,7 +55,7 @@ class Worker:
         self._clock = clock
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
-        self._name = f"worker_{secrets.token_hex(8)}"
+        self.name = f"worker_{secrets.token_hex(8)}"
         self.pump = Pump(
             "deliveries",
             claim=self._claim,
@@ -62,21 +64,49 @@ class Worker:
             concurrency=concurrency,
         )
 
+    async def run(self) -> None:
+        """Deliver until cancelled, woken by this process and by others."""
+        listening = asyncio.create_task(self._database.listen(self.pump.wake))
+        try:
+            await self.pump.run()
+        finally:
+            listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listening
+
+    def retire(self) -> None:
+        """Say that nothing is in work here any more: what is left is anybody's."""
+        if self._database.locks is not None:
+            self._database.locks.release(self.name)
+
     async def run_once(self) -> int:
         """Make the attempts that are due now, as many as run at once; return how many."""
         return await self.pump.run_once()
 
     async def _claim(self, limit: int) -> Sequence[_Claimed]:
+        if self._database.locks is not None:
+            self._database.locks.hold(self.name)
         return await self._database.write(self._claim_script(limit))
 
     def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
-        now = self._clock()
-        claim = Claim(worker=self._name, until=now + self._attempt.timeout + _LEASE_MARGIN)
+        yield from self._take_over()
+        now = yield from self._database.now()
+        claim = Claim(worker=self.name, until=now + self._attempt.timeout + _LEASE_MARGIN)
         deliveries = yield from self._outbox.claim(
             claim, limit=limit, per_origin=self._per_origin, now=now
         )
         found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
         return [_Claimed(d, found.get(d.subscription_id)) for d in deliveries]
+
+    def _take_over(self) -> Script[None]:
+        """Give back the rows of workers on this machine that died: their locks are free."""
+        locks = self._database.locks
+        if locks is None:
+            return
+        working = yield from self._outbox.working()
+        for worker in locks.dead(name for name in working if name != self.name):
+            _log.warning("worker %s died; its deliveries are taken over", worker)
+            yield from self._outbox.take_over(worker)
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
@@ -92,25 +122,38 @@ class Worker:
         return await self._attempt.make(delivery, claimed.subscription)
 
     def _settle_script(self, claimed: _Claimed, result: Result) -> Script[None]:
-        delivery, now = claimed.delivery, self._clock()
-        if result.outcome is Outcome.GONE and (yield from self._has_moved(claimed)):
+        delivery = claimed.delivery
+        current = yield from self._subscriptions.lock(delivery.subscription_id)
+        now = yield from self._database.now()
+        result = _by_clock_of_database(result, now - self._clock())
+        if result.outcome is Outcome.GONE and _has_moved(claimed.subscription, current):
             # The old URL is gone, the client's new one is not.
             result = replace(result, outcome=Outcome.RETRY, retry_at=now)
-        settled = yield from self._outbox.settle(delivery, self._name, result, now)
+        settled = yield from self._outbox.settle(delivery, self.name, result, now)
         if settled and result.outcome is Outcome.GONE:
             yield from self._subscriptions.disable(delivery.subscription_id, now)
             yield from self._outbox.cancel_subscription(delivery.subscription_id, now)
 
-    def _has_moved(self, claimed: _Claimed) -> Script[bool]:
-        asked = claimed.subscription
-        found = yield from self._subscriptions.by_ids([claimed.delivery.subscription_id])
-        current = found.get(claimed.delivery.subscription_id)
-        return bool(asked and current and current.config.url != asked.config.url)
-
     async def _until_due(self) -> timedelta | None:
-        now = self._clock()
-        due = await self._database.read(self._outbox.next_due())
+        return await self._database.read(self._until_due_script())
+
+    def _until_due_script(self) -> Script[timedelta | None]:
+        due = yield from self._outbox.next_due()
+        now = yield from self._database.now()
         return None if due is None else due - now
+
+
+def _has_moved(asked: Subscription | None, current: Subscription | None) -> bool:
+    return bool(asked and current and current.config.url != asked.config.url)
+
+
+def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:
+    """Return a result whose moments are by the database's clock, so much ahead of this worker's."""
+    return replace(
+        result,
+        retry_at=result.retry_at + ahead if result.retry_at else None,
+        hold_until=result.hold_until + ahead if result.hold_until else None,
+    )
 
 
 def _report(delivery: Delivery, result: Result) -> None:

@@ -145,6 +145,8 @@ class DestinationPolicy:
 
 def address_is_public(address: str) -> bool:
     """Say whether an address lies in the public internet."""
+    if "%" in address:  # a zone: of this machine's own links
+        return False
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -98,9 +98,9 @@ _CLAIMABLE = (
     " FROM (SELECT d.id, d.origin, d.not_before FROM pushkit_deliveries d"
     f" WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1 AND {_NOT_HELD}"
     f" AND d.origin NOT IN (SELECT origin FROM ({_BUSY}) b WHERE b.busy >= $5)"
-    " ORDER BY d.not_before LIMIT $4 * 16) w"
+    " ORDER BY d.not_before LIMIT CAST($4 AS BIGINT) * 16 FOR UPDATE OF d SKIP LOCKED) w"
     f" LEFT JOIN ({_BUSY}) f ON f.origin = w.origin) c"
-    " WHERE c.place <= $5 ORDER BY c.not_before LIMIT $4"
+    " WHERE c.place <= $5 ORDER BY c.not_before LIMIT CAST($4 AS BIGINT)"
 )
 
 
@@ -185,7 +185,8 @@ class OutboxStore:
         moment = to_micros(now)
         yield Statement(
             "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
-            " last_error = 'lease_expired' WHERE state = 'in_flight' AND lease_until <= $1",
+            " last_error = 'lease_expired' WHERE id IN (SELECT id FROM pushkit_deliveries"
+            " WHERE state = 'in_flight' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
             (moment,),
         )
         rows = yield Statement(
@@ -200,11 +201,13 @@ class OutboxStore:
         """Return when the next claim may find something; None if nothing is unfinished."""
         rows = yield Statement(
             "SELECT MIN(due) AS due FROM ("
-            " SELECT MAX(d.not_before, COALESCE(h.until, 0)) AS due FROM pushkit_deliveries d"
+            " SELECT CASE WHEN h.until > d.not_before THEN h.until ELSE d.not_before END AS due"
+            " FROM pushkit_deliveries d"
             " LEFT JOIN pushkit_holds h"
             " ON h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
             " WHERE d.head = 1 AND d.state = 'pending'"
-            " UNION ALL SELECT lease_until FROM pushkit_deliveries WHERE state = 'in_flight')",
+            " UNION ALL SELECT lease_until FROM pushkit_deliveries"
+            " WHERE state = 'in_flight') moments",
         )
         due = rows[0]["due"]
         return None if due is None else from_micros(due)
@@ -245,6 +248,21 @@ class OutboxStore:
         if finished:
             yield from self._pass_head_on(delivery.subscription_id)
         return True
+
+    def working(self) -> Script[list[str]]:
+        """Return the names of the workers that have rows in flight."""
+        rows = yield Statement(
+            "SELECT DISTINCT lease_worker FROM pushkit_deliveries WHERE state = 'in_flight'"
+        )
+        return [str(row["lease_worker"]) for row in rows]
+
+    def take_over(self, worker: str) -> Script[None]:
+        """Give a dead worker's rows back, before their leases end."""
+        yield Statement(
+            "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
+            " last_error = 'worker_died' WHERE state = 'in_flight' AND lease_worker = $1",
+            (worker,),
+        )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:
         """Let what is unfinished of a subscription count for its new destination."""

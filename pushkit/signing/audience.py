@@ -26,9 +26,9 @@ def audience_of(url: str) -> str:
     except ValueError as exc:
         raise ConfigError("audience: not a URL") from exc
     scheme = parts.scheme.lower()
-    if scheme not in _DEFAULT_PORTS or not parts.hostname:
+    host = _normalise_host(parts.hostname or "")
+    if scheme not in _DEFAULT_PORTS or not host:
         raise ConfigError("audience: expected an absolute http or https URL")
-    host = _normalise_host(parts.hostname)
     authority = host if port in (None, _DEFAULT_PORTS[scheme]) else f"{host}:{port}"
     query = f"?{parts.query}" if parts.query else ""
     return f"{scheme}://{authority}{parts.path or '/'}{query}"

@@ -1,15 +1,20 @@
 """One small face over the databases: statements in scripts, run by a driver."""
 
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
+    "Database",
     "Migration",
     "Row",
     "Script",
     "SqliteDatabase",
     "Statement",
+    "WorkerLocks",
     "from_micros",
+    "open_location",
     "to_micros",
 ]

@@ -13,7 +13,9 @@ same script therefore runs unchanged inside any transaction, and two scripts joi
         yield Statement("UPDATE things SET name = $1 WHERE name = $2", (new, old))
         return True
 
-Placeholders are `$1`, `$2`, … in both dialects. Times are integers: microseconds since the epoch.
+Placeholders are `$1`, `$2`, … in both dialects, and `FOR UPDATE` may stand where PostgreSQL needs
+it: SQLite's one writer needs no row locks, and its driver leaves them out. Times are integers:
+microseconds since the epoch.
 """
 
 from __future__ import annotations

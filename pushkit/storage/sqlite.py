@@ -14,14 +14,16 @@ import queue
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from pushkit.errors import PushkitError, StorageError
+from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration, migrate
 from pushkit.storage.script import Rows, Script
 
@@ -30,6 +32,7 @@ __all__ = ["SqliteDatabase"]
 T = TypeVar("T")
 
 _MAX_BATCH = 256
+_BUSY_PAUSE = 0.005  # seconds
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
 
 
@@ -40,6 +43,7 @@ class SqliteDatabase:
         path: The file; created, with its write-ahead log, if missing.
         component: Whose tables, for the migrations.
         migrations: The component's schema, oldest first.
+        clock: Returns now, aware, in UTC.
         synchronous: `FULL` survives a power cut; `NORMAL` survives a crash of the process.
         busy_timeout: How long to wait for another process that holds the write lock.
     """
@@ -50,12 +54,15 @@ class SqliteDatabase:
         *,
         component: str,
         migrations: Sequence[Migration],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
         busy_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         self.path = Path(path)
         self._component = component
         self._migrations = migrations
+        self._clock = clock
+        self.locks = WorkerLocks(self.path)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._writer: _Writer | None = None
@@ -110,6 +117,19 @@ class SqliteDatabase:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._read, script)
 
+    def now(self) -> Script[datetime]:
+        """Return the present by this process's clock: all workers are on one machine."""
+        yield from ()
+        return self._clock()
+
+    def wake(self) -> Script[None]:
+        """Do nothing: other processes on this file find work by polling."""
+        yield from ()
+
+    async def listen(self, wake: Callable[[], None]) -> None:  # noqa: ARG002  # the interface
+        """Hear nothing, until cancelled."""
+        await asyncio.Event().wait()
+
     def _read(self, script: Script[T]) -> T:
         try:
             if self._read_connection is None:
@@ -150,8 +170,22 @@ class SqliteDatabase:
 
     def _configure(self, connection: sqlite3.Connection) -> None:
         connection.row_factory = sqlite3.Row
-        connection.execute("PRAGMA journal_mode = WAL")
+        self._switch_to_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
+        # Here SQLite does not wait by itself: of two processes that create the file together, one
+        # is refused at once.
+        deadline = time.monotonic() + self._busy_timeout.total_seconds()
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(_BUSY_PAUSE)
+            else:
+                return
 
 
 def _create_private(path: Path) -> None:
@@ -177,14 +211,15 @@ def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
     try:
-        return connection.execute(_sqlite_placeholders(sql), parameters).fetchall()
+        return connection.execute(_in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
         raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
 
 
 @functools.cache
-def _sqlite_placeholders(sql: str) -> str:
-    return re.sub(r"\$(\d+)", r"?\1", sql)
+def _in_sqlite(sql: str) -> str:
+    # Row locks go: the one writer is the lock.
+    return re.sub(r"\$(\d+)", r"?\1", re.sub(r" FOR UPDATE( OF \w+)?( SKIP LOCKED)?", "", sql))
 
 
 @dataclass(slots=True)

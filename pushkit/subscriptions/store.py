@@ -100,16 +100,34 @@ class SubscriptionStore:
         return [_subscription(row) for row in rows]
 
     def active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
-        """Return every owner's active subscriptions to a task, in id order.
-
-        Id order is the lock order of whoever goes on to take their `seq`.
-        """
+        """Return every owner's active subscriptions to a task, in id order."""
         rows = yield Statement(
             "SELECT * FROM pushkit_subscriptions"
             " WHERE tenant = $1 AND task_id = $2 AND active = 1 ORDER BY id",
             (tenant, task_id),
         )
         return [_subscription(row) for row in rows]
+
+    def lock_active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
+        """Return the same, and hold the rows until the transaction ends.
+
+        In id order, like everybody who locks several: two callers cannot deadlock. Whoever adds to
+        a subscription's deliveries, or finishes one, holds its row, so that between them the mark
+        of the oldest is never lost.
+        """
+        rows = yield Statement(
+            "SELECT * FROM pushkit_subscriptions"
+            " WHERE tenant = $1 AND task_id = $2 AND active = 1 ORDER BY id FOR UPDATE",
+            (tenant, task_id),
+        )
+        return [_subscription(row) for row in rows]
+
+    def lock(self, subscription_id: str) -> Script[Subscription | None]:
+        """Return one subscription, its row held until the transaction ends; None if it is gone."""
+        rows = yield Statement(
+            "SELECT * FROM pushkit_subscriptions WHERE id = $1 FOR UPDATE", (subscription_id,)
+        )
+        return _subscription(rows[0]) if rows else None
 
     def by_ids(self, ids: Sequence[str]) -> Script[dict[str, Subscription]]:
         """Return subscriptions by id; ids that are gone are left out."""

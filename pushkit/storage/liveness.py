@@ -1,0 +1,65 @@
+"""Which workers on this machine are alive: each holds a lock that dies with its process.
+
+A lease ends after a while; an operating-system lock ends at once. Where all workers share a file on
+one machine (SQLite), a lock that is free therefore gives a dead worker's rows back within moments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["WorkerLocks"]
+
+
+class WorkerLocks:
+    """The lock files beside a database file.
+
+    Args:
+        database: The database; a worker's lock stands beside it.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._held: dict[str, int] = {}
+
+    def hold(self, worker: str) -> None:
+        """Hold the lock of a worker of this process, until `release` or the process ends."""
+        if worker in self._held:
+            return
+        descriptor = os.open(self._path(worker), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._held[worker] = descriptor
+
+    def release(self, worker: str) -> None:
+        """Let go of a worker's lock: its rows are anybody's."""
+        descriptor = self._held.pop(worker, None)
+        if descriptor is not None:
+            self._path(worker).unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def dead(self, workers: Iterable[str]) -> list[str]:
+        """Return those workers whose lock nobody holds any more."""
+        return [worker for worker in workers if worker not in self._held and self._is_free(worker)]
+
+    def _is_free(self, worker: str) -> bool:
+        try:
+            descriptor = os.open(self._path(worker), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self._path(worker).unlink()
+            return True
+        finally:
+            os.close(descriptor)
+
+    def _path(self, worker: str) -> Path:
+        return self._database.with_name(f"{self._database.name}-{worker}.lock")

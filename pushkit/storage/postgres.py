@@ -1,0 +1,211 @@
+"""PostgreSQL: a pool of connections, one transaction a script.
+
+Scripts call two functions that every database of ours has: `pushkit_now()`, microseconds since the
+epoch by the database's own clock, and `pushkit_wake()`, which tells idle workers on every machine
+that there is work (`NOTIFY`, delivered when the transaction commits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import asyncpg
+
+from pushkit.errors import StorageError
+from pushkit.storage.migrations import Migration, migrate
+from pushkit.storage.script import Script, Statement, from_micros
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+__all__ = ["PostgresDatabase", "run_script"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("pushkit.storage")
+
+_CHANNEL = "pushkit_work"
+_MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
+_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+# Made anew at every start, under the migration lock: they hold no data.
+_FUNCTIONS = (
+    """
+    CREATE OR REPLACE FUNCTION pushkit_now() RETURNS bigint LANGUAGE sql VOLATILE AS
+    $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$
+    """,
+    f"""
+    CREATE OR REPLACE FUNCTION pushkit_wake() RETURNS integer LANGUAGE plpgsql VOLATILE AS
+    $$ BEGIN PERFORM pg_notify('{_CHANNEL}', ''); RETURN 0; END $$
+    """,
+)
+
+
+class PostgresDatabase:
+    """A database on a PostgreSQL server.
+
+    Args:
+        dsn: `postgresql://user:password@host/database`.
+        component: Whose tables, for the migrations.
+        migrations: The component's schema, oldest first.
+        connections: How many connections the pool may hold.
+        command_timeout: How long one statement may take.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        component: str,
+        migrations: Sequence[Migration],
+        connections: int = 8,
+        command_timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        self._dsn = dsn
+        self._component = component
+        self._migrations = migrations
+        self._connections = connections
+        self._command_timeout = command_timeout
+        self._pool: asyncpg.Pool | None = None
+        self.locks = None  # workers are on many machines: leases alone tell who is dead
+
+    async def open(self) -> None:
+        """Connect and bring the schema up to date. Does nothing if it is open already.
+
+        Raises:
+            StorageError: The server cannot be reached, or the schema is newer than the code.
+        """
+        if self._pool is not None:
+            return
+        try:
+            pool = await asyncpg.create_pool(
+                self._dsn,
+                min_size=1,
+                max_size=self._connections,
+                command_timeout=self._command_timeout.total_seconds(),
+            )
+        except (*_FAULTS, ValueError) as exc:
+            raise StorageError(f"PostgreSQL: cannot connect: {_reason(exc)}") from exc
+        try:
+            await self._migrate(pool)
+        except BaseException:
+            await pool.close()
+            raise
+        self._pool = pool
+
+    async def close(self) -> None:
+        """Let what runs end, and close the connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def write(self, script: Script[T]) -> T:
+        """Run a script in a transaction; return its result once that is committed.
+
+        Raises:
+            StorageError: The database refused; nothing of the script has been stored, unless the
+                connection broke in the very commit: the message says so.
+            PushkitError: What the script itself raised; nothing of it has been stored.
+        """
+        async with self._connection() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                result = await run_script(connection, script)
+            except BaseException:
+                with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
+                    await transaction.rollback()
+                raise
+            try:
+                await transaction.commit()
+            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as exc:
+                raise StorageError(
+                    "the connection broke in the commit: it may have been stored or not;"
+                    " repeat the call with the same idempotency key"
+                ) from exc
+            return result
+
+    async def read(self, script: Script[T]) -> T:
+        """Run a script that only reads, on a consistent snapshot."""
+        async with (
+            self._connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            return await run_script(connection, script)
+
+    def now(self) -> Script[datetime]:
+        """Return the present by the server's clock: workers' clocks may disagree."""
+        rows = yield Statement("SELECT pushkit_now() AS now")
+        return from_micros(rows[0]["now"])
+
+    def wake(self) -> Script[None]:
+        """Notify idle workers on every machine when this transaction commits."""
+        yield Statement("SELECT pushkit_wake()")
+
+    async def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever work was added on any machine, until cancelled.
+
+        A lost connection is made anew; what was missed meanwhile is found by polling.
+        """
+        while True:
+            try:
+                await self._listen_once(wake)
+            except _FAULTS as exc:
+                _log.warning("PostgreSQL: not listening: %s; trying again", _reason(exc))
+            await asyncio.sleep(1)
+
+    async def _listen_once(self, wake: Callable[[], None]) -> None:
+        connection = await asyncpg.connect(self._dsn)
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
+        try:
+            await connection.add_listener(_CHANNEL, lambda *_: wake())
+            wake()
+            await ended.wait()
+        finally:
+            await connection.close(timeout=1)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[PoolConnectionProxy]:
+        if self._pool is None:
+            raise StorageError("PostgreSQL: not open: call open() first")
+        try:
+            async with self._pool.acquire() as connection:
+                yield connection
+        except _FAULTS as exc:
+            raise StorageError(f"PostgreSQL refused: {_reason(exc)}; nothing was stored") from exc
+
+    async def _migrate(self, pool: asyncpg.Pool) -> None:
+        try:
+            async with pool.acquire() as connection, connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+                for function in _FUNCTIONS:
+                    await connection.execute(function)
+                await run_script(connection, migrate(self._component, self._migrations))
+        except _FAULTS as exc:
+            raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+
+
+async def run_script(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:
+    """Run a script on a connection, inside whatever transaction is open there."""
+    statement: Statement
+    try:
+        statement = next(script)
+        while True:
+            rows = await connection.fetch(statement.sql, *statement.parameters)
+            statement = script.send(rows)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        script.close()
+
+
+def _reason(exc: BaseException) -> str:
+    # A server's message names tables and limits, never values; others might hold the DSN.
+    return str(exc) if isinstance(exc, asyncpg.PostgresError) else type(exc).__name__

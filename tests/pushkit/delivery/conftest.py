@@ -1,0 +1,181 @@
+"""A scripted webhook on loopback, a clock that stands still, senders that are pumped by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, Task, TaskState, TaskStatus
+from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.keys.jwks import parse_jwks
+from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
+from pushkit.webhook import Headers
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ISSUER = "https://agent.example.com"
+DEADLINE = 20
+
+Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it arrived."""
+
+    path: str
+    headers: Headers
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers.one("webhook-id") or ""
+
+    def claims(self, keys: dict[str, VerificationKey]) -> VerifiedJwt:
+        token = self.headers.one("X-A2A-Signature")
+        if token is None:
+            token = (self.headers.one("Authorization") or "").removeprefix("Bearer ")
+        unverified = read_unverified(token)
+        return verify_signature(unverified, keys[unverified.kid or ""])
+
+
+@dataclass
+class Webhook:
+    """Answers 200 unless it was told otherwise, per path and in order."""
+
+    base: str = ""
+    received: list[Received] = field(default_factory=list)
+    replies: dict[str, list[Reply]] = field(default_factory=dict)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def url(self, path: str = "/hook") -> str:
+        return self.base + path
+
+    def replies_with(self, *replies: Reply, path: str = "/hook") -> None:
+        self.replies.setdefault(path, []).extend(replies)
+
+    def at(self, path: str) -> list[Received]:
+        return [request for request in self.received if request.path == path]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.arrived.clear()
+                await self.arrived.wait()
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        path = request.raw_path
+        self.received.append(Received(path, Headers(list(request.headers.items())), body))
+        self.arrived.set()
+        replies = self.replies.get(path)
+        reply = replies.pop(0) if replies else 200
+        if isinstance(reply, int):
+            return web.Response(status=reply)
+        answer = reply()
+        return answer if isinstance(answer, web.Response) else await answer
+
+
+@cache
+def key_ring() -> KeyRing:
+    """Return a ring whose keys sign from long before `START`; made once, RSA takes its time."""
+    begun = START - timedelta(days=1)
+    return KeyRing.create(begun).add(begun, Algorithm.RS256)
+
+
+@dataclass
+class Senders:
+    """Makes senders over one outbox file, and closes them."""
+
+    database: Path
+    clock: Clock
+    made: list[PushSender] = field(default_factory=list)
+
+    async def open(
+        self,
+        *,
+        keys: KeyRing | None = None,
+        allow: tuple[str, ...] = ("127.0.0.1:*",),
+        **options: Any,
+    ) -> PushSender:
+        sender = PushSender(
+            issuer=ISSUER,
+            keys=keys or key_ring(),
+            database=self.database,
+            allow=allow,
+            options=SenderOptions(**options),
+            clock=self.clock,
+        )
+        self.made.append(sender)
+        await sender.open()
+        return sender
+
+    def public_keys(self) -> dict[str, VerificationKey]:
+        return dict(parse_jwks(self.made[0].jwks().body).keys)
+
+
+def status(state: str = "working", task_id: str = "task-1") -> StatusUpdate:
+    return StatusUpdate(
+        task_id=task_id, context_id="context-1", status=TaskStatus(state=TaskState(state))
+    )
+
+
+def task(task_id: str = "task-1", state: str = "working") -> Task:
+    return Task(id=task_id, context_id="context-1", status=TaskStatus(state=TaskState(state)))
+
+
+@pytest.fixture(name="status")
+def _status() -> Callable[..., StatusUpdate]:
+    return status
+
+
+@pytest.fixture(name="task")
+def _task() -> Callable[..., Task]:
+    return task
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
+    webhook = Webhook()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", webhook.handle)
+    server = await aiohttp_server(app)
+    webhook.base = f"http://127.0.0.1:{server.port}"
+    return webhook
+
+
+@pytest.fixture
+async def senders(tmp_path: Path, clock: Clock) -> AsyncIterator[Senders]:
+    senders = Senders(tmp_path / "outbox.db", clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+@pytest.fixture
+async def sender(senders: Senders) -> PushSender:
+    return await senders.open()

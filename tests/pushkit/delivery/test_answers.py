@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.delivery.answers import Meaning, judge, retry_after
+from pushkit.webhook import Headers
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND, DAY = timedelta(seconds=1), timedelta(hours=24)
+
+
+def asking(*values: str) -> Headers:
+    return Headers([("retry-after", value) for value in values])
+
+
+# Wire profile §5, line by line.
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 205, 206, 226, 299])
+def test_any_2xx_is_delivered(status: int) -> None:
+    judgement = judge(status, asking("60"), NOW)
+    assert (judgement.meaning, judgement.error, judgement.hold) == (Meaning.DELIVERED, None, None)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308, 399])
+def test_a_redirect_is_a_failed_attempt(status: int) -> None:
+    judgement = judge(status, Headers({"Location": "https://elsewhere.example.com"}), NOW)
+    assert (judgement.meaning, judgement.error) == (Meaning.RETRY, "redirect")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, "rejected"),
+        (409, "conflict"),
+        (413, "too_large"),
+        (415, "unsupported_media_type"),
+        (422, "unprocessable"),
+    ],
+)
+def test_what_repetition_does_not_mend_is_dead_at_once(status: int, error: str) -> None:
+    judgement = judge(status, asking("60"), NOW)
+    assert (judgement.meaning, judgement.error, judgement.hold) == (Meaning.DEAD, error, None)
+
+
+def test_410_ends_the_subscription() -> None:
+    assert judge(410, Headers(), NOW).meaning is Meaning.GONE
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 406, 408, 411, 418, 425, 431, 451])
+def test_other_4xx_are_retried_because_configuration_may_change(status: int) -> None:
+    judgement = judge(status, asking("60"), NOW)
+    assert (judgement.meaning, judgement.hold) == (Meaning.RETRY, None)
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 504, 507, 511, 599])
+def test_5xx_is_retried_and_holds_nobody(status: int) -> None:
+    judgement = judge(status, asking("60"), NOW)
+    assert (judgement.meaning, judgement.hold) == (Meaning.RETRY, None)
+    assert judgement.error == f"status_{status}"
+
+
+@pytest.mark.parametrize("status", [101, 600, 999])
+def test_a_status_that_means_nothing_is_retried(status: int) -> None:
+    assert judge(status, Headers(), NOW).meaning is Meaning.RETRY
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_holds_the_destination(status: int) -> None:
+    judgement = judge(status, asking("120"), NOW)
+    assert (judgement.meaning, judgement.hold) == (Meaning.RETRY, timedelta(seconds=120))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_without_retry_after_nothing_is_held(status: int) -> None:
+    assert judge(status, Headers(), NOW).hold is None
+
+
+def test_every_status_that_has_a_name_has_a_meaning() -> None:
+    for status in HTTPStatus:
+        assert judge(status, Headers(), NOW).meaning in Meaning
+
+
+@pytest.mark.parametrize(
+    ("value", "wait"),
+    [
+        pytest.param("120", timedelta(seconds=120), id="seconds"),
+        pytest.param(" 120 ", timedelta(seconds=120), id="white space"),
+        pytest.param("0120", timedelta(seconds=120), id="a leading zero"),
+        pytest.param("0", SECOND, id="zero is the least there is"),
+        pytest.param("1", SECOND, id="the least"),
+        pytest.param("86400", DAY, id="the most"),
+        pytest.param("86401", DAY, id="more than the most"),
+        pytest.param("9" * 5000, DAY, id="endless digits"),
+        pytest.param("Thu, 01 Jan 2026 12:02:00 GMT", timedelta(seconds=120), id="IMF-fixdate"),
+        pytest.param("Thursday, 01-Jan-26 12:02:00 GMT", timedelta(seconds=120), id="RFC 850"),
+        pytest.param("Thu Jan  1 12:02:00 2026", timedelta(seconds=120), id="asctime"),
+        pytest.param("Thu, 01 Jan 2026 12:00:00 GMT", SECOND, id="the date is now"),
+        pytest.param("Wed, 01 Jan 2020 12:00:00 GMT", SECOND, id="a past date"),
+        pytest.param("Fri, 31 Dec 9999 23:59:59 GMT", DAY, id="the end of the calendar"),
+        pytest.param("Fri, 31 Dec 9999 23:59:59 -2359", DAY, id="beyond it, by its zone"),
+        pytest.param("-120", None, id="negative"),
+        pytest.param("+120", None, id="a sign"),
+        pytest.param("120.1", None, id="a fraction"),
+        pytest.param("1e9", None, id="an exponent"),
+        pytest.param("1_000", None, id="an underscore"),
+        pytest.param("0x10", None, id="hex"),
+        pytest.param("\u0661\u0662\u0660", None, id="Arabic digits"),
+        pytest.param("\u00b2", None, id="a superscript"),
+        pytest.param("", None, id="nothing"),
+        pytest.param("soon", None, id="garbage"),
+        pytest.param("120, 120", None, id="a list"),
+        pytest.param("Wed, 31 Feb 2026 00:00:00 GMT", None, id="no such day"),
+        pytest.param("Mon, 01 Jan 99999999999 00:00:00 GMT", None, id="a year beyond an integer"),
+        pytest.param("Mon, 01 Jan 2026 00:00:00 +9999999999999", None, id="a zone beyond one"),
+    ],
+)
+def test_reads_retry_after(value: str, wait: timedelta | None) -> None:
+    assert retry_after(asking(value), NOW) == wait
+
+
+def test_retry_after_twice_is_not_read() -> None:
+    assert retry_after(asking("60", "60"), NOW) is None
+
+
+@given(st.text(max_size=60) | st.text(alphabet="0123456789 ,:+-.MonJanGMTFeb", max_size=40))
+def test_any_retry_after_is_a_wait_within_bounds_or_none(value: str) -> None:
+    wait = retry_after(asking(value), NOW)
+    assert wait is None or SECOND <= wait <= DAY

@@ -1,0 +1,451 @@
+"""What a sender accepts, keeps and hands out; the wire is in `test_delivery.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from pushkit import (
+    Authentication,
+    KeyRing,
+    MessageUpdate,
+    PushConfig,
+    PushSender,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+)
+from pushkit import Message as A2AMessage
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    IdempotencyConflictError,
+    InvalidPushConfigError,
+    InvalidUpdateError,
+    PayloadTooLargeError,
+    PushkitError,
+    SnapshotRequiredError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from pushkit.outbox import DeliveryState
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+MakeTask = Callable[..., Task]
+
+HOOK = {"url": "https://client.example.com/hook"}
+
+
+async def seqs(sender: PushSender, task_id: str = "task-1") -> list[int]:
+    return [delivery.seq for delivery in await sender.deliveries(task_id)]
+
+
+# --- subscribe ---------------------------------------------------------------------------------
+
+
+async def test_setting_a_subscription_again_keeps_id_and_seq(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.notify(status())
+    second = await sender.subscribe(
+        "task-1", {"url": "https://other.example.com/"}, version="1.0", owner="alice"
+    )
+    assert (second.id, second.last_seq) == (first.id, 1)
+    await sender.notify(status())
+    assert await seqs(sender) == [1, 2]
+
+
+async def test_the_config_id_defaults_to_the_task_id(sender: PushSender) -> None:
+    subscription = await sender.subscribe("task-1", HOOK, version="1.0")
+    assert subscription.key.config_id == "task-1"
+
+
+async def test_owners_and_tenants_do_not_see_each_other(sender: PushSender) -> None:
+    mine = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice", tenant="acme")
+    for owner, tenant in (("bob", "acme"), ("alice", ""), ("", "")):
+        assert await sender.subscriptions("task-1", owner=owner, tenant=tenant) == []
+        assert await sender.unsubscribe("task-1", owner=owner, tenant=tenant) == 0
+        theirs = await sender.subscribe("task-1", HOOK, version="1.0", owner=owner, tenant=tenant)
+        assert theirs.id != mine.id
+    assert await sender.subscriptions("task-1", owner="alice", tenant="acme") == [mine]
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        pytest.param({}, InvalidPushConfigError, id="no url"),
+        pytest.param({"url": ""}, InvalidPushConfigError, id="an empty url"),
+        pytest.param({"url": 1}, InvalidPushConfigError, id="a url that is no string"),
+        pytest.param({"url": "http://a.example.com/"}, DestinationRefusedError, id="http"),
+        pytest.param({"url": "https://127.0.0.1/"}, DestinationRefusedError, id="an address"),
+        pytest.param({"url": "http\u017f://a.example.com/"}, DestinationRefusedError, id="long s"),
+        pytest.param({**HOOK, "token": "a\r\nb: c"}, InvalidPushConfigError, id="a line break"),
+        pytest.param({**HOOK, "token": 1}, InvalidPushConfigError, id="a token that is no string"),
+        pytest.param({**HOOK, "id": "x" * 513}, InvalidPushConfigError, id="an endless id"),
+        pytest.param({**HOOK, "id": "a\nb"}, InvalidPushConfigError, id="an id of two lines"),
+        pytest.param(
+            {**HOOK, "authentication": {"scheme": "Bearer", "credentials": "a\nb"}},
+            InvalidPushConfigError,
+            id="credentials of two lines",
+        ),
+    ],
+)
+async def test_a_bad_config_is_refused_and_nothing_is_stored(
+    senders: Senders, config: dict[str, Any], error: type[PushkitError]
+) -> None:
+    sender = await senders.open(allow=())
+    with pytest.raises(error):
+        await sender.subscribe("task-1", config, version="1.0")
+    assert await sender.subscriptions("task-1") == []
+
+
+@pytest.mark.parametrize("version", ["", "2.0", "0.1", "1.0; x", "\u0661.0"])
+async def test_an_unknown_version_is_refused(sender: PushSender, version: str) -> None:
+    with pytest.raises(UnsupportedVersionError):
+        await sender.subscribe("task-1", HOOK, version=version)
+
+
+async def test_an_unknown_profile_is_refused(sender: PushSender) -> None:
+    with pytest.raises(ConfigError, match="standard, a2a-samples"):
+        await sender.subscribe("task-1", HOOK, version="1.0", profile="samples")
+
+
+@pytest.mark.parametrize("task_id", ["", "a\nb", "\ud800", "x" * 513])
+async def test_a_task_id_must_be_printable(sender: PushSender, task_id: str) -> None:
+    with pytest.raises(InvalidPushConfigError):
+        await sender.subscribe(task_id, HOOK, version="1.0")
+
+
+async def test_an_owner_that_no_column_holds_is_a_storage_error(sender: PushSender) -> None:
+    with pytest.raises(StorageError):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner="\ud800")
+
+
+# --- unsubscribe -------------------------------------------------------------------------------
+
+
+async def test_unsubscribing_cancels_what_is_unfinished(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    await sender.worker.run_once()
+    await sender.notify(status())
+    assert await sender.unsubscribe("task-1", "task-1", owner="alice") == 1
+    assert await sender.worker.run_once() == 0
+    assert [delivery.state for delivery in await sender.deliveries("task-1")] == [
+        DeliveryState.DELIVERED,
+        DeliveryState.CANCELLED,
+    ]
+
+
+async def test_without_a_config_id_all_of_the_owner_are_removed(sender: PushSender) -> None:
+    for config_id, owner in (("a", "alice"), ("b", "alice"), ("a", "bob")):
+        await sender.subscribe("task-1", {**HOOK, "id": config_id}, version="1.0", owner=owner)
+    assert await sender.unsubscribe("task-1", "missing", owner="alice") == 0
+    assert await sender.unsubscribe("task-1", owner="alice") == 2
+    assert await sender.unsubscribe("task-1", owner="alice") == 0
+    assert len(await sender.subscriptions("task-1", owner="bob")) == 1
+
+
+async def test_subscribing_after_that_starts_anew(sender: PushSender, status: MakeStatus) -> None:
+    first = await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status())
+    await sender.unsubscribe("task-1")
+    second = await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status())
+    assert second.id != first.id
+    assert await seqs(sender) == [1, 1]
+
+
+# --- notify ------------------------------------------------------------------------------------
+
+
+async def test_an_update_without_a_subscription_is_nothing_to_do(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("another", HOOK, version="1.0")
+    await sender.subscribe("task-1", HOOK, version="1.0", tenant="another")
+    assert await sender.notify(status()) == []
+    assert await sender.deliveries("task-1") == []
+
+
+async def test_every_owner_gets_a_delivery(sender: PushSender, status: MakeStatus) -> None:
+    for owner in ("alice", "bob"):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
+    ids = await sender.notify(status())
+    assert len(set(ids)) == 2
+    assert {delivery.owner for delivery in await sender.deliveries("task-1")} == {"alice", "bob"}
+
+
+async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
+    message = A2AMessage(message_id="m", role=Role.AGENT, parts=())
+    with pytest.raises(InvalidUpdateError, match="without a task id"):
+        await sender.notify(MessageUpdate(message=message))
+
+
+async def test_a_0_3_subscription_needs_a_snapshot_and_nothing_is_stored_without(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
+    await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
+    with pytest.raises(SnapshotRequiredError):
+        await sender.notify(status())
+    assert await sender.deliveries("task-1") == []
+
+
+async def test_with_a_snapshot_every_version_gets_its_own_body(
+    sender: PushSender, status: MakeStatus, task: MakeTask
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
+    await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
+    await sender.notify(status(), snapshot=task())
+    found = {
+        d.owner: (d.content_type, json.loads(d.body)) for d in await sender.deliveries("task-1")
+    }
+    assert found["new"][0] == "application/a2a+json"
+    assert list(found["new"][1]) == ["statusUpdate"]
+    assert found["old"][0] == "application/json"
+    assert (found["old"][1]["kind"], found["old"][1]["id"]) == ("task", "task-1")
+
+
+async def test_a_task_is_its_own_snapshot(sender: PushSender, task: MakeTask) -> None:
+    await sender.subscribe("task-1", HOOK, version="0.3")
+    assert len(await sender.notify(TaskSnapshot(task=task()))) == 1
+
+
+async def test_a_body_over_the_limit_is_refused_and_nothing_is_stored(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_body_bytes=50)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    with pytest.raises(PayloadTooLargeError):
+        await sender.notify(status())
+    assert await sender.deliveries("task-1") == []
+    [subscription] = await sender.subscriptions("task-1")
+    assert subscription.last_seq == 0
+
+
+async def test_updates_are_numbered_in_the_order_of_the_calls(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    results = await asyncio.gather(*(sender.notify(status()) for _ in range(50)))
+    found = [delivery.id for delivery in await sender.deliveries("task-1")]
+    assert found == [delivery_id for [delivery_id] in results]
+    assert await seqs(sender) == list(range(1, 51))
+
+
+# --- idempotency -------------------------------------------------------------------------------
+
+
+async def test_the_same_key_and_update_changes_nothing(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    for owner in ("alice", "bob"):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
+    first = await sender.notify(status(), idempotency_key="key")
+    again = await asyncio.gather(
+        *(sender.notify(status(), idempotency_key="key") for _ in range(10))
+    )
+    assert again == [first] * 10
+    assert len(await sender.deliveries("task-1")) == 2
+
+
+async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_stored(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.notify(status(), idempotency_key="key")
+    # Bob came later, so that only Alice's delivery is in conflict: Bob gets nothing either.
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
+    with pytest.raises(IdempotencyConflictError):
+        await sender.notify(status("completed"), idempotency_key="key")
+    assert await seqs(sender) == [1]
+    [subscription] = await sender.subscriptions("task-1", owner="bob")
+    assert subscription.last_seq == 0
+
+
+# --- life --------------------------------------------------------------------------------------
+
+
+async def test_open_starts_no_worker(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    assert not [each for each in asyncio.all_tasks() if each.get_name() == "pushkit-worker"]
+    await sender.worker.run_once()
+    assert len(webhook.received) == 1
+
+
+async def test_a_sender_starts_by_itself(
+    tmp_path: Path, webhook: Webhook, status: MakeStatus, clock: Clock
+) -> None:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(clock.now),
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+        clock=clock,
+    )
+    await asyncio.gather(
+        *(sender.subscribe("task-1", {"url": webhook.url(), "id": i}, version="1.0") for i in "abc")
+    )
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 3)
+    await sender.close()
+
+
+async def test_the_worker_is_not_there_before_the_sender_is_open(
+    tmp_path: Path, clock: Clock
+) -> None:
+    ring = KeyRing.create(clock.now)
+    sender = PushSender(issuer="https://a.example.com", keys=ring, database=tmp_path / "o.db")
+    with pytest.raises(ConfigError, match="not open"):
+        _ = sender.worker
+    await sender.close()
+
+
+async def test_a_closed_sender_stays_closed(sender: PushSender, status: MakeStatus) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.close()
+    await sender.close()
+    with pytest.raises(ConfigError, match="closed"):
+        await sender.notify(status())
+
+
+async def test_an_issuer_is_needed(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(ConfigError, match="issuer"):
+        PushSender(issuer="", keys=KeyRing.create(clock.now), database=tmp_path / "o.db")
+
+
+async def test_close_lets_running_attempts_end(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    first = await senders.open()
+    await first.start()
+    gate = asyncio.Event()
+
+    async def answer_later() -> web.Response:
+        await gate.wait()
+        return web.Response(status=200)
+
+    webhook.replies_with(answer_later)
+    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await first.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    closing = asyncio.create_task(first.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await closing
+    second = await senders.open()
+    assert [d.state for d in await second.deliveries("task-1")] == [DeliveryState.DELIVERED]
+
+
+async def test_close_breaks_off_what_takes_too_long_and_the_next_start_goes_on(
+    senders: Senders,
+    webhook: Webhook,
+    status: MakeStatus,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = await senders.open(drain=timedelta(0))
+    await first.start()
+
+    async def hang() -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    webhook.replies_with(hang)
+    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await first.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    pump = first.worker.pump
+    await first.close()
+    async with asyncio.timeout(10):
+        await pump.drain()  # nothing is left in it
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+    second = await senders.open()
+    assert await second.worker.run_once() == 1  # the first one's lock is free
+    assert webhook.received[0].id == webhook.received[1].id
+
+
+async def test_close_meets_updates_that_still_come(senders: Senders, status: MakeStatus) -> None:
+    # An agent that shuts down still has tasks that end.
+    sender = await senders.open()
+    await sender.start()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    late = [asyncio.create_task(sender.notify(status())) for _ in range(20)]
+    await asyncio.sleep(0)
+    await sender.close()
+    results = await asyncio.gather(*late, return_exceptions=True)
+    stored = [result for result in results if isinstance(result, list)]
+    reopened = await senders.open()
+    assert len(await reopened.deliveries("task-1")) == len(stored)
+    assert all(isinstance(result, list | PushkitError) for result in results)
+
+
+# --- secrets -----------------------------------------------------------------------------------
+
+
+async def test_no_token_or_credential_is_in_a_repr_an_error_or_the_log(
+    sender: PushSender,
+    webhook: Webhook,
+    status: MakeStatus,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    config = PushConfig(
+        url=webhook.url("/hook?key=canary"),
+        token="canary",
+        authentication=Authentication(schemes=("Bearer",), credentials="canary"),
+    )
+    webhook.replies_with(500, 401, 409, path="/hook?key=canary")
+    subscription = await sender.subscribe("task-1", config, version="1.0")
+    await sender.notify(status())
+    for _ in range(3):
+        await sender.worker.run_once()
+        clock.advance(3600)
+    await sender.subscribe("task-2", {"url": "http://127.0.0.1:1/?canary"}, version="1.0")
+    await sender.notify(status(task_id="task-2"))
+    await sender.worker.run_once()
+
+    assert len(webhook.received) == 3
+    assert len([r for r in caplog.records if r.name == "pushkit.delivery"]) >= 4
+    ours = [r for r in caplog.records if r.name != "aiohttp.access"]  # the webhook's own log
+    assert not [record for record in ours if "canary" in caplog.handler.format(record)]
+    assert "canary" not in repr(subscription).replace(config.url, "")
+    assert "canary" not in repr(await sender.deliveries("task-1"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**HOOK, "token": "canary\n"},
+        {**HOOK, "token": ["canary"]},
+        {**HOOK, "authentication": {"scheme": "canary canary", "credentials": "canary"}},
+        {**HOOK, "authentication": {"credentials": "canary"}},
+        {"url": "http://a.example.com/?canary"},
+        {"url": "https://a.example.com/ canary"},
+    ],
+)
+async def test_no_refusal_repeats_a_secret(senders: Senders, config: dict[str, Any]) -> None:
+    sender = await senders.open(allow=())
+    with pytest.raises(PushkitError) as caught:
+        await sender.subscribe("task-1", config, version="1.0")
+    assert "canary" not in str(caught.value)

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.net.destination import Destination, DestinationPolicy, address_is_public
+from pushkit.signing.audience import audience_of
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "hostile_urls.txt"
+POLICY = DestinationPolicy()
+
+
+def hostile_urls() -> list[tuple[str, str]]:
+    """Return the lines of the file, with their escapes undone and a port in place of `{P}`."""
+    lines = [line for line in VECTORS.read_text("utf-8").splitlines() if line.strip()]
+    pairs = [line.split("\t") for line in lines if not line.startswith("#")]
+    return [(_unescape(url).replace("{P}", "8443"), reason) for url, reason in pairs]
+
+
+def _unescape(text: str) -> str:
+    # Only the file's own escapes: some of its lines are beyond ASCII already.
+    for code in (0x2460, 0x2461, 0x2466, 0xAD):
+        text = text.replace(f"\\u{code:04x}", chr(code))
+    return text.replace("\\\\", "\\")
+
+
+HOSTILE = [
+    url
+    for http, _ in hostile_urls()
+    # As written, and as it looks when the scheme is no reason to refuse it.
+    for url in dict.fromkeys((http, http.replace("http://", "https://", 1)))
+]
+
+
+def test_the_list_is_whole() -> None:
+    assert len(hostile_urls()) == 71
+    assert any("\u2460" in url for url, _ in hostile_urls())
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+def test_refuses_every_hostile_url(url: str) -> None:
+    with pytest.raises(DestinationRefusedError):
+        POLICY.check(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("http\u017f://client.example.com/", id="a long s in the scheme"),
+        pytest.param("https://\u212alient.example.com/", id="a Kelvin sign in the host"),
+        pytest.param("https://client.example.com/\u212a", id="a Kelvin sign in the path"),
+        pytest.param("https://client.example.com/?\u017f", id="a long s in the query"),
+        pytest.param("https://client.example.com/\\@evil.example.com", id="a backslash"),
+        pytest.param("https://client.example.com/?\\", id="a backslash in the query"),
+        pytest.param("https://client.example.com/a b", id="a space"),
+        pytest.param("https://client.example.com/\r\nX: y", id="a line break"),
+        pytest.param("https://client.example.com/\n", id="a line break at the end"),
+        pytest.param("https://client.example.com/\0", id="a zero"),
+        pytest.param("https://client.example.com/#a", id="a fragment"),
+        pytest.param("https://client.example.com:/", id="a colon without a port"),
+        pytest.param("https://client.example.com:00000443/", id="a port of eight digits"),
+        pytest.param("https://client.example.com:\u0664\u0664\u0663/", id="a port in Arabic"),
+        pytest.param("https://client.example.com:80/", id="port 80"),
+        pytest.param("https://client.example.com:65536/", id="port 65536"),
+        pytest.param("http://client.example.com/", id="http"),
+        pytest.param("https://user@client.example.com/", id="a user"),
+        pytest.param("https://client.example.com%2f@evil.example.com/", id="a percent sign"),
+        pytest.param("https://-a.example.com/", id="a label that begins with a hyphen"),
+        pytest.param("https://a..example.com/", id="an empty label"),
+        pytest.param("https://localhost../", id="two dots at the end"),
+        pytest.param(f"https://{'a' * 64}.example.com/", id="a label of 64"),
+        pytest.param(f"https://{'a.' * 130}com/", id="a name of 263"),
+        pytest.param("https://2130706433/", id="a decimal address"),
+        pytest.param("https://1.2.3.4.5/", id="a name that ends in a number"),
+        pytest.param("https://client.0x7f/", id="a name that ends in a hex number"),
+        pytest.param("https://8.8.8.8/", id="a public address"),
+        pytest.param("https://[2606:4700::1111]/", id="a public IPv6 address"),
+        pytest.param("https://[::1/", id="half a bracket"),
+        pytest.param("https://a.LOCALHOST./", id="a special name in disguise"),
+        pytest.param("https://kubernetes.default.svc/", id="a container's name"),
+        pytest.param("https://client.example.com/" + "a" * 3000, id="3000 characters"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_refuses(url: str) -> None:
+    with pytest.raises(DestinationRefusedError):
+        POLICY.check(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("https://client.example.com", ("client.example.com", 443, "/")),
+        ("HTTPS://Client.Example.COM./A", ("client.example.com", 443, "/A")),
+        ("https://client.example.com:8443/a?b=c", ("client.example.com", 8443, "/a?b=c")),
+        ("https://client.example.com?b=c", ("client.example.com", 443, "/?b=c")),
+        ("https://xn--bcher-kva.example.com/a%20b", ("xn--bcher-kva.example.com", 443, "/a%20b")),
+        ("https://a_b.example.com/;x=1,2/~u/(v)!", ("a_b.example.com", 443, "/;x=1,2/~u/(v)!")),
+        ("https://client.example.com/@a:b?@c:d/e?f", ("client.example.com", 443, "/@a:b?@c:d/e?f")),
+    ],
+)
+def test_accepts(url: str, parts: tuple[str, int, str]) -> None:
+    found = POLICY.check(url)
+    assert (found.host, found.port, found.target) == parts
+    assert (found.scheme, found.allowed_by_name) == ("https", False)
+
+
+@given(
+    st.text(max_size=80)
+    | st.from_regex(r"(?i)https?://[a-z0-9.\[\]:-]{1,30}(:[0-9]{0,6})?[/?]?[!-~]{0,20}")
+)
+def test_any_text_is_a_destination_or_the_one_error(url: str) -> None:
+    for policy in (POLICY, DestinationPolicy(["localhost:*", "[::1]:*", "127.0.0.1:*"])):
+        try:
+            found = policy.check(url)
+        except DestinationRefusedError:
+            continue
+        assert policy.check(found.url) == found
+        assert found.url.isascii()
+        assert audience_of(found.url) == audience_of(url)
+
+
+@pytest.mark.parametrize("secret", ["https://canary.example.com/ ", "http://a.example.com/?canary"])
+def test_no_refusal_repeats_path_or_query(secret: str) -> None:
+    with pytest.raises(DestinationRefusedError) as caught:
+        POLICY.check(secret)
+    assert "canary" not in str(caught.value)
+
+
+# --- allow -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("allow", "url"),
+    [
+        ("127.0.0.1:*", "http://127.0.0.1:9999/a"),
+        ("127.0.0.1:9999", "http://127.0.0.1:9999/a"),
+        ("localhost:*", "http://LOCALHOST./a"),
+        ("[::1]:8080", "http://[0:0:0:0:0:0:0:1]:8080/a"),
+        ("hooks.internal:22", "https://hooks.internal:22/a"),
+    ],
+)
+def test_a_host_that_is_named_is_allowed(allow: str, url: str) -> None:
+    assert DestinationPolicy([allow]).check(url).allowed_by_name
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+def test_naming_a_host_lifts_the_rules_for_that_host_alone(url: str) -> None:
+    with pytest.raises(DestinationRefusedError):
+        DestinationPolicy(["named.internal:*", "127.0.0.9:*"]).check(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9998/",
+        "http://127.1:9999/",
+        "http://0x7f000001:9999/",
+        "http://127.0.0.1.nip.io:9999/",
+        "http://127.0.0.1@evil.example.com:9999/",
+    ],
+)
+def test_naming_a_port_lifts_the_rules_for_that_port_alone(url: str) -> None:
+    with pytest.raises(DestinationRefusedError):
+        DestinationPolicy(["127.0.0.1:9999"]).check(url)
+
+
+def test_a_named_host_at_another_port_is_checked_like_any_other() -> None:
+    found = DestinationPolicy(["hooks.example.com:9999"]).check("https://hooks.example.com/")
+    assert not found.allowed_by_name
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["", "*", "localhost", ":80", "localhost:", "localhost:x", "localhost:\u0668\u0660", "[::z]:1"],
+)
+def test_an_entry_that_names_no_host_and_port_is_a_configuration_error(entry: str) -> None:
+    with pytest.raises(ConfigError):
+        DestinationPolicy([entry])
+
+
+def test_there_is_no_entry_that_allows_everything() -> None:
+    for entry in ("*:*", "0.0.0.0:*", "[::]:*", ".:*"):
+        with pytest.raises(DestinationRefusedError):
+            DestinationPolicy([entry]).check("http://127.0.0.1:8080/")
+
+
+# --- addresses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("0.0.0.0", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.9.9.9"),  # noqa: S104
+        *("168.63.129.16", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.192"),
+        *("192.0.2.1", "192.31.196.1", "192.52.193.1", "192.88.99.1", "192.168.1.1"),
+        *("192.175.48.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1"),
+        *("224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
+        *("::", "::1", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "::ffff:0:127.0.0.1"),
+        *("64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "100::1", "2001::1", "2001:0:a9fe:a9fe::"),
+        *("2001:db8::1", "2002:a9fe:a9fe::", "2620:4f:8000::1", "3fff::1", "5f00::1"),
+        *("fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%lo", "fec0::1", "ff02::1"),
+        *("", "localhost", "1", "0x7f.1", "127.1", "2606:4700::1111%eth0 "),
+    ],
+)
+def test_what_is_not_public_is_not_public(address: str) -> None:
+    assert not address_is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "8.8.8.8", "172.32.0.1", "2606:4700:4700::1111", "2a00:1450:4001::1"]
+)
+def test_what_is_public_is_public(address: str) -> None:
+    assert address_is_public(address)
+
+
+def test_origin_and_url_bracket_an_ipv6_address() -> None:
+    found = Destination(scheme="http", host="::1", port=80, target="/a")
+    assert (found.origin, found.url) == ("http://[::1]:80", "http://[::1]:80/a")

@@ -1,0 +1,494 @@
+"""The transport against servers that misbehave; nothing outside of loopback is ever dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from pushkit.errors import DestinationRefusedError, TransportError
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.transport import Answer, Transport
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+DEADLINE = 20
+TIMEOUT = timedelta(milliseconds=300)
+LOOPBACK = DestinationPolicy(["127.0.0.1:*"])
+PATIENT = timedelta(seconds=DEADLINE)
+HOSTILE = Path(__file__).parents[2] / "vectors" / "hostile_urls.txt"
+
+
+def hostile_urls() -> list[tuple[str, str]]:
+    lines = [line.split("\t") for line in HOSTILE.read_text("utf-8").splitlines() if line]
+    return [(parts[0].replace("{P}", "8443"), parts[1]) for parts in lines if len(parts) == 2]
+
+
+class Server:
+    """A server on loopback that says exactly what a test has it say, and counts who comes."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.talks: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.talks.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+            await self.talk(reader, writer)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    async def close(self) -> None:
+        for talk in self.talks:
+            talk.cancel()
+        await asyncio.gather(*self.talks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serving(talk: Talk) -> AsyncIterator[Server]:
+    server = Server(talk)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listening.close()
+        await server.close()
+
+
+def says(*parts: bytes, then: Talk | None = None) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        if then is not None:
+            await then(reader, writer)
+
+    return talk
+
+
+def repeats(part: bytes, *, pause: float = 0) -> Talk:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause)
+
+    return talk
+
+
+async def keeps_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def resets(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+OK = HEAD + b"Content-Length: 2\r\n\r\nok"
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[Transport]:
+    transport = Transport(LOOPBACK)
+    yield transport
+    await transport.close()
+
+
+async def post(
+    transport: Transport, url: str, *, body: bytes = b"{}", within: timedelta = TIMEOUT
+) -> Answer:
+    async with asyncio.timeout(DEADLINE):
+        return await transport.post(
+            transport.policy.check(url), [("Content-Type", "a/b")], body, timeout=within
+        )
+
+
+# --- what goes out -----------------------------------------------------------------------------
+
+
+async def test_sends_the_headers_that_it_was_given_and_no_others(transport: Transport) -> None:
+    async with serving(says(OK)) as server:
+        answer = await post(transport, server.url + "?a=%2F&b=c", within=PATIENT)
+    assert (answer.status, answer.body, answer.complete) == (200, b"ok", True)
+    line, *fields = server.requests[0].decode().split("\r\n")[:-2]
+    assert line == "POST /hook?a=%2F&b=c HTTP/1.1"
+    names = sorted(field.partition(":")[0] for field in fields)
+    assert names == ["Content-Length", "Content-Type", "Host"]
+
+
+async def test_proxies_of_the_environment_are_ignored(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(says(OK)) as proxy, serving(says(OK)) as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "https_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert (await post(transport, server.url, within=PATIENT)).status == 200
+    assert (proxy.connections, server.connections) == (0, 1)
+
+
+async def test_credentials_of_a_netrc_are_ignored(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    netrc = tmp_path_factory.mktemp("home") / ".netrc"
+    netrc.write_text("machine 127.0.0.1 login canary password canary\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with serving(says(OK)) as server:
+        await post(transport, server.url, within=PATIENT)
+    assert b"uthorization" not in server.requests[0]
+
+
+async def test_cookies_are_not_kept(transport: Transport) -> None:
+    cookie = HEAD + b"Set-Cookie: a=b; Path=/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    async with serving(says(cookie)) as server:
+        for _ in range(2):
+            await post(transport, server.url, within=PATIENT)
+    assert len(server.requests) == 2
+    assert not any(b"ookie" in request for request in server.requests)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(transport: Transport, status: int) -> None:
+    async with serving(says(OK)) as canary:
+        head = f"HTTP/1.1 {status} Moved\r\nLocation: {canary.url}\r\nContent-Length: 0\r\n\r\n"
+        async with serving(says(head.encode())) as server:
+            assert (await post(transport, server.url, within=PATIENT)).status == status
+    assert canary.connections == 0
+
+
+@pytest.mark.parametrize("status", [401, 407])
+async def test_a_challenge_is_just_a_status(transport: Transport, status: int) -> None:
+    challenge = b'WWW-Authenticate: Basic realm="a"\r\nProxy-Authenticate: Basic\r\n'
+    head = f"HTTP/1.1 {status} No\r\n".encode() + challenge + b"Content-Length: 0\r\n\r\n"
+    async with serving(says(head)) as server:
+        assert (await post(transport, server.url, within=PATIENT)).status == status
+    assert server.connections == 1
+
+
+# --- what comes back ---------------------------------------------------------------------------
+
+
+async def test_nothing_is_decompressed(transport: Transport) -> None:
+    bomb = gzip.compress(bytes(10_000_000))
+    head = HEAD + f"Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
+    async with serving(says(head, bomb)) as server:
+        answer = await post(transport, server.url, within=PATIENT)
+    assert answer.body == bomb
+
+
+@pytest.mark.parametrize("status", [204, 205, 206, 304])
+async def test_an_answer_without_a_body_is_complete(transport: Transport, status: int) -> None:
+    head = f"HTTP/1.1 {status} Yes\r\nContent-Length: 0\r\n\r\n".encode()
+    async with serving(says(head)) as server:
+        answer = await post(transport, server.url, within=PATIENT)
+    assert (answer.status, answer.body, answer.complete) == (status, b"", True)
+
+
+async def test_interim_answers_are_passed_over(transport: Transport) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    async with serving(says(b"HTTP/1.1 100 Continue\r\n\r\n", early, OK)) as server:
+        assert (await post(transport, server.url, within=PATIENT)).status == 200
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(says(HEAD, b"\r\n", then=repeats(b"x" * 65536)), id="endless"),
+        pytest.param(
+            says(HEAD, b"Transfer-Encoding: chunked\r\n\r\n", then=repeats(b"1\r\nx\r\n")),
+            id="endless, in chunks of a byte",
+        ),
+        pytest.param(
+            says(HEAD, b"Content-Length: 9\r\n\r\n", then=repeats(b"", pause=0.01)), id="silent"
+        ),
+        pytest.param(
+            says(HEAD, b"Content-Length: 9999\r\n\r\n", then=repeats(b"x", pause=0.01)),
+            id="byte by byte",
+        ),
+        pytest.param(says(HEAD, b"Content-Length: 9\r\n\r\nx"), id="cut short"),
+        pytest.param(says(HEAD, b"\r\n", b"x" * 70_000), id="larger than is read"),
+    ],
+)
+async def test_the_status_stands_whatever_the_body_does(transport: Transport, talk: Talk) -> None:
+    async with serving(talk) as server:
+        answer = await post(transport, server.url)
+    assert (answer.status, answer.complete) == (200, False)
+    assert len(answer.body) <= 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(says(HEAD, b"Content-Length: 9\r\n\r\nx", then=resets), id="reset"),
+        pytest.param(says(HEAD, b"Transfer-Encoding: chunked\r\n\r\n?\r\n"), id="broken chunks"),
+    ],
+)
+async def test_a_body_that_breaks_before_its_head_was_read_may_take_it_along(
+    transport: Transport, talk: Talk
+) -> None:
+    # The delivery is then repeated: at least once, not at most once.
+    async with serving(talk) as server:
+        with suppress(TransportError):
+            assert not (await post(transport, server.url)).complete
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+async def test_an_answer_that_comes_before_the_request_was_read_counts(
+    transport: Transport,
+) -> None:
+    early = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
+    async with serving(says(early, then=repeats(b"", pause=0.01))) as server:
+        answer = await post(transport, server.url, body=bytes(20_000_000), within=PATIENT)
+    assert answer.status == 413
+
+
+# Hostile heads end in the one error, in time.
+@pytest.mark.parametrize(
+    "talk",
+    [
+        pytest.param(keeps_silent, id="silent"),
+        pytest.param(says(), id="closed"),
+        pytest.param(resets, id="reset"),
+        pytest.param(says(HEAD, then=keeps_silent), id="half a head"),
+        pytest.param(says(HEAD, b"X: ", then=repeats(b"x", pause=0.01)), id="byte by byte"),
+        pytest.param(says(HEAD, b"X: ", then=repeats(b"x" * 65536)), id="an endless header"),
+        pytest.param(says(HEAD, then=repeats(b"X: y\r\n" * 1000)), id="endless headers"),
+        pytest.param(
+            says(HEAD, b"".join(b"X-%d: y\r\n" % n for n in range(10_000)), b"\r\n"),
+            id="10,000 headers",
+        ),
+        pytest.param(says(b"hello\r\n"), id="HTTP/0.9"),
+        pytest.param(says(b"HTTP/1.1 abc OK\r\n\r\n"), id="no status"),
+        pytest.param(says(b"HTTP/1.1 2000 OK\r\n\r\n"), id="a status of four digits"),
+        pytest.param(says(b"\x16\x03\x01\x00\x00"), id="TLS"),
+        pytest.param(says(HEAD, b"X: a\0b\r\n\r\n"), id="a zero in a header"),
+        pytest.param(says(HEAD, b"Content-Length: -1\r\n\r\n"), id="a negative length"),
+        pytest.param(says(then=repeats(b"HTTP/1.1 103 X\r\n\r\n")), id="endless interim answers"),
+    ],
+)
+async def test_a_hostile_head_is_a_transport_error(transport: Transport, talk: Talk) -> None:
+    async with serving(talk) as server:
+        with pytest.raises(TransportError):
+            await post(transport, server.url)
+    assert server.connections >= 1
+
+
+async def test_a_server_that_speaks_no_tls_is_a_transport_error(transport: Transport) -> None:
+    async with serving(says(OK)) as server:
+        with pytest.raises(TransportError):
+            await post(transport, server.url.replace("http:", "https:"))
+    assert server.requests == []
+
+
+async def test_a_port_that_nobody_listens_on_is_a_transport_error(
+    transport: Transport, unused_tcp_port: int
+) -> None:
+    with pytest.raises(TransportError):
+        await post(transport, f"http://127.0.0.1:{unused_tcp_port}/", within=PATIENT)
+
+
+async def test_the_connection_is_good_for_the_next_request(transport: Transport) -> None:
+    async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(OK)
+        while await reader.readuntil(b"\r\n\r\n") and await reader.readexactly(2):
+            writer.write(OK)
+
+    async with serving(answers_all) as server:
+        for _ in range(3):
+            assert (await post(transport, server.url, within=PATIENT)).complete
+        await transport.close()
+    assert server.connections == 1
+
+
+async def test_no_error_repeats_path_or_query(transport: Transport) -> None:
+    for talk in (resets, says(b"hello\r\n"), keeps_silent):
+        async with serving(talk) as server:
+            with pytest.raises(TransportError) as caught:
+                await post(transport, server.url + "/canary?canary")
+        assert "canary" not in str(caught.value)
+
+
+async def test_no_repr_shows_a_body_or_a_header(transport: Transport) -> None:
+    async with serving(says(HEAD, b"X: canary\r\nContent-Length: 6\r\n\r\ncanary")) as server:
+        assert "canary" not in repr(await post(transport, server.url, within=PATIENT))
+
+
+# --- where it goes -----------------------------------------------------------------------------
+
+
+class Resolver(AbstractResolver):
+    """Answers with what a test says, and records who was asked for."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        del family
+        self.asked.append(host)
+        if not self.addresses:
+            raise OSError(None, "no such name")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in self.addresses
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+async def dialled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every address that a socket is told to dial; none of them is."""
+    addresses: list[object] = []
+
+    async def sock_connect(_: object, __: socket.socket, address: object) -> None:
+        addresses.append(address)
+        raise OSError(None, "this test dials nobody")
+
+    monkeypatch.setattr(type(asyncio.get_running_loop()), "sock_connect", sock_connect)
+    return addresses
+
+
+@pytest.mark.parametrize(("url", "reason"), hostile_urls())
+async def test_no_hostile_url_leads_to_a_connection(
+    dialled: list[object], url: str, reason: str
+) -> None:
+    resolver = Resolver()
+    transport = Transport(DestinationPolicy(), resolver=resolver)
+    with pytest.raises(DestinationRefusedError):
+        await post(transport, url)
+    assert (resolver.asked, dialled) == ([], []), reason
+    await transport.close()
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        pytest.param(("127.0.0.1",), id="loopback"),
+        pytest.param(("0.0.0.0",), id="unspecified"),  # noqa: S104
+        pytest.param(("10.0.0.1",), id="private"),
+        pytest.param(("169.254.169.254",), id="metadata"),
+        pytest.param(("::1",), id="IPv6 loopback"),
+        pytest.param(("::ffff:127.0.0.1",), id="mapped"),
+        pytest.param(("::127.0.0.1",), id="compatible"),
+        pytest.param(("64:ff9b::a9fe:a9fe",), id="NAT64"),
+        pytest.param(("fd00::1",), id="ULA"),
+        pytest.param(("93.184.216.34", "127.0.0.1"), id="public and loopback"),
+        pytest.param(("2606:4700::1111", "fe80::1"), id="public and link-local"),
+    ],
+)
+async def test_a_name_with_a_private_address_is_refused_before_it_is_dialled(
+    dialled: list[object], addresses: tuple[str, ...]
+) -> None:
+    resolver = Resolver(*addresses)
+    transport = Transport(DestinationPolicy(["127.0.0.1:*"]), resolver=resolver)
+    with pytest.raises(TransportError, match="not public"):
+        await post(transport, "https://attacker.example.com/", within=PATIENT)
+    assert (resolver.asked, dialled) == (["attacker.example.com"], [])
+    await transport.close()
+
+
+async def test_every_request_asks_for_the_name_again(dialled: list[object]) -> None:
+    resolver = Resolver("127.0.0.1")
+    transport = Transport(DestinationPolicy(), resolver=resolver)
+    for _ in range(2):
+        with pytest.raises(TransportError):
+            await post(transport, "https://rebind.example.com/", within=PATIENT)
+    assert len(resolver.asked) == 2
+    assert dialled == []
+    await transport.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.169.254", "127.1", "0x7f.1"])
+async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
+    dialled: list[object], host: str
+) -> None:
+    # A literal never comes to the resolver: the socket has the last word.
+    transport = Transport(DestinationPolicy(["127.0.0.1:*"]), resolver=Resolver("127.0.0.1"))
+    destination = Destination(scheme="http", host=host, port=80, target="/")
+    with pytest.raises(TransportError):
+        async with asyncio.timeout(DEADLINE):
+            await transport.get(destination, [], timeout=PATIENT)
+    assert dialled == []
+    await transport.close()
+
+
+async def test_a_public_address_is_what_is_dialled(dialled: list[object]) -> None:
+    transport = Transport(DestinationPolicy(), resolver=Resolver("93.184.216.34"))
+    with pytest.raises(TransportError, match="this test dials nobody"):
+        await post(transport, "https://client.example.com/", within=PATIENT)
+    assert dialled == [("93.184.216.34", 443)]
+    await transport.close()
+
+
+async def test_a_named_host_at_another_port_may_not_be_private(dialled: list[object]) -> None:
+    transport = Transport(
+        DestinationPolicy(["hooks.example.com:9999"]), resolver=Resolver("10.0.0.1")
+    )
+    with pytest.raises(TransportError, match="not public"):
+        await post(transport, "https://hooks.example.com/", within=PATIENT)
+    assert dialled == []
+    await transport.close()
+
+
+async def test_an_open_connection_to_a_named_host_serves_that_host_alone() -> None:
+    async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readexactly(2):
+            writer.write(OK)
+            await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(answers_all) as server:
+        transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
+        named = transport.policy.check(server.url)
+        assert (await post(transport, server.url, within=PATIENT)).status == 200
+        unchecked = Destination(scheme="http", host=named.host, port=named.port, target="/")
+        with pytest.raises(TransportError, match="not public"):
+            await transport.post(unchecked, [], b"{}", timeout=PATIENT)
+        await transport.close()
+    assert len(server.requests) == 1
+
+
+async def test_close_may_be_called_twice_and_before_anything_else() -> None:
+    transport = Transport(DestinationPolicy())
+    await transport.close()
+    await transport.close()
+
+
+def test_aiohttp_takes_a_socket_factory() -> None:
+    # The check at connect time hangs on this argument.
+    assert "socket_factory" in aiohttp.TCPConnector.__init__.__annotations__

@@ -1,0 +1,237 @@
+"""Any sequence of calls, against the real store, beside a model that fits on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pushkit.errors import IdempotencyConflictError
+from pushkit.outbox import Delivery, DeliveryState, Outcome
+from pushkit.subscriptions import Subscription
+
+OWNERS = ("alice", "bob")
+ORIGINS = ("https://one.example.com:443", "https://two.example.com:443")
+WORKERS = ("worker-1", "worker-2")
+LEASE = timedelta(seconds=30)
+PER_ORIGIN = 3
+
+
+@dataclass
+class Expected:
+    """What the model knows of a delivery."""
+
+    id: str
+    seq: int
+    owner: str
+    origin: str
+    body: bytes
+    state: DeliveryState = DeliveryState.PENDING
+    attempts: int = 0
+    due: Any = None
+    lease_until: Any = None
+
+    @property
+    def unfinished(self) -> bool:
+        return self.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT)
+
+
+class Outbox(RuleBasedStateMachine):
+    make_ledger: Callable[[], Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = type(self).make_ledger()
+        self.subscriptions: dict[tuple[str, str], Subscription] = {}
+        self.rows: dict[str, list[Expected]] = {}
+        self.keys: dict[tuple[str, str], Expected] = {}
+        self.holds: dict[tuple[str, str], Any] = {}
+        self.held_claims: list[tuple[Delivery, str]] = []
+
+    def teardown(self) -> None:
+        self.ledger.close()
+
+    @initialize()
+    def begin(self) -> None:
+        for owner in OWNERS:
+            self.subscribe(owner, ORIGINS[0])
+
+    @rule(owner=st.sampled_from(OWNERS), origin=st.sampled_from(ORIGINS))
+    def subscribe(self, owner: str, origin: str) -> None:
+        before = self.subscriptions.get((owner, origin))
+        found = self.ledger.subscribe(origin, owner=owner, origin=origin)
+        if before is not None:
+            assert (found.id, found.last_seq) == (before.id, len(self.rows[before.id]))
+        else:
+            assert (found.id in self.rows, found.last_seq) == (False, 0)
+        self.subscriptions[owner, origin] = found
+        self.rows.setdefault(found.id, [])
+
+    @rule(data=st.data(), key=st.none() | st.sampled_from("kl"), body=st.sampled_from([b"1", b"2"]))
+    def enqueue(self, data: st.DataObject, key: str | None, body: bytes) -> None:
+        if not self.subscriptions:
+            return
+        (owner, origin), subscription = data.draw(
+            st.sampled_from(sorted(self.subscriptions.items(), key=lambda item: item[0]))
+        )
+        rows = self.rows[subscription.id]
+        earlier = self.keys.get((subscription.id, key)) if key else None
+        if earlier is not None and earlier.body != body:
+            with pytest.raises(IdempotencyConflictError):
+                self.ledger.enqueue(subscription, body, key)
+            return
+        delivery_id = self.ledger.enqueue(subscription, body, key)
+        if earlier is not None:
+            assert delivery_id == earlier.id
+            return
+        row = Expected(delivery_id, len(rows) + 1, owner, origin, body, due=self.ledger.now)
+        rows.append(row)
+        if key:
+            self.keys[subscription.id, key] = row
+
+    @rule(worker=st.sampled_from(WORKERS), limit=st.integers(1, 5))
+    def claim(self, worker: str, limit: int) -> None:
+        now = self.ledger.now
+        for row in self.all_rows():
+            if row.state is DeliveryState.IN_FLIGHT and row.lease_until <= now:
+                row.state, row.lease_until = DeliveryState.PENDING, None
+        due = self.claimable()
+        claimed = self.ledger.claim(worker, limit=limit, per_origin=PER_ORIGIN)
+        for delivery in claimed:
+            row = due.pop(delivery.id)
+            row.state, row.lease_until = DeliveryState.IN_FLIGHT, now + LEASE
+            row.attempts += 1
+            assert (delivery.seq, delivery.body, delivery.attempts) == (
+                row.seq,
+                row.body,
+                row.attempts,
+            )
+            self.held_claims.append((delivery, worker))
+        busy = {origin: self.in_flight(origin) for origin in ORIGINS}
+        assert all(count <= PER_ORIGIN for count in busy.values())
+        if len(claimed) < limit:  # what is left over waits for its destination
+            assert all(busy[row.origin] == PER_ORIGIN for row in due.values())
+
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(Outcome),
+        retry_in=st.integers(0, 40),
+        hold=st.none() | st.integers(1, 40),
+    )
+    def settle(
+        self, data: st.DataObject, outcome: Outcome, retry_in: int, hold: int | None
+    ) -> None:
+        if not self.held_claims:
+            return
+        index = data.draw(st.integers(0, len(self.held_claims) - 1))
+        delivery, worker = self.held_claims.pop(index)
+        row = next(row for row in self.all_rows() if row.id == delivery.id)
+        mine = row.state is DeliveryState.IN_FLIGHT and row.attempts == delivery.attempts
+        assert mine is self.ledger.settle(
+            delivery, outcome, worker=worker, retry_in=retry_in, hold=hold
+        )
+        if not mine:
+            return
+        row.lease_until = None
+        row.state = {
+            Outcome.DELIVERED: DeliveryState.DELIVERED,
+            Outcome.RETRY: DeliveryState.PENDING,
+        }.get(outcome, DeliveryState.DEAD)
+        if outcome is Outcome.RETRY:
+            row.due = self.ledger.now + timedelta(seconds=retry_in)
+        if hold is not None:
+            until = self.ledger.now + timedelta(seconds=hold)
+            place = (row.owner, row.origin)
+            self.holds[place] = max(until, self.holds.get(place, until))
+
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        if not self.subscriptions:
+            return
+        key = data.draw(st.sampled_from(sorted(self.subscriptions)))
+        subscription = self.subscriptions.pop(key)
+        unfinished = [row for row in self.rows[subscription.id] if row.unfinished]
+        assert self.ledger.run(self.ledger.subscriptions.remove(subscription.key)) is not None
+        assert self.ledger.cancel(subscription) == len(unfinished)
+        for row in unfinished:
+            row.state, row.lease_until = DeliveryState.CANCELLED, None
+
+    @rule(seconds=st.integers(1, 40))
+    def advance(self, seconds: int) -> None:
+        self.ledger.advance(seconds)
+
+    @invariant()
+    def the_store_says_what_the_model_says(self) -> None:
+        found = {
+            each.id: (each.seq, each.state, each.attempts) for each in self.ledger.deliveries()
+        }
+        assert found == {row.id: (row.seq, row.state, row.attempts) for row in self.all_rows()}
+
+    @invariant()
+    def seq_has_no_gaps(self) -> None:
+        by_subscription: dict[str, list[int]] = {}
+        for delivery in self.ledger.deliveries():
+            by_subscription.setdefault(delivery.subscription_id, []).append(delivery.seq)
+        for found in by_subscription.values():
+            assert found == list(range(1, len(found) + 1))
+
+    @invariant()
+    def the_oldest_unfinished_is_the_head(self) -> None:
+        expected = {
+            subscription_id: [head.seq]
+            for subscription_id, rows in self.rows.items()
+            if (head := self.head(rows)) is not None
+        }
+        assert self.ledger.heads() == expected
+
+    @invariant()
+    def next_due_is_never_late(self) -> None:
+        due = self.ledger.next_due()
+        if any(row.unfinished for row in self.all_rows()):
+            assert due is not None
+        if self.claimable():
+            assert due <= self.ledger.now
+
+    def all_rows(self) -> list[Expected]:
+        return [row for rows in self.rows.values() for row in rows]
+
+    def head(self, rows: list[Expected]) -> Expected | None:
+        return next((row for row in rows if row.unfinished), None)
+
+    def in_flight(self, origin: str) -> int:
+        return sum(
+            row.state is DeliveryState.IN_FLIGHT for row in self.all_rows() if row.origin == origin
+        )
+
+    def claimable(self) -> dict[str, Expected]:
+        now = self.ledger.now
+        heads = [head for rows in self.rows.values() if (head := self.head(rows)) is not None]
+        return {
+            head.id: head
+            for head in heads
+            if head.state is DeliveryState.PENDING
+            and head.due <= now
+            and self.holds.get((head.owner, head.origin), now) <= now
+        }
+
+
+def test_any_sequence_of_calls(ledger: Any) -> None:
+    class OnMemory(Outbox):
+        make_ledger = staticmethod(lambda: type(ledger)(":memory:"))
+
+    run_state_machine_as_test(
+        OnMemory,
+        settings=settings(max_examples=100, stateful_step_count=40, deadline=None),
+    )

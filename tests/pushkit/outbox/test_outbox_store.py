@@ -1,0 +1,306 @@
+"""The state table of `pushkit.outbox.model`, line by line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import IdempotencyConflictError
+from pushkit.outbox import DeliveryState, Outcome
+from pushkit.outbox.model import new_delivery_id
+
+if TYPE_CHECKING:
+    from tests.pushkit.outbox.conftest import Ledger
+
+ELSEWHERE = "https://elsewhere.example.com:443"
+
+
+def test_a_delivery_begins_pending_and_due(ledger: Ledger) -> None:
+    delivery = ledger.find(ledger.enqueue(ledger.subscribe(), b"body"))
+    assert (delivery.state, delivery.attempts, delivery.seq) == (DeliveryState.PENDING, 0, 1)
+    assert delivery.notified_at == delivery.not_before == ledger.now
+    assert delivery.body == b"body"
+    assert ledger.next_due() == ledger.now
+
+
+def test_a_claim_takes_it_in_flight_and_counts_the_attempt(ledger: Ledger) -> None:
+    delivery_id = ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    assert (claimed.id, claimed.state, claimed.attempts) == (
+        delivery_id,
+        DeliveryState.IN_FLIGHT,
+        1,
+    )
+    assert ledger.claim() == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        (Outcome.DELIVERED, DeliveryState.DELIVERED),
+        (Outcome.RETRY, DeliveryState.PENDING),
+        (Outcome.DEAD, DeliveryState.DEAD),
+        (Outcome.GONE, DeliveryState.DEAD),
+    ],
+)
+def test_settling_takes_it_on(ledger: Ledger, outcome: Outcome, state: DeliveryState) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    assert ledger.settle(claimed, outcome)
+    assert ledger.find(claimed.id).state is state
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
+def test_what_is_finished_stays_finished(ledger: Ledger, outcome: Outcome) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, outcome)
+    before = ledger.find(claimed.id)
+    assert not ledger.settle(claimed, Outcome.RETRY)
+    ledger.advance(10**6)
+    assert ledger.claim() == []
+    assert ledger.find(claimed.id) == before
+    assert ledger.next_due() is None
+
+
+def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [first] = ledger.claim()
+    ledger.settle(first, Outcome.RETRY, retry_in=5)
+    assert ledger.next_due() == ledger.now + timedelta(seconds=5)
+    ledger.advance(4.999)
+    assert ledger.claim() == []
+    ledger.advance(0.001)
+    [second] = ledger.claim()
+    assert (second.id, second.body, second.attempts) == (first.id, first.body, 2)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_cancellation_ends_what_is_unfinished(ledger: Ledger, *, in_flight: bool) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(3)]
+    claimed = ledger.claim() if in_flight else []
+    assert ledger.cancel(subscription) == 3
+    assert {ledger.find(each).state for each in ids} == {DeliveryState.CANCELLED}
+    assert not any(ledger.settle(delivery) for delivery in claimed)
+    assert ledger.claim() == []
+    assert ledger.heads() == {}
+    assert ledger.next_due() is None
+
+
+def test_a_cancellation_leaves_what_is_finished(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription)
+    [claimed] = ledger.claim()
+    ledger.settle(claimed)
+    assert ledger.cancel(subscription) == 0
+    assert ledger.find(claimed.id).state is DeliveryState.DELIVERED
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+def test_only_the_oldest_unfinished_of_a_subscription_is_offered(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(3)]
+    for expected in ids:
+        [claimed] = ledger.claim()
+        assert claimed.id == expected
+        assert ledger.claim() == []
+        ledger.settle(claimed)
+
+
+def test_a_retry_keeps_its_place(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    first, _ = ledger.enqueue(subscription), ledger.enqueue(subscription)
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=3600)
+    ledger.advance(3599)
+    assert ledger.claim() == []
+    ledger.advance(1)
+    assert [delivery.id for delivery in ledger.claim()] == [first]
+
+
+def test_a_dead_one_does_not_block(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    _, second = ledger.enqueue(subscription), ledger.enqueue(subscription)
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.DEAD)
+    assert [delivery.id for delivery in ledger.claim()] == [second]
+
+
+def test_subscriptions_do_not_wait_for_each_other(ledger: Ledger) -> None:
+    one, other = ledger.subscribe("one"), ledger.subscribe("other")
+    ids = {ledger.enqueue(one), ledger.enqueue(other)}
+    assert {delivery.id for delivery in ledger.claim()} == ids
+
+
+def test_the_longest_due_goes_first(ledger: Ledger) -> None:
+    ids = []
+    for number in range(5):
+        ids.append(ledger.enqueue(ledger.subscribe(f"config-{number}")))
+        ledger.advance(1)
+    assert [delivery.id for delivery in ledger.claim(limit=3)] == ids[:3]
+    assert [delivery.id for delivery in ledger.claim(limit=3)] == ids[3:]
+
+
+# --- leases ------------------------------------------------------------------------------------
+
+
+def test_an_expired_lease_counts_as_pending(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [lost] = ledger.claim("worker-1")
+    assert ledger.next_due() == ledger.now + timedelta(seconds=30)
+    ledger.advance(29.999)
+    assert ledger.claim("worker-2") == []
+    ledger.advance(0.001)
+    [found] = ledger.claim("worker-2")
+    assert (found.id, found.attempts, found.last_error) == (lost.id, 2, "lease_expired")
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("other", ["worker-2", "worker-1"], ids=["another worker", "the same"])
+def test_an_attempt_that_lost_its_lease_changes_nothing(
+    ledger: Ledger, outcome: Outcome, other: str
+) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription)
+    ledger.enqueue(subscription)
+    [lost] = ledger.claim("worker-1")
+    ledger.advance(30)
+    [found] = ledger.claim(other)
+    assert not ledger.settle(lost, outcome, worker="worker-1", hold=3600)
+    assert ledger.find(lost.id) == found
+    assert ledger.heads() == {subscription.id: [1]}
+    assert ledger.settle(found, worker=other)
+    assert len(ledger.claim()) == 1  # nothing is held
+
+
+def test_a_lease_that_is_over_but_not_taken_is_still_good_enough(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.advance(31)
+    assert ledger.settle(claimed)
+    assert ledger.claim() == []
+
+
+# --- holds and limits --------------------------------------------------------------------------
+
+
+def test_a_hold_stops_that_owners_destination_alone(ledger: Ledger) -> None:
+    held = [ledger.subscribe("asked"), ledger.subscribe("beside", task_id="task-2")]
+    free = [
+        ledger.subscribe("owner", owner="bob"),
+        ledger.subscribe("tenant", tenant="another"),
+        ledger.subscribe("origin", origin=ELSEWHERE),
+    ]
+    ledger.enqueue(held[0])
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=60)
+    ledger.enqueue(held[1])
+    expected = {ledger.enqueue(subscription) for subscription in free}
+
+    ledger.advance(59)
+    assert {delivery.id for delivery in ledger.claim()} == expected
+    assert ledger.claim() == []
+    ledger.advance(1)
+    assert {d.subscription_id for d in ledger.claim()} >= {subscription.id for subscription in held}
+
+
+def test_what_is_held_is_due_when_the_hold_ends(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=60)
+    assert ledger.next_due() == ledger.now + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("holds", [(60, 5), (5, 60)])
+def test_of_two_holds_the_longer_counts(ledger: Ledger, holds: tuple[float, float]) -> None:
+    for name in ("one", "other"):
+        ledger.enqueue(ledger.subscribe(name))
+    for delivery, hold in zip(ledger.claim(), holds, strict=True):
+        ledger.settle(delivery, Outcome.RETRY, retry_in=1, hold=hold)
+    ledger.advance(59)
+    assert ledger.claim() == []
+    ledger.advance(1)
+    assert len(ledger.claim()) == 2
+
+
+@pytest.mark.parametrize("tasks", [50, 500])
+def test_a_destination_takes_no_more_than_its_share(ledger: Ledger, tasks: int) -> None:
+    # It is what keeps slots for others while a dead webhook has thousands of tasks waiting.
+    for number in range(tasks):
+        ledger.enqueue(ledger.subscribe("dead", task_id=f"task-{number}", owner=str(number % 3)))
+    ledger.advance(1)
+    alive = ledger.enqueue(ledger.subscribe("alive", origin=ELSEWHERE))
+    claimed = ledger.claim(limit=8, per_origin=3) + ledger.claim("worker-2", limit=8, per_origin=3)
+    assert len(claimed) == 4
+    assert alive in {delivery.id for delivery in claimed}
+
+
+def test_a_slot_that_becomes_free_is_given_out_again(ledger: Ledger) -> None:
+    for number in range(5):
+        ledger.enqueue(ledger.subscribe(f"config-{number}"))
+    first, *_ = ledger.claim(per_origin=2)
+    assert ledger.claim(per_origin=2) == []
+    ledger.settle(first)
+    assert len(ledger.claim(per_origin=2)) == 1
+
+
+def test_what_is_unfinished_moves_with_its_subscription(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [claimed] = ledger.claim()
+    ledger.settle(claimed, Outcome.RETRY, retry_in=1, hold=3600)
+    ledger.advance(1)
+    moved = ledger.subscribe(origin=ELSEWHERE)
+    ledger.run(ledger.outbox.move(moved.id, ELSEWHERE))
+    assert [delivery.origin for delivery in ledger.claim()] == [ELSEWHERE]
+
+
+# --- idempotency -------------------------------------------------------------------------------
+
+
+def test_the_same_key_and_payload_is_the_same_delivery(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    first = ledger.enqueue(subscription, b"1", "key")
+    assert ledger.enqueue(subscription, b"1", "key") == first
+    assert ledger.enqueue(subscription, b"1", "another key") != first
+    assert [delivery.seq for delivery in ledger.deliveries()] == [1, 2]
+
+
+def test_the_same_key_is_the_same_delivery_after_that_is_finished(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    first = ledger.enqueue(subscription, b"1", "key")
+    [claimed] = ledger.claim()
+    ledger.settle(claimed)
+    assert ledger.enqueue(subscription, b"1", "key") == first
+    assert ledger.claim() == []
+
+
+def test_the_same_key_with_another_payload_is_a_conflict(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ledger.enqueue(subscription, b"1", "key")
+    with pytest.raises(IdempotencyConflictError):
+        ledger.enqueue(subscription, b"2", "key")
+    assert [delivery.body for delivery in ledger.deliveries()] == [b"1"]
+
+
+def test_a_key_belongs_to_its_subscription(ledger: Ledger) -> None:
+    one, other = ledger.subscribe("one"), ledger.subscribe("other")
+    assert ledger.enqueue(one, b"1", "key") != ledger.enqueue(other, b"2", "key")
+
+
+# --- ids ---------------------------------------------------------------------------------------
+
+
+def test_ids_are_unique_sort_by_time_and_have_no_dot() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    ids = [new_delivery_id(start + timedelta(milliseconds=number)) for number in range(200)]
+    assert ids == sorted(set(ids))
+    assert not any("." in each for each in ids)
+
+
+def test_no_repr_shows_a_body(ledger: Ledger) -> None:
+    assert "canary" not in repr(ledger.find(ledger.enqueue(ledger.subscribe(), b"canary")))

@@ -1,0 +1,485 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import stat
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from subprocess import PIPE, Popen
+from sys import executable
+
+import pytest
+
+from pushkit.errors import PushkitError, StorageError
+from pushkit.storage import Migration, Script, SqliteDatabase, Statement
+
+THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
+IMPATIENT = timedelta(milliseconds=20)
+
+
+class RefusedError(PushkitError):
+    code = "refused_by_the_script"
+
+
+def things(
+    path: Path, *migrations: Migration, busy_timeout: timedelta = IMPATIENT
+) -> SqliteDatabase:
+    return SqliteDatabase(
+        path,
+        component="things",
+        migrations=(THINGS, *migrations),
+        synchronous="NORMAL",
+        busy_timeout=busy_timeout,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "things.db"
+
+
+@pytest.fixture
+async def database(path: Path) -> AsyncIterator[SqliteDatabase]:
+    database = things(path)
+    await database.open()
+    yield database
+    await database.close()
+
+
+def insert(name: str, size: int | None = None) -> Script[str]:
+    yield Statement("INSERT INTO things (name, size) VALUES ($1, $2)", (name, size))
+    return name
+
+
+def names() -> Script[list[str]]:
+    rows = yield Statement("SELECT name FROM things ORDER BY name")
+    return [row["name"] for row in rows]
+
+
+def insert_then_fail(name: str, error: Exception) -> Script[None]:
+    yield from insert(name)
+    raise error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the write lock, as another process does that is in a transaction."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+class Gate:
+    """A script that keeps the writer busy until the test opens it."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+        self.opened = threading.Event()
+
+    def script(self) -> Script[None]:
+        yield Statement("SELECT 1")
+        self.loop.call_soon_threadsafe(self.reached.set)
+        assert self.opened.wait(10)
+
+
+# --- one script --------------------------------------------------------------------------------
+
+
+async def test_what_was_written_is_read(database: SqliteDatabase) -> None:
+    assert await database.write(insert("a")) == "a"
+    assert await database.read(names()) == ["a"]
+
+
+async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
+    first, second = things(path), things(path)
+    await first.open()
+    await first.write(insert("a"))
+    await first.close()
+    await second.open()
+    assert await second.read(names()) == ["a"]
+    await second.close()
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
+)
+async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
+    database: SqliteDatabase, error: Exception
+) -> None:
+    with pytest.raises(type(error)) as caught:
+        await database.write(insert_then_fail("a", error))
+    assert caught.value is error
+    assert await database.read(names()) == []
+
+
+async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_stored(
+    database: SqliteDatabase,
+) -> None:
+    def twice() -> Script[None]:
+        yield from insert("a")
+        yield from insert("a")
+
+    with pytest.raises(StorageError):
+        await database.write(twice())
+    assert await database.read(names()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("\ud800", 1), ("a", 2**63)], ids=["half a surrogate pair", "65 bits"]
+)
+async def test_a_value_that_no_column_holds_is_a_storage_error(
+    database: SqliteDatabase, name: str, size: int
+) -> None:
+    with pytest.raises(StorageError, match="cannot be stored"):
+        await database.write(insert(name, size))
+    with pytest.raises(StorageError, match="cannot be stored"):
+        await database.read(insert(name, size))
+
+
+async def test_a_reader_cannot_write(database: SqliteDatabase) -> None:
+    with pytest.raises(StorageError):
+        await database.read(insert("a"))
+    assert await database.read(names()) == []
+
+
+async def test_a_reader_goes_on_after_a_script_that_fails(database: SqliteDatabase) -> None:
+    def fails() -> Script[None]:
+        yield Statement("SELECT 1")
+        raise RefusedError
+
+    with pytest.raises(RefusedError):
+        await database.read(fails())
+    with pytest.raises(StorageError):
+        await database.read(iter_nonsense())
+    assert await database.read(names()) == []
+
+
+def iter_nonsense() -> Script[None]:
+    yield Statement("SELECT nonsense")
+
+
+async def test_what_a_caller_asked_for_is_stored_though_it_went_away(
+    database: SqliteDatabase,
+) -> None:
+    gate = Gate()
+    busy = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    caller = asyncio.create_task(database.write(insert("a")))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    gate.opened.set()
+    await busy
+    await database.write(insert("b"))
+    assert await database.read(names()) == ["a", "b"]
+
+
+# --- group commit ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement of every connection that is opened from here on."""
+    statements: list[str] = []
+    connect = sqlite3.connect
+
+    def connect_traced(*args: object, **options: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_traced)
+    return statements
+
+
+async def test_writes_that_wait_share_the_next_transaction(
+    traced: list[str], database: SqliteDatabase
+) -> None:
+    gate = Gate()
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(100)]
+    await asyncio.sleep(0)
+    traced.clear()
+    gate.opened.set()
+    await asyncio.gather(first, *waiting)
+    assert traced.count("COMMIT") == 2
+    assert len(await database.read(names())) == 100
+
+
+async def test_a_script_that_fails_takes_nobody_with_it(
+    traced: list[str], database: SqliteDatabase
+) -> None:
+    gate = Gate()
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    waiting = [
+        asyncio.create_task(database.write(script))
+        for script in (
+            insert("a"),
+            insert_then_fail("b", RefusedError("no")),
+            insert("a"),
+            insert_then_fail("c", ZeroDivisionError("a bug")),
+            insert("d"),
+        )
+    ]
+    await asyncio.sleep(0)
+    traced.clear()
+    gate.opened.set()
+    results = await asyncio.gather(first, *waiting, return_exceptions=True)
+    assert traced.count("COMMIT") == 2
+    assert [type(result) for result in results[1:]] == [
+        str,
+        RefusedError,
+        StorageError,
+        ZeroDivisionError,
+        str,
+    ]
+    assert await database.read(names()) == ["a", "d"]
+
+
+async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) -> None:
+    gate = Gate()
+
+    def insert_slowly() -> Script[None]:
+        yield from insert("a")
+        yield from gate.script()
+
+    writing = asyncio.create_task(database.write(insert_slowly()))
+    await gate.reached.wait()
+    assert await database.read(names()) == []
+    gate.opened.set()
+    await writing
+    assert await database.read(names()) == ["a"]
+
+
+async def test_nobody_is_told_done_before_the_commit(
+    traced: list[str], database: SqliteDatabase
+) -> None:
+    await database.write(insert("a"))
+    assert traced[-1] == "COMMIT"
+
+
+# --- when the database refuses -----------------------------------------------------------------
+
+
+async def test_a_lock_of_another_process_is_a_storage_error_and_nothing_is_stored(
+    path: Path, database: SqliteDatabase
+) -> None:
+    with locked(path):
+        results = await asyncio.gather(
+            *(database.write(insert(name)) for name in "abc"), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [StorageError] * 3
+        assert await database.read(names()) == []
+    assert await database.write(insert("d")) == "d"
+    assert await database.read(names()) == ["d"]
+
+
+async def test_waits_for_another_process_as_long_as_it_may(path: Path) -> None:
+    database = things(path, busy_timeout=timedelta(seconds=30))
+    await database.open()
+    with locked(path):
+        writing = asyncio.create_task(database.write(insert("a")))
+        assert await database.read(names()) == []
+    assert await writing == "a"
+    await database.close()
+
+
+async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
+    database: SqliteDatabase,
+) -> None:
+    def fill_up() -> Script[None]:
+        rows = yield Statement("PRAGMA page_count")
+        yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
+
+    def insert_much() -> Script[None]:
+        yield from insert("a")
+        yield from insert("b" * 100_000)
+
+    await database.write(fill_up())
+    with pytest.raises(StorageError, match="full"):
+        await database.write(insert_much())
+    assert await database.read(names()) == []
+    await database.write(insert("c"))
+    assert await database.read(names()) == ["c"]
+
+
+async def test_with_a_full_disk_nobody_in_the_batch_is_told_done_for_nothing(
+    database: SqliteDatabase,
+) -> None:
+    def fill_up() -> Script[None]:
+        rows = yield Statement("PRAGMA page_count")
+        yield Statement(f"PRAGMA max_page_count = {rows[0]['page_count'] + 4}")
+
+    await database.write(fill_up())
+    sizes = [10, 100_000, 10, 100_000, 10]
+    results = await asyncio.gather(
+        *(database.write(insert(f"{n}" * size)) for n, size in enumerate(sizes)),
+        return_exceptions=True,
+    )
+    told_done = sorted(result for result in results if isinstance(result, str))
+    assert await database.read(names()) == told_done
+    assert all(isinstance(result, str | StorageError) for result in results)
+
+
+@pytest.mark.parametrize(
+    "contents", [b"This is a text file. " * 100, b"SQLite format 3\0" + b"x" * 4096]
+)
+def test_a_file_that_is_no_database_is_a_storage_error(path: Path, contents: bytes) -> None:
+    path.write_bytes(contents)
+    with pytest.raises(StorageError):
+        asyncio.run(things(path).open())
+    assert path.read_bytes() == contents
+
+
+@pytest.mark.parametrize("name", ["missing/things.db", "with\0zero.db", "."])
+async def test_a_path_that_cannot_be_opened_is_a_storage_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StorageError):
+        await things(tmp_path / name).open()
+
+
+async def test_the_writer_outlives_a_fault_that_nobody_thought_of(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = things(path)
+
+    def fail() -> sqlite3.Connection:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_connect", fail)
+        with pytest.raises(StorageError, match="MemoryError"):
+            await database.open()
+    await database.open()
+    assert await database.read(names()) == []
+    await database.close()
+
+
+async def test_a_file_that_is_created_is_private(path: Path, database: SqliteDatabase) -> None:
+    await database.write(insert("a"))
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("things.db*")}
+    assert modes == {0o600}
+
+
+# --- life --------------------------------------------------------------------------------------
+
+
+async def test_nothing_works_before_it_is_open_or_after_it_is_closed(path: Path) -> None:
+    database = things(path)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="not open"):
+            await database.write(insert("a"))
+        with pytest.raises(StorageError, match="not open"):
+            await database.read(names())
+        await database.open()
+        await database.close()
+
+
+async def test_open_and_close_may_be_called_twice(path: Path) -> None:
+    database = things(path)
+    await database.open()
+    await database.open()
+    await database.write(insert("a"))
+    await database.close()
+    await database.close()
+
+
+async def test_close_finishes_what_was_submitted(path: Path) -> None:
+    database = things(path)
+    await database.open()
+    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(600)]
+    await asyncio.sleep(0)
+    await database.close()
+    assert len(await asyncio.gather(*waiting)) == 600
+
+
+# --- migrations --------------------------------------------------------------------------------
+
+SIZES = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT DEFAULT 'red'",))
+
+
+async def test_an_older_schema_is_brought_up_to_date(path: Path) -> None:
+    for database in (things(path), things(path, SIZES), things(path, SIZES)):
+        await database.open()
+        await database.close()
+    with contextlib.closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT version FROM pushkit_schema").fetchall() == [(2,)]
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    newer, older = things(path, SIZES), things(path)
+    await newer.open()
+    await newer.close()
+    with pytest.raises(StorageError, match="schema version 2, this code knows up to 1"):
+        await older.open()
+    await newer.open()
+    await newer.close()
+
+
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(path: Path) -> None:
+    broken = Migration(2, ("CREATE TABLE more (id TEXT)", "CREATE TABLE things (id TEXT)"))
+    with pytest.raises(StorageError):
+        await things(path, broken).open()
+    fixed = things(path, SIZES)
+    await fixed.open()
+    assert await fixed.read(names()) == []
+    await fixed.close()
+
+
+async def test_two_components_share_a_file(path: Path) -> None:
+    others = Migration(7, ("CREATE TABLE others (id TEXT)",))
+    database = things(path)
+    other = SqliteDatabase(path, component="others", migrations=[others])
+    await database.open()
+    await other.open()
+    await database.close()
+    await other.close()
+    with contextlib.closing(sqlite3.connect(path)) as reader:
+        found = reader.execute("SELECT * FROM pushkit_schema ORDER BY version").fetchall()
+    assert found == [("things", 1), ("others", 7)]
+
+
+_OPEN_IT = """
+import asyncio, sys
+from pushkit.storage import Migration, SqliteDatabase
+
+async def main():
+    statements = ["CREATE TABLE t%d (id TEXT)" % n for n in range(20)]
+    migrations = [Migration(1, tuple(statements))]
+    database = SqliteDatabase(sys.argv[1], component="c", migrations=migrations)
+    sys.stdin.readline()
+    await database.open()
+    await database.close()
+
+print("ready", flush=True)
+asyncio.run(main())
+"""
+
+
+def test_processes_that_start_together_apply_each_migration_once(path: Path) -> None:
+    processes = [
+        Popen([executable, "-c", _OPEN_IT, str(path)], stdin=PIPE, stdout=PIPE, stderr=PIPE)  # noqa: S603
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+    with ThreadPoolExecutor(len(processes)) as start:
+        ends = list(start.map(lambda process: process.communicate(b"go\n", 30), processes))
+    assert [errors for _, errors in ends] == [b""] * len(processes)
+
+
+async def test_threads_that_start_together_apply_each_migration_once(tmp_path: Path) -> None:
+    for attempt in range(20):
+        path = tmp_path / f"{attempt}.db"
+        databases = [things(path, SIZES, busy_timeout=timedelta(seconds=10)) for _ in range(4)]
+        await asyncio.gather(*(database.open() for database in databases))
+        await asyncio.gather(*(database.close() for database in databases))

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pushkit.a2a import Authentication, PushConfig, WireVersion
+from pushkit.storage import Script
+from pushkit.storage.migrations import migrate
+from pushkit.storage.sqlite import run_script
+from pushkit.subscriptions import (
+    MIGRATION,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionStore,
+)
+
+T = TypeVar("T")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STORE = SubscriptionStore()
+KEY = SubscriptionKey(tenant="acme", task_id="task-1", owner="alice", config_id="config-1")
+URL = "https://client.example.com/hook?a=1"
+
+
+class Database:
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.row_factory = sqlite3.Row
+        self.run(migrate("sender", (MIGRATION,)))
+
+    def run(self, script: Script[T]) -> T:
+        return run_script(self.connection, script)
+
+    def put(
+        self,
+        key: SubscriptionKey = KEY,
+        config: PushConfig | None = None,
+        *,
+        version: WireVersion = WireVersion.V1_0,
+        profile: Profile = Profile.STANDARD,
+        now: datetime = NOW,
+    ) -> Subscription:
+        return self.run(
+            STORE.put(
+                key,
+                config or PushConfig(url=URL),
+                version=version,
+                origin="https://client.example.com:443",
+                profile=profile,
+                now=now,
+            )
+        )
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Generator[Database]:
+    database = Database(tmp_path / "subscriptions.db")
+    yield database
+    database.connection.close()
+
+
+def other(**changes: str) -> SubscriptionKey:
+    found = {name: getattr(KEY, name) for name in ("tenant", "task_id", "owner", "config_id")}
+    return SubscriptionKey(**(found | changes))
+
+
+def test_everything_that_was_put_comes_back(database: Database) -> None:
+    authentication = Authentication(schemes=("Bearer", "Basic"), credentials="secret value")
+    config = PushConfig(url=URL, token="token", authentication=authentication)
+    put = database.put(config=config, version=WireVersion.V0_3, profile=Profile.A2A_SAMPLES)
+    [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
+    assert found == put
+    assert (found.key, found.version, found.profile) == (KEY, WireVersion.V0_3, Profile.A2A_SAMPLES)
+    assert (found.config.url, found.config.token) == (URL, "token")
+    assert found.config.authentication == authentication
+    assert (found.last_seq, found.active, found.created_at) == (0, True, NOW)
+
+
+def test_setting_it_again_changes_it_and_keeps_id_and_seq(database: Database) -> None:
+    first = database.put(config=PushConfig(url=URL, token="old"))
+    assert database.run(STORE.take_seq(first.id)) == 1
+    second = database.put(config=PushConfig(url=URL + "2"), now=NOW + timedelta(days=1))
+    assert (second.id, second.last_seq, second.created_at) == (first.id, 1, NOW)
+    assert (second.config.url, second.config.token) == (URL + "2", None)
+    assert database.run(STORE.take_seq(first.id)) == 2
+
+
+def test_removing_and_creating_it_starts_anew(database: Database) -> None:
+    first = database.put()
+    database.run(STORE.take_seq(first.id))
+    assert database.run(STORE.remove(KEY)) == first.id
+    second = database.put()
+    assert second.id != first.id
+    assert database.run(STORE.take_seq(second.id)) == 1
+
+
+def test_removing_what_is_not_there_is_nothing(database: Database) -> None:
+    assert database.run(STORE.remove(KEY)) is None
+
+
+def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Database) -> None:
+    subscription = database.put()
+    database.run(STORE.disable(subscription.id, NOW))
+    [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
+    assert not found.active
+    assert database.run(STORE.active_of_task(tenant="acme", task_id="task-1")) == []
+
+
+def test_setting_a_disabled_one_again_revives_it(database: Database) -> None:
+    subscription = database.put()
+    database.run(STORE.take_seq(subscription.id))
+    database.run(STORE.disable(subscription.id, NOW))
+    revived = database.put()
+    assert (revived.id, revived.active, revived.last_seq) == (subscription.id, True, 1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(other(tenant=""), id="tenant"),
+        pytest.param(other(owner="bob"), id="owner"),
+        pytest.param(other(owner="ALICE"), id="owner in capitals"),
+        pytest.param(other(owner="alice "), id="owner with a space"),
+        pytest.param(other(task_id="task-2"), id="task"),
+        pytest.param(other(config_id="config-2"), id="config"),
+    ],
+)
+def test_another_key_is_another_subscription(database: Database, key: SubscriptionKey) -> None:
+    mine, theirs = database.put(), database.put(key)
+    assert mine.id != theirs.id
+    database.run(STORE.remove(key))
+    found = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
+    assert [subscription.id for subscription in found] == [mine.id]
+
+
+def test_an_owner_sees_only_their_own(database: Database) -> None:
+    database.put()
+    for tenant, owner in (("acme", "bob"), ("", "alice"), ("acme", "%"), ("acme", "")):
+        assert database.run(STORE.of_owner(tenant=tenant, task_id="task-1", owner=owner)) == []
+
+
+def test_updates_go_to_every_owner_of_the_tenant_in_id_order(database: Database) -> None:
+    mine = [database.put(other(owner=owner)) for owner in ("alice", "bob", "carol")]
+    database.put(other(tenant="another"))
+    found = database.run(STORE.active_of_task(tenant="acme", task_id="task-1"))
+    assert [subscription.id for subscription in found] == sorted(each.id for each in mine)
+
+
+def test_ids_that_are_gone_are_left_out(database: Database) -> None:
+    subscription = database.put()
+    assert set(database.run(STORE.by_ids([subscription.id, "gone", subscription.id]))) == {
+        subscription.id
+    }
+
+
+def test_no_repr_shows_a_secret(database: Database) -> None:
+    authentication = Authentication(schemes=("Bearer",), credentials="canary")
+    config = PushConfig(url="https://a.example.com", token="canary", authentication=authentication)
+    assert "canary" not in repr(database.put(config=config))

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+import pytest
+
+from pushkit.errors import StorageError
+from pushkit.work import Pump
+
+DEADLINE = 10
+
+
+class Work:
+    """Items that a pump works on; each ends when the test says so."""
+
+    def __init__(self, *due: str) -> None:
+        self.due = list(due)
+        self.in_work: list[str] = []
+        self.done: list[str] = []
+        self.most_at_once = 0
+        self.claims = 0
+        self.faults: list[Exception] = []
+        self.changed = asyncio.Event()
+        self.gates: dict[str, asyncio.Event] = {}
+        self.claiming = asyncio.Event()
+        self.claiming.set()
+
+    def pump(self, concurrency: int = 2) -> Pump[str]:
+        return Pump(
+            "things",
+            claim=self.claim,
+            process=self.process,
+            until_due=self.until_due,
+            concurrency=concurrency,
+        )
+
+    async def claim(self, limit: int) -> list[str]:
+        self.claims += 1
+        self.changed.set()
+        if self.faults:
+            raise self.faults.pop(0)
+        taken, self.due = self.due[:limit], self.due[limit:]
+        await self.claiming.wait()
+        return taken
+
+    async def process(self, item: str) -> None:
+        self.in_work.append(item)
+        self.most_at_once = max(self.most_at_once, len(self.in_work))
+        self.changed.set()
+        try:
+            await asyncio.sleep(0)  # the others get their turn
+            await self.gates.get(item, self.claiming).wait()
+            if item.startswith("bad"):
+                raise RuntimeError(item)
+            if item.startswith("lost"):
+                raise StorageError(item)
+            self.done.append(item)
+        finally:
+            self.in_work.remove(item)
+            self.changed.set()
+
+    async def until_due(self) -> timedelta | None:
+        return timedelta(0) if self.due else None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def running(coroutine: Awaitable[None]) -> AsyncIterator[asyncio.Task[None]]:
+    task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        async with asyncio.timeout(DEADLINE):
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_run_once_works_to_the_end_and_says_how_much() -> None:
+    work = Work("a", "b", "c")
+    pump = work.pump()
+    assert await pump.run_once() == 2
+    assert await pump.run_once() == 1
+    assert await pump.run_once() == 0
+    assert work.done == ["a", "b", "c"]
+
+
+async def test_run_works_on_everything_and_never_on_more_than_it_may() -> None:
+    work = Work(*(str(number) for number in range(20)))
+    async with running(work.pump(concurrency=3).run()):
+        await work.until(lambda: len(work.done) == 20)
+    assert work.most_at_once == 3
+
+
+async def test_a_slow_item_holds_one_slot_and_not_the_batch() -> None:
+    work = Work("slow", *"abcdef")
+    work.gates["slow"] = asyncio.Event()
+    async with running(work.pump(concurrency=2).run()):
+        await work.until(lambda: len(work.done) == 6)
+        assert work.in_work == ["slow"]
+        work.gates["slow"].set()
+        await work.until(lambda: "slow" in work.done)
+
+
+async def test_no_slot_is_free_so_nothing_is_claimed() -> None:
+    work = Work("slow", "next")
+    work.gates["slow"] = asyncio.Event()
+    pump = work.pump(concurrency=1)
+    await pump.fill()
+    assert await pump.fill() == 0
+    assert work.claims == 1
+    work.gates["slow"].set()
+    await pump.drain()
+
+
+async def test_waking_it_finds_new_work() -> None:
+    work = Work()
+    pump = work.pump()
+    async with running(pump.run()):
+        await work.until(lambda: work.claims == 1)
+        work.due.append("new")
+        pump.wake()
+        await work.until(lambda: work.done == ["new"])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(StorageError("the disk is full"), id="the database"),
+        pytest.param(RuntimeError("a bug"), id="anything else"),
+    ],
+)
+async def test_outlives_a_claim_that_fails(
+    fault: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pushkit.work.pump._AFTER_FAULT", timedelta(0))
+    work = Work("a")
+    work.faults.append(fault)
+    async with running(work.pump().run()):
+        await work.until(lambda: work.done == ["a"])
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("item", ["bad", "lost"])
+async def test_outlives_an_item_that_fails(item: str, caplog: pytest.LogCaptureFixture) -> None:
+    work = Work(item, "good")
+    assert await work.pump().run_once() == 2
+    assert work.done == ["good"]
+    assert "comes back with its lease" in caplog.text
+
+
+async def test_drain_waits_for_what_is_in_work() -> None:
+    work = Work("slow")
+    work.gates["slow"] = asyncio.Event()
+    pump = work.pump()
+    await pump.fill()
+    drained = asyncio.create_task(pump.drain())
+    await work.until(lambda: work.in_work == ["slow"])
+    assert not drained.done()
+    work.gates["slow"].set()
+    await asyncio.wait_for(drained, DEADLINE)
+    assert work.done == ["slow"]
+
+
+async def test_what_was_claimed_when_it_is_cancelled_is_still_worked_on() -> None:
+    work = Work("a")
+    work.claiming.clear()
+    pump = work.pump()
+    async with running(pump.run()):
+        await work.until(lambda: work.claims == 1)
+    work.claiming.set()
+    await asyncio.wait_for(pump.drain(), DEADLINE)
+    assert work.done == ["a"]
+
+
+async def test_abandon_breaks_off_what_is_in_work() -> None:
+    work = Work("slow")
+    work.gates["slow"] = asyncio.Event()
+    pump = work.pump()
+    await pump.fill()
+    await work.until(lambda: work.in_work == ["slow"])
+    await asyncio.wait_for(pump.abandon(), DEADLINE)
+    assert (work.in_work, work.done) == ([], [])
+
+
+async def test_a_cancellation_that_meets_the_wake_up_is_not_lost() -> None:
+    work = Work()
+    pump = work.pump()
+    task = asyncio.create_task(pump.run())
+    await work.until(lambda: work.claims == 1)
+    for _ in range(5):  # until it waits to be woken
+        await asyncio.sleep(0)
+    pump.wake()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, DEADLINE)
+
+
+async def test_work_that_is_due_but_not_given_out_does_not_spin() -> None:
+    class Full(Work):
+        async def claim(self, limit: int) -> list[str]:
+            self.claims += 1
+            self.changed.set()
+            assert limit
+            return []
+
+    work = Full("not now")
+    async with running(work.pump().run()):
+        await work.until(lambda: work.claims == 1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert work.claims == 1
