@@ -206,7 +206,9 @@ def load_settings(path: Path) -> ReceiverSettings:
     except ValidationError as exc:
         raise ConfigError("\n".join(_mistakes(exc, path, text))) from exc
     except SettingsError as exc:
-        raise ConfigError(f"the environment, RECEIVER_…: {exc}: expected JSON") from exc
+        field = re.search(r'field "(\w+)"', str(exc))
+        variable = f"RECEIVER_{field[1].upper()}" if field else "the environment"
+        raise ConfigError(f"{variable}: expected JSON") from exc
     strangers = [f"{_place(path, text, at)}: {says}" for at, says in _unknown_senders(settings)]
     if strangers:
         raise ConfigError("\n".join(strangers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,9 +25,20 @@ from pushkit.subscriptions import Profile, Subscription, SubscriptionKey
 
 __all__ = ["send"]
 
+# Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.
+_DELIVERY_ID = re.compile(r"[!-\-/-~]{1,256}")
+
 _SECRET_HEADERS = frozenset(
     {"authorization", "x-a2a-signature", "x-a2a-token", "x-a2a-notification-token"}
 )
+
+
+def _delivery_id(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is not None and not _DELIVERY_ID.fullmatch(value):
+        raise click.BadParameter("expected 1 to 256 visible ASCII characters without a dot")
+    return value
 
 
 @click.command(
@@ -39,7 +51,12 @@ _SECRET_HEADERS = frozenset(
 @click.option("--to", "url", required=True, help="The webhook URL.")
 @click.option("--issuer", required=True, help="`iss`: who this is from.")
 @click.option("--token", help="The token that the client chose.")
-@click.option("--id", "delivery_id", help="The delivery id; the same again is a retry.")
+@click.option(
+    "--id",
+    "delivery_id",
+    callback=_delivery_id,
+    help="The delivery id; the same again is a retry.",
+)
 @click.option("--seq", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
     "--profile",
@@ -49,7 +66,9 @@ _SECRET_HEADERS = frozenset(
     help="How it is signed.",
 )
 @click.option("--allow", multiple=True, help="A destination named for development: host:port.")
-@click.option("--timeout", type=float, default=15.0, show_default=True, help="Seconds in all.")
+@click.option(
+    "--timeout", type=click.IntRange(1, 600), default=15, show_default=True, help="Seconds in all."
+)
 @key_file_options
 def send(
     *,
@@ -61,7 +80,7 @@ def send(
     seq: int,
     profile: str,
     allow: tuple[str, ...],
-    timeout: float,
+    timeout: int,
     path: Path,
     passphrase_file: Path | None,
 ) -> None:

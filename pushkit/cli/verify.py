@@ -44,7 +44,7 @@ __all__ = ["verify"]
     help="The moment to verify for, in UTC: when it was received.  [default: now]",
 )
 @click.option(
-    "--tolerance", type=click.IntRange(0), default=300, show_default=True, help="Seconds."
+    "--tolerance", type=click.IntRange(0, 86400), default=300, show_default=True, help="Seconds."
 )
 @click.option("--allow", multiple=True, help="For --jwks: a host named for development.")
 def verify(
@@ -93,7 +93,7 @@ def _report(request: WebhookRequest, verified: VerifiedJwt, now: datetime) -> No
         "kid": verified.kid,
         "issuer": verified.issuer or "(not stated)",
         "audience": ", ".join(verified.audience) or "(not stated)",
-        "issued": f"{verified.issued_at:%Y-%m-%dT%H:%M:%SZ} ({now - verified.issued_at} ago)",
+        "issued": f"{verified.issued_at:%Y-%m-%dT%H:%M:%SZ} ({_age(now - verified.issued_at)})",
         "delivery": verified.delivery_id or "(not stated)",
         "task": update.task_id or verified.task_id or "(not stated)",
         "state": update.state.value if update.state else "-",
@@ -101,6 +101,11 @@ def _report(request: WebhookRequest, verified: VerifiedJwt, now: datetime) -> No
     }
     for name, value in facts.items():
         click.echo(f"{name:12} {value}")
+
+
+def _age(age: timedelta) -> str:
+    seconds = int(age.total_seconds())
+    return f"{seconds} s ago" if seconds >= 0 else f"{-seconds} s ahead"
 
 
 def _load_keys(jwks: str, allow: tuple[str, ...]) -> Mapping[str, VerificationKey]:
@@ -159,5 +164,8 @@ def _read_json_request(data: bytes) -> WebhookRequest:
 
 
 def _target(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise MalformedRequestError("the request file: the target is no URL") from exc
     return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"

@@ -129,7 +129,8 @@ class JwksClient:
         url: The pinned URL; whether it is acceptable is the caller's decision.
         fetch: Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, transport)` will do.
         clock: The present, aware and in UTC.
-        min_age: A set is kept at least so long, whatever its headers say.
+        min_age: A set is kept at least so long, whatever its headers say. No more than the
+            shortest `max-age`: a sender may sign with a key that was published for that long.
         max_age: And at most so long.
         refetch_interval: How often unknown kids may cause a fetch.
         stale_for: How long a set may be used after it ceased to be fresh, while fetches fail.
@@ -141,7 +142,7 @@ class JwksClient:
         *,
         fetch: FetchJwks,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        min_age: timedelta = timedelta(seconds=30),
+        min_age: timedelta = timedelta(seconds=1),
         max_age: timedelta = timedelta(hours=24),
         refetch_interval: timedelta = timedelta(seconds=30),
         stale_for: timedelta = timedelta(hours=24),

@@ -1,0 +1,80 @@
+"""What every command has in common."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pushkit import __version__
+from tests.cli.conftest import Run, environment
+
+PUSHKIT = [
+    [],
+    ["send"],
+    ["verify"],
+    ["keys"],
+    ["keys", "new"],
+    ["keys", "list"],
+    ["keys", "rotate"],
+    ["keys", "revoke"],
+    ["keys", "export"],
+]
+RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"]]
+
+
+@pytest.mark.parametrize("command", PUSHKIT, ids=" ".join)
+def test_pushkit_explains_itself(pushkit_command: Run, command: list[str]) -> None:
+    ran = pushkit_command(*command, "--help")
+    assert ran.status == 0
+    assert ran.out.startswith("Usage: ")
+    assert "Example:" in ran.out
+    assert ran.err == ""
+
+
+@pytest.mark.parametrize("command", RECEIVER, ids=" ".join)
+def test_receiver_explains_itself(receiver_command: Run, command: list[str]) -> None:
+    ran = receiver_command(*command, "--help")
+    assert ran.status == 0
+    assert ran.out.startswith("Usage: ")
+    assert ran.err == ""
+
+
+def test_both_say_their_version(pushkit_command: Run, receiver_command: Run) -> None:
+    assert pushkit_command("--version").out == f"pushkit, version {__version__}\n"
+    assert receiver_command("--version").out == f"receiver, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "call", [["nonsense"], ["keys", "nonsense"], ["send"], ["verify"], ["keys", "revoke"]], ids=str
+)
+def test_a_wrong_call_of_pushkit_ends_with_2_and_the_usage(
+    pushkit_command: Run, call: list[str]
+) -> None:
+    ran = pushkit_command(*call)
+    assert ran.status == 2
+    assert ran.err.startswith("Usage: ")
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("call", [["nonsense"], ["serve", "--nonsense"]], ids=str)
+def test_a_wrong_call_of_receiver_ends_with_2_and_the_usage(
+    receiver_command: Run, call: list[str]
+) -> None:
+    ran = receiver_command(*call)
+    assert ran.status == 2
+    assert ran.err.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("module", ["pushkit.cli.main", "receiver.cli"])
+def test_both_run_as_modules(module: str) -> None:
+    done = subprocess.run(  # noqa: S603  # our own commands
+        [sys.executable, "-m", module, "--help"],
+        env=environment(),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert done.stderr == b""

@@ -1,0 +1,247 @@
+"""`receiver check` and `receiver expect`: the configuration, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook, free_port
+
+CONFIG = f"""\
+url = "https://client.example.com"
+database = "inbox.db"
+
+[[senders]]
+name = "agent"
+issuer = "{ISSUER}"
+jwks_file = "jwks.json"
+tokens = ["{TOKEN}"]
+tasks = "bind"
+
+[[callbacks]]
+call = "handlers:seen"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, pushkit_command: Run) -> Path:
+    pushkit_command("keys", "new")
+    pushkit_command("keys", "export", "--out", "jwks.json")
+    (tmp_path / "handlers.py").write_text("def seen(notification): ...\n")
+    path = tmp_path / "receiver.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the callbacks' module and its folder after each test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "handlers", raising=False)
+
+
+def test_check_prints_the_configuration_without_secrets(
+    receiver_command: Run, config: Path
+) -> None:
+    ran = receiver_command("check", "--config", str(config))
+    assert (ran.status, ran.err) == (0, "")
+    document, end = json.JSONDecoder().raw_decode(ran.out)
+    assert document["url"] == "https://client.example.com"
+    assert document["senders"][0]["tokens"] == ["***"]
+    assert "agent: 1 keys" in ran.out[end:]
+
+
+def test_check_finds_the_configuration_by_itself(receiver_command: Run, config: Path) -> None:
+    assert config.name == "receiver.toml"
+    assert receiver_command("check").status == 0
+
+
+def test_check_takes_the_file_from_the_environment(
+    receiver_command: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = config.rename(config.with_name("other.toml"))
+    monkeypatch.setenv("RECEIVER_CONFIG", str(moved))
+    assert receiver_command("check").status == 0
+
+
+def test_the_environment_replaces_the_files_values(
+    receiver_command: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert config.exists()
+    monkeypatch.setenv("RECEIVER_LISTEN", "0.0.0.0:8080")
+    ran = receiver_command("check")
+    document, _ = json.JSONDecoder().raw_decode(ran.out)
+    assert document["listen"] == "0.0.0.0:8080"
+
+
+def test_check_fetches_every_senders_keys(
+    receiver_command: Run, config: Path, webhook: Webhook, tmp_path: Path
+) -> None:
+    webhook.document = (tmp_path / "jwks.json").read_bytes()
+    served = f'jwks_url = "{webhook.origin}/jwks.json"'
+    text = CONFIG.replace('jwks_file = "jwks.json"', served)
+    config.write_text('allow = ["127.0.0.1:*"]\n' + text)
+    ran = receiver_command("check")
+    assert ran.status == 0
+    assert "agent: 1 keys" in ran.out
+
+
+def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: Path) -> None:
+    nowhere = f'jwks_url = "http://127.0.0.1:{free_port()}/jwks.json"'
+    text = CONFIG.replace('jwks_file = "jwks.json"', nowhere)
+    config.write_text('allow = ["127.0.0.1:*"]\n' + text)
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert ran.err.splitlines()[-1].startswith("agent: error: no keys from http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        pytest.param("url =", "ulr =", "{0}:1: ulr: there is no such setting", id="top level"),
+        pytest.param("issuer", "isuer", "{0}:6: senders[0].isuer:", id="misspelt member"),
+        pytest.param('"bind"', '"all"', "{0}:9: senders[0].tasks:", id="no such policy"),
+        pytest.param("tasks", "tolerance_seconds", "{0}:9: senders[0].tol", id="wrong type"),
+        pytest.param("https://client", "client", "{0}:1: url: expected an absolute", id="no URL"),
+        pytest.param(
+            f'issuer = "{ISSUER}"\n', "", "{0}:4: senders[0]: expected issuer", id="no issuer"
+        ),
+        pytest.param(
+            'jwks_file = "jwks.json"\n',
+            "",
+            "{0}:4: senders[0]: expected exactly one of jwks_url and jwks_file",
+            id="no keys",
+        ),
+        pytest.param(
+            'tasks = "bind"', 'path = "push"', "{0}:4: senders[0]: path: expected", id="path"
+        ),
+        pytest.param(
+            'tasks = "bind"', 'audience = ["x"]', "{0}:9: senders[0].audience[0]:", id="audience"
+        ),
+        pytest.param(
+            "handlers:seen", "handlers", "{0}:12: callbacks[0].call: expected module", id="call"
+        ),
+        pytest.param(
+            'seen"', 'seen"\nstates = ["done"]', "{0}:13: callbacks[0].states[0]:", id="no state"
+        ),
+        pytest.param(
+            'seen"',
+            'seen"\nsenders = ["agnet"]',
+            "{0}:13: callbacks[0].senders: found 'agnet', expected one of agent",
+            id="no such sender",
+        ),
+        pytest.param('= "inbox.db"', "= inbox.db", "at line 2", id="no TOML"),
+    ],
+)
+def test_a_mistake_is_reported_with_its_line(
+    receiver_command: Run, config: Path, old: str, new: str, says: str
+) -> None:
+    text = CONFIG.replace(old, new, 1)
+    assert text != CONFIG
+    config.write_text(text)
+    ran = receiver_command("check")
+    assert (ran.status, ran.out) == (1, "")
+    assert says.format(config.name) in ran.err
+    assert ran.err.startswith("error: ")
+
+
+def test_every_mistake_is_a_line(receiver_command: Run, config: Path) -> None:
+    config.write_text(CONFIG.replace("issuer", "isuer").replace('"bind"', '"all"'))
+    lines = receiver_command("check").err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("error: receiver.toml:") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        pytest.param("jwks.json", "none.json", "none.json: No such file", id="no JWK Set"),
+        pytest.param("jwks.json", "handlers.py", "not a JWK Set", id="another file"),
+        pytest.param(":seen", ":none", "callback handlers:none: AttributeError", id="function"),
+        pytest.param("handlers:", "nowhere:", "ModuleNotFoundError", id="module"),
+        pytest.param("seen", "__name__", "expected a function", id="no function"),
+        pytest.param("tasks =", 'tokens_file = "none.txt"\ntasks =', "none.txt", id="tokens file"),
+    ],
+)
+def test_what_the_file_names_must_exist(
+    receiver_command: Run, config: Path, old: str, new: str, says: str
+) -> None:
+    config.write_text(CONFIG.replace(old, new, 1))
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert says in ran.error
+
+
+def test_no_configuration_is_one_line(receiver_command: Run) -> None:
+    for command in ("check", "serve", "expect"):
+        ran = receiver_command(command)
+        assert ran.status == 1
+        assert ran.error == "receiver.toml: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        pytest.param("LISTEN=9000", "RECEIVER_LISTEN: expected host:port", id="listen"),
+        pytest.param("LISTEN=[::1]:99999", "RECEIVER_LISTEN: expected host:port", id="port"),
+        pytest.param("URL=client", "RECEIVER_URL: expected an absolute", id="url"),
+        pytest.param("SENDERS={", "RECEIVER_SENDERS: expected JSON", id="no JSON"),
+    ],
+)
+def test_a_mistake_in_the_environment_names_the_variable(
+    receiver_command: Run,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    says: str,
+) -> None:
+    assert config.exists()
+    name, _, value = setting.partition("=")
+    monkeypatch.setenv(f"RECEIVER_{name}", value)
+    assert says in receiver_command("check").error
+
+
+def test_expect_mints_a_token(receiver_command: Run, config: Path) -> None:
+    assert config.exists()
+    configs = [json.loads(receiver_command("expect").out) for _ in range(2)]
+    assert {config["url"] for config in configs} == {"https://client.example.com/a2a/push"}
+    assert len({config["token"] for config in configs}) == 2
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.0"])
+def test_expect_takes_what_it_is_for(receiver_command: Run, config: Path, version: str) -> None:
+    assert config.exists()
+    options = ["--sender", "agent", "--task-id", "task-1", "--expires-in", "60"]
+    ran = receiver_command("expect", *options, "--version", version)
+    assert ran.status == 0
+    document = json.loads(ran.out)
+    assert document["taskId"] == "task-1"
+    config_of_version = document if version == "1.0" else document["pushNotificationConfig"]
+    assert config_of_version["url"] == "https://client.example.com/a2a/push"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(["--sender", "none"], "expected one of agent", id="sender"),
+        pytest.param(["--version", "7"], "'7' is not supported", id="version"),
+    ],
+)
+def test_expect_says_what_is_wrong(
+    receiver_command: Run, config: Path, options: list[str], says: str
+) -> None:
+    assert config.exists()
+    ran = receiver_command("expect", *options)
+    assert ran.status == 1
+    assert says in ran.error
+
+
+@pytest.mark.parametrize("seconds", ["0", "99999999999999999"])
+def test_expect_takes_a_time_within_reason(
+    receiver_command: Run, config: Path, seconds: str
+) -> None:
+    assert config.exists()
+    assert receiver_command("expect", "--expires-in", seconds).status == 2

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, free_port
+
+
+@pytest.fixture(autouse=True)
+def keys(pushkit_command: Run) -> None:
+    assert pushkit_command("keys", "new").status == 0
+
+
+@pytest.fixture
+def update(tmp_path: Path) -> str:
+    path = tmp_path / "update.json"
+    path.write_bytes(UPDATE)
+    return str(path)
+
+
+def to(url: str) -> list[str]:
+    return ["--to", url, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
+
+
+def test_an_accepted_update_ends_with_0(
+    pushkit_command: Run, webhook: Webhook, update: str
+) -> None:
+    ran = pushkit_command("send", update, *to(webhook.url), "--token", TOKEN)
+    assert ran.status == 0
+    assert ran.err == ""
+    assert "< 202 (delivered)" in ran.out
+    [request] = webhook.requests
+    assert request.body == UPDATE
+    assert request.header("X-A2A-Token") == TOKEN
+    assert request.header("Content-Type") == "application/a2a+json"
+
+
+def test_what_is_shown_holds_no_secret(pushkit_command: Run, webhook: Webhook, update: str) -> None:
+    ran = pushkit_command("send", update, *to(f"{webhook.url}?key=secret"), "--token", TOKEN)
+    [request] = webhook.requests
+    assert request.target.endswith("?key=secret")
+    assert "secret" not in ran.out
+    jwt = (request.header("Authorization") or "").removeprefix("Bearer ")
+    assert jwt not in ran.out
+    assert "> Authorization: ***" in ran.out
+    assert "> X-A2A-Token: ***" in ran.out
+
+
+def test_an_update_comes_from_standard_input(pushkit_command: Run, webhook: Webhook) -> None:
+    task = b'{"kind":"task","id":"task-1","contextId":"c","status":{"state":"working"}}\n'
+    assert pushkit_command("send", "-", *to(webhook.url), stdin=task).status == 0
+    [request] = webhook.requests
+    assert request.body == task
+    assert request.header("Content-Type") == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        pytest.param(401, "status_401", id="refused"),
+        pytest.param(409, "conflict", id="conflict"),
+        pytest.param(410, "gone", id="gone"),
+        pytest.param(302, "redirect", id="redirect"),
+        pytest.param(503, "status_503", id="unavailable"),
+    ],
+)
+def test_a_refused_update_ends_with_1(
+    pushkit_command: Run, webhook: Webhook, update: str, status: int, says: str
+) -> None:
+    webhook.status = status
+    ran = pushkit_command("send", update, *to(webhook.url))
+    assert ran.status == 1
+    assert f"< {status} ({says})" in ran.out
+    assert len(webhook.requests) == 1
+
+
+def test_an_unreachable_webhook_is_one_line(pushkit_command: Run, update: str) -> None:
+    port = free_port()
+    ran = pushkit_command("send", update, *to(f"http://127.0.0.1:{port}/?key=secret"))
+    assert ran.status == 1
+    assert f"127.0.0.1:{port}" in ran.error
+    assert "secret" not in ran.out + ran.err
+
+
+def test_the_same_id_is_the_same_delivery(
+    pushkit_command: Run, webhook: Webhook, update: str
+) -> None:
+    for _ in range(2):
+        pushkit_command("send", update, *to(webhook.url), "--id", "dlv_1")
+    assert [request.header("webhook-id") for request in webhook.requests] == ["dlv_1", "dlv_1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param(b"{", "not JSON", id="no JSON"),
+        pytest.param(b'{"a":1}', "no notification", id="no notification"),
+        pytest.param(b"", "not JSON", id="nothing"),
+        pytest.param(b"\xff", "not", id="no UTF-8"),
+    ],
+)
+def test_what_is_no_update_is_not_sent(
+    pushkit_command: Run, webhook: Webhook, body: bytes, says: str
+) -> None:
+    ran = pushkit_command("send", "-", *to(webhook.url), stdin=body)
+    assert ran.status == 1
+    assert says in ran.error
+    assert webhook.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(["--keys", "none.json"], "none.json: does not exist", id="no key file"),
+        pytest.param(["--profile", "a2a-samples"], "no RS256 key is active", id="no RSA key"),
+        pytest.param(["--allow", "127.0.0.1"], "expected host:port", id="bad allow"),
+        pytest.param(["--token", "a\nb"], "token: expected", id="token with a line break"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    pushkit_command: Run, webhook: Webhook, update: str, options: list[str], says: str
+) -> None:
+    ran = pushkit_command("send", update, *to(webhook.url), *options)
+    assert ran.status == 1
+    assert says in ran.error
+    assert webhook.requests == []
+
+
+def test_a_destination_that_nobody_allowed_is_refused(
+    pushkit_command: Run, webhook: Webhook, update: str
+) -> None:
+    ran = pushkit_command("send", update, "--to", webhook.url, "--issuer", ISSUER)
+    assert ran.status == 1
+    assert f'name it in allow = ["127.0.0.1:{webhook.port}"]' in ran.error
+    assert webhook.requests == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--timeout", "0"], id="no time"),
+        pytest.param(["--timeout", "nan"], id="no number"),
+        pytest.param(["--seq", "0"], id="seq"),
+        pytest.param(["--id", "a.b"], id="id with a dot"),
+        pytest.param(["--id", "a\r\nb"], id="id with a line break"),
+        pytest.param(["--profile", "none"], id="profile"),
+    ],
+)
+def test_a_wrong_option_ends_with_2(
+    pushkit_command: Run, webhook: Webhook, update: str, options: list[str]
+) -> None:
+    ran = pushkit_command("send", update, *to(webhook.url), *options)
+    assert ran.status == 2
+    assert options[0] in ran.err
+    assert webhook.requests == []
+
+
+@pytest.mark.parametrize("file", ["none.json", "."])
+def test_a_file_that_cannot_be_read_ends_with_2(pushkit_command: Run, file: str) -> None:
+    assert pushkit_command("send", file, *to("http://127.0.0.1:1/")).status == 2

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Captured, Ran, Run, Webhook
+
+
+@pytest.fixture
+def captured(pushkit_command: Run, webhook: Webhook) -> Captured:
+    """A genuine request; `jwks.json` holds its sender's keys."""
+    assert pushkit_command("keys", "new").status == 0
+    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
+    options = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
+    ran = pushkit_command("send", "-", *options, "--token", TOKEN, "--seq", "7", stdin=UPDATE)
+    assert ran.status == 0
+    [request] = webhook.requests
+    return request
+
+
+def as_http(captured: Captured, body: bytes | None = None, line_end: str = "\r\n") -> bytes:
+    lines = [f"POST {captured.target} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in captured.headers]
+    head = line_end.join([*lines, "", ""])
+    return head.encode() + (captured.body if body is None else body)
+
+
+def as_json(captured: Captured) -> bytes:
+    document = {
+        "method": "POST",
+        "target": captured.target,
+        "headers": dict(captured.headers),
+        "body": captured.body.decode(),
+    }
+    return json.dumps(document).encode()
+
+
+@pytest.fixture
+def verify(pushkit_command: Run, webhook: Webhook) -> Run:
+    def run(request: bytes, **changes: str) -> Ran:
+        options = {
+            "jwks": "jwks.json",
+            "issuer": ISSUER,
+            "audience": webhook.url,
+            "token": TOKEN,
+            **changes,
+        }
+        flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+        return pushkit_command("verify", "-", *flags, stdin=request)
+
+    return run
+
+
+def test_a_genuine_request_is_verified(verify: Run, captured: Captured) -> None:
+    ran = verify(as_http(captured))
+    assert (ran.status, ran.err) == (0, "")
+    assert "verified     status-update of A2A 1.0" in ran.out
+    assert f"delivery     {captured.header('webhook-id')}" in ran.out
+    assert "task         task-1" in ran.out
+    assert "seq          7" in ran.out
+    assert "not checked" not in ran.out
+
+
+@pytest.mark.parametrize("line_end", ["\r\n", "\n"])
+def test_a_capture_may_have_either_line_end(verify: Run, captured: Captured, line_end: str) -> None:
+    assert verify(as_http(captured, line_end=line_end)).status == 0
+
+
+def test_a_capture_may_be_json(verify: Run, captured: Captured) -> None:
+    assert verify(as_json(captured)).status == 0
+
+
+def test_a_capture_may_be_a_file(pushkit_command: Run, captured: Captured, tmp_path: Path) -> None:
+    (tmp_path / "captured.http").write_bytes(as_http(captured))
+    ran = pushkit_command("verify", "captured.http", "--jwks", "jwks.json")
+    assert ran.status == 0
+    for option in ("--issuer", "--audience", "--token"):
+        assert f"not checked  {option} was not given" in ran.out
+
+
+def test_keys_may_come_from_a_url(
+    verify: Run, captured: Captured, webhook: Webhook, tmp_path: Path
+) -> None:
+    webhook.document = (tmp_path / "jwks.json").read_bytes()
+    url = f"{webhook.origin}/.well-known/jwks.json"
+    assert verify(as_http(captured), jwks=url, allow="127.0.0.1:*").status == 0
+
+
+@pytest.mark.parametrize("write", [as_http, as_json])
+def test_an_altered_body_is_refused(verify: Run, captured: Captured, write: object) -> None:
+    altered = Captured(
+        target=captured.target,
+        headers=captured.headers,
+        body=captured.body.replace(b"WORKING", b"COMPLETED"),
+    )
+    assert callable(write)
+    ran = verify(write(altered))
+    assert (ran.status, ran.out) == (1, "")
+    assert "request_body_sha256" in ran.error
+
+
+def test_a_line_end_that_an_editor_added_is_another_body(verify: Run, captured: Captured) -> None:
+    assert "request_body_sha256" in verify(as_http(captured, captured.body + b"\n")).error
+
+
+def tampered(captured: Captured, name: str, value: str) -> bytes:
+    headers = [(k, value if k.lower() == name.lower() else v) for k, v in captured.headers]
+    return as_http(Captured(target=captured.target, headers=headers, body=captured.body))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({"audience": "https://other.example.com/"}, "`aud`", id="audience"),
+        pytest.param({"issuer": "https://other.example.com"}, "`iss`", id="issuer"),
+        pytest.param({"token": "another"}, "the token", id="token"),
+        pytest.param({"audience": "other"}, "audience: expected", id="audience that is no URL"),
+        pytest.param({"jwks": "none.json"}, "none.json: No such file", id="no JWK Set"),
+        pytest.param({"jwks": "."}, "--jwks", id="a folder for a JWK Set"),
+        pytest.param({"jwks": "keys.json.lock"}, "not a JWK Set", id="another file"),
+    ],
+)
+def test_what_does_not_hold_is_said_in_one_line(
+    verify: Run, captured: Captured, changes: dict[str, str], says: str
+) -> None:
+    ran = verify(as_http(captured), **changes)
+    assert (ran.status, ran.out) == (1, "")
+    assert says in ran.error
+
+
+def test_a_key_that_is_not_in_the_set_is_refused(
+    verify: Run, captured: Captured, pushkit_command: Run
+) -> None:
+    pushkit_command("keys", "new", "--keys", "others.json")
+    pushkit_command("keys", "export", "--keys", "others.json", "--out", "others-jwks.json")
+    assert "no known key" in verify(as_http(captured), jwks="others-jwks.json").error
+
+
+def test_an_id_that_is_not_the_signed_one_is_refused(verify: Run, captured: Captured) -> None:
+    assert "`jti`" in verify(tampered(captured, "webhook-id", "dlv_other")).error
+
+
+def test_a_request_without_a_signature_is_refused(verify: Run, captured: Captured) -> None:
+    assert "no JWT" in verify(tampered(captured, "Authorization", "Bearer abc")).error
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(0, 0), (4, 0), (7, 1), (-4, 0), (-7, 1)])
+def test_it_is_verified_for_the_moment_that_is_given(
+    verify: Run, captured: Captured, minutes: int, status: int
+) -> None:
+    moment = datetime.now(UTC) + timedelta(minutes=minutes)
+    ran = verify(as_http(captured), at=f"{moment:%Y-%m-%dT%H:%M:%SZ}")
+    assert ran.status == status
+    if status:
+        assert "check the clocks" in ran.error
+
+
+def test_the_tolerance_can_be_narrowed(verify: Run, captured: Captured) -> None:
+    moment = datetime.now(UTC) + timedelta(minutes=1)
+    ran = verify(as_http(captured), at=f"{moment:%Y-%m-%dT%H:%M:%S%z}", tolerance="10")
+    assert "expected within 10 s" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "says"),
+    [
+        pytest.param(b"", "no HTTP/1.1 request", id="nothing"),
+        pytest.param(b"POST / HTTP/1.1\r\nA: b\r\n", "no HTTP/1.1 request", id="no empty line"),
+        pytest.param(b"{", "the request file: not JSON", id="half JSON"),
+        pytest.param(b'{"body":"x"}', "members `headers` and `body`", id="no headers"),
+        pytest.param(b"POST http://[x HTTP/1.1\r\n\r\n", "the target is no URL", id="no URL"),
+        pytest.param(b"\xff\xfe\x00\r\n\r\n", "no HTTP/1.1 request", id="bytes"),
+    ],
+)
+def test_what_is_no_request_is_said_in_one_line(
+    verify: Run, captured: Captured, request_bytes: bytes, says: str
+) -> None:
+    assert captured.body
+    ran = verify(request_bytes)
+    assert ran.status == 1
+    assert says in ran.error
+
+
+@pytest.mark.parametrize(
+    "changes", [{"at": "yesterday"}, {"tolerance": "-1"}, {"tolerance": "99999999999999999"}]
+)
+def test_a_wrong_option_ends_with_2(verify: Run, changes: dict[str, str]) -> None:
+    assert verify(b"", **changes).status == 2

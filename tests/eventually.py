@@ -1,0 +1,36 @@
+"""Waiting for what another task, thread or process brings about: by looking, with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+__all__ = ["DEADLINE", "eventually", "eventually_sync"]
+
+DEADLINE = 30.0
+_PAUSE = 0.02
+
+Found = TypeVar("Found")
+
+
+async def eventually(look: Callable[[], Awaitable[Found]]) -> Found:
+    """Return the first thing that is found and is not false."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            found = await look()
+            if found:
+                return found
+            await asyncio.sleep(_PAUSE)
+
+
+def eventually_sync(look: Callable[[], Found]) -> Found:
+    """Return the first thing that is found and is not false, in a test without an event loop."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(_PAUSE)
+    raise TimeoutError

@@ -1,0 +1,223 @@
+"""The examples as the README says to run them, as processes of their own.
+
+They run from a copy in which only the ports are other ones, so that nothing on this machine is in
+their way, and what they leave behind is left in the copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from a2a.client import ClientConfig, create_client
+from a2a.helpers import new_text_message
+from a2a.types import (
+    Role,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+
+from tests.eventually import DEADLINE, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+PORTS = ("8001", "9000", "9001")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses at the moment."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+@dataclass
+class Running:
+    """A process that runs, and what it has printed so far."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+
+    def output(self) -> str:
+        """Return everything that it printed."""
+        return self.log.read_text()
+
+    async def printed(self, pattern: str) -> None:
+        """Wait for a line."""
+
+        async def found() -> bool:
+            ended = self.process.returncode is not None
+            seen = re.search(pattern, self.output(), re.MULTILINE) is not None
+            assert seen or not ended, f"it ended with {self.process.returncode}: {self.output()}"
+            return seen
+
+        await eventually(found)
+
+    async def ended(self) -> int:
+        """Wait for its end and return the exit status."""
+        return await asyncio.wait_for(self.process.wait(), 2 * DEADLINE)
+
+    async def stop(self) -> int:
+        """End it as an init system does."""
+        self.process.terminate()
+        return await self.ended()
+
+
+@dataclass
+class Copy:
+    """The examples, with free ports."""
+
+    folder: Path
+    ports: dict[str, int]
+
+    @contextlib.asynccontextmanager
+    async def run(self, *arguments: str) -> AsyncIterator[Running]:
+        """Run a Python command line from the copy's root."""
+        log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RECEIVER_")}
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                cwd=self.folder,
+                env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            yield Running(process=process, log=log)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def run_to_the_end(self, *arguments: str) -> str:
+        """Run a command that ends by itself, and return what it printed."""
+        async with self.run(*arguments) as running:
+            status = await running.ended()
+            assert status == 0, running.output()
+            return running.output()
+
+    async def listens(self, port: str) -> None:
+        """Wait until somebody listens at what is this port in the examples."""
+
+        async def connects() -> bool:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", self.ports[port])
+                writer.close()
+                await writer.wait_closed()
+                return True
+            return False
+
+        await eventually(connects)
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Copy:
+    shutil.copytree(
+        ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+    for path in [*tmp_path.rglob("*.py"), *tmp_path.rglob("*.toml")]:
+        path.write_text(re.sub("|".join(PORTS), lambda m: str(ports[m[0]]), path.read_text()))
+    return Copy(folder=tmp_path, ports=ports)
+
+
+def test_the_commands_stand_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command in (
+        "python -m examples.quickstart.receiver",
+        "python -m examples.quickstart.sender",
+        "python examples/a2a_sdk_agent/agent.py --allow '127.0.0.1:*'",
+        "receiver serve --config examples/receiver_service/receiver.toml",
+    ):
+        assert command in readme
+    assert "examples/demo/demo.py" in (ROOT / "Makefile").read_text()
+
+
+def test_the_sdk_agent_differs_in_at_most_five_places() -> None:
+    source = (ROOT / "examples/a2a_sdk_agent/agent.py").read_text()
+    lines = [line for line in source.splitlines() if not line.startswith(("from", "import"))]
+    ours = [
+        line
+        for line in lines
+        if re.search("Pushkit\\w+\\(|PushSender\\(|JwksApp\\(|with push:", line)
+    ]
+    assert all("# pushkit" in line for line in ours)
+    assert len([line for line in lines if "# pushkit" in line]) <= 5
+
+
+async def test_the_quickstart_delivers_three_updates(examples: Copy) -> None:
+    async with examples.run("-m", "examples.quickstart.receiver") as receiver:
+        await examples.listens("9001")
+        printed = await examples.run_to_the_end("-m", "examples.quickstart.sender")
+        assert printed.count("accepted") == 3
+        assert "delivered  everything" in printed
+        await receiver.printed(r"^completed  task-")
+        assert receiver.output().count("update     task-") == 3
+        again = await examples.run_to_the_end("-m", "examples.quickstart.sender")
+        assert "delivered  everything" in again
+        assert await receiver.stop() == 0
+    assert "Traceback" not in receiver.output()
+
+
+async def test_the_agent_and_the_receiver_service_work_together(examples: Copy) -> None:
+    config = "examples/receiver_service/receiver.toml"
+    await examples.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
+    async with (
+        examples.run("examples/a2a_sdk_agent/agent.py", "--allow", "127.0.0.1:*") as agent,
+        examples.run("-m", "receiver.cli", "serve", "--config", config) as service,
+    ):
+        await examples.listens("8001")
+        await examples.listens("9000")
+        checked = await examples.run_to_the_end("-m", "receiver.cli", "check", "--config", config)
+        assert "counting-agent: 1 keys" in checked
+        expected = await examples.run_to_the_end("-m", "receiver.cli", "expect", "--config", config)
+        task_id = await send_message(f"http://127.0.0.1:{examples.ports['8001']}", expected)
+        await service.printed(rf"^done         task {task_id}")
+        lines = service.output().splitlines()
+        updates = [line for line in lines if f"task {task_id} seq" in line]
+        assert [line.split()[0] for line in updates] == [
+            "submitted",
+            "working",
+            "working",
+            "working",
+            "artifact-update",
+            "completed",
+        ]
+        assert await service.stop() == 0
+        await agent.stop()
+    assert "Traceback" not in service.output() + agent.output()
+
+
+async def send_message(agent: str, config: str) -> str:
+    """Send a message with the printed push config, and return the task's id."""
+    client = await create_client(agent, ClientConfig(streaming=False, polling=True))
+    request = SendMessageRequest(
+        message=new_text_message("Please count.", role=Role.ROLE_USER),
+        configuration=SendMessageConfiguration(
+            return_immediately=True,
+            task_push_notification_config=TaskPushNotificationConfig(**json.loads(config)),
+        ),
+    )
+    [event] = [event async for event in client.send_message(request)]
+    await client.close()
+    return event.task.id
+
+
+async def test_the_demo_holds(examples: Copy) -> None:
+    printed = await examples.run_to_the_end("examples/demo/demo.py")
+    assert "All of it held" in printed
+    assert "✗" not in printed

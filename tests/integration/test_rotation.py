@@ -1,0 +1,240 @@
+"""Keys change under traffic, faster than receivers fetch them, and no notification is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from pushkit import (
+    KeyRing,
+    PushSender,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    WireVersion,
+    encode_update,
+    load_key_ring,
+    save_key_ring,
+)
+from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
+from pushkit.keys.files import update_key_ring
+from pushkit.keys.jwk import SigningKey
+from pushkit.keys.ring import KeyState
+from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from pytest_aiohttp.plugin import AiohttpServer
+
+ISSUER = "https://agent.example.com"
+TOKEN = "rotation-token"
+TASK = "task-1"
+
+MAX_AGE = timedelta(seconds=1)
+LEAD = timedelta(seconds=2)  # and what writing a key file may take on a slow disk
+ROTATIONS = 20
+BETWEEN_ROTATIONS = timedelta(milliseconds=150)
+
+
+@dataclass
+class House:
+    """A sender with a key file, and a receiver that fetches its keys over HTTP."""
+
+    keys: Path
+    push: PushSender
+    webhook: str
+    called: list[Notification] = field(default_factory=list)
+    sent: int = 0
+
+    async def notify(self) -> None:
+        """Send one update of the one task."""
+        await self.push.notify(working())
+        self.sent += 1
+
+    async def traffic(self) -> None:
+        """Send updates until cancelled."""
+        while True:
+            await self.notify()
+            await asyncio.sleep(0.02)
+
+    def change_keys(self, *, revoke: str | None = None) -> KeyRing:
+        """Rotate, or revoke a key, as another process would."""
+        now = datetime.now(UTC)
+        return update_key_ring(
+            self.keys, lambda ring: ring.revoke(revoke, now) if revoke else ring.rotate(now)
+        )
+
+    async def all_called(self) -> bool:
+        """Say whether every update that was sent has been called back."""
+        return len(self.called) >= self.sent
+
+
+def working() -> StatusUpdate:
+    return StatusUpdate(
+        task_id=TASK, context_id="context-1", status=TaskStatus(state=TaskState.WORKING)
+    )
+
+
+@pytest.fixture
+async def house(
+    tmp_path: Path, aiohttp_server: AiohttpServer, unused_tcp_port: int
+) -> AsyncIterator[House]:
+    keys = tmp_path / "keys.json"
+    ring = KeyRing.create(datetime.now(UTC), max_age=MAX_AGE, activation_lead=LEAD)
+    save_key_ring(keys, ring)
+    push = PushSender(
+        issuer=ISSUER, keys=keys, database=tmp_path / "outbox.db", allow=["127.0.0.1:*"]
+    )
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    house = House(keys=keys, push=push, webhook=f"{url}/a2a/push")
+
+    published = web.Application()
+    published.add_routes([jwks_route(push)])
+    server = await aiohttp_server(published)
+    receiver = Receiver(
+        url=url,
+        senders=[
+            TrustedSender(
+                name="agent",
+                issuer=ISSUER,
+                jwks_url=str(server.make_url(JWKS_PATH)),
+                tokens=[TOKEN],
+                tasks=TaskPolicy.ANY,
+            )
+        ],
+        database=tmp_path / "inbox.db",
+        allow=["127.0.0.1:*"],
+    )
+
+    @receiver.on_update()
+    async def called(notification: Notification) -> None:
+        house.called.append(notification)
+
+    await aiohttp_server(receiver.app(), port=unused_tcp_port)
+    async with push:
+        await push.subscribe(TASK, {"url": house.webhook, "token": TOKEN}, version="1.0")
+        yield house
+
+
+@contextlib.asynccontextmanager
+async def traffic(house: House) -> AsyncIterator[None]:
+    """Keep updates flowing while the block runs."""
+    flowing = asyncio.create_task(house.traffic())
+    try:
+        yield
+    finally:
+        flowing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await flowing
+
+
+def count_in(state: KeyState, ring: KeyRing) -> int:
+    now = datetime.now(UTC)
+    return sum(ring.state(entry.kid, now) is state for entry in ring.keys)
+
+
+async def test_twenty_rotations_under_traffic_lose_nothing(house: House) -> None:
+    pending = []
+    async with traffic(house):
+        for _ in range(ROTATIONS):
+            ring = await asyncio.to_thread(house.change_keys)
+            pending.append(count_in(KeyState.PENDING, ring))
+            await asyncio.sleep(BETWEEN_ROTATIONS.total_seconds())
+        last = ring.keys[-1].kid
+
+        async def signed_by_the_last() -> bool:
+            return any(notification.kid == last for notification in house.called)
+
+        await eventually(signed_by_the_last)
+    await eventually(house.all_called)
+
+    assert max(pending) >= 5
+    rows = await house.push.deliveries(TASK)
+    assert len(rows) == house.sent
+    assert {(row.state, row.attempts, row.last_status) for row in rows} == {("delivered", 1, 202)}
+    assert [notification.seq for notification in house.called] == list(range(1, house.sent + 1))
+    assert len({notification.kid for notification in house.called}) > ROTATIONS // 2
+
+
+def signed_by_hand(house: House, key: SigningKey, number: int) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers of a notification that this key signs, whatever its state."""
+    body = encode_update(working(), WireVersion.V1_0)
+    claims = NotificationClaims(
+        issuer=ISSUER,
+        audience=house.webhook,
+        issued_at=datetime.now(UTC),
+        delivery_id=f"stolen-{number}",
+        task_id=TASK,
+        config_id=TASK,
+        seq=number,
+        body_sha256=body_sha256(body),
+    )
+    jwt = sign_notification(claims, key)
+    return body, {
+        "Authorization": f"Bearer {jwt}",
+        "Content-Type": "application/a2a+json",
+        "X-A2A-Token": TOKEN,
+    }
+
+
+@dataclass
+class Thief:
+    """Goes on signing with a key that it has a copy of."""
+
+    house: House
+    key: SigningKey
+    session: aiohttp.ClientSession
+    attempts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def status(self) -> int:
+        """Send one notification, and return what it was answered."""
+        body, headers = signed_by_hand(self.house, self.key, next(self.attempts))
+        async with self.session.post(self.house.webhook, data=body, headers=headers) as answer:
+            return answer.status
+
+    async def is_refused(self) -> bool:
+        """Send one notification, and say whether its key is trusted no longer."""
+        return await self.status() == 401
+
+
+@pytest.fixture
+async def thief(house: House) -> AsyncIterator[Thief]:
+    key = load_key_ring(house.keys).signing_key(datetime.now(UTC))
+    async with aiohttp.ClientSession() as session:
+        yield Thief(house=house, key=key, session=session)
+
+
+async def test_a_revoked_key_is_refused_once_the_cached_set_has_ended(
+    house: House, thief: Thief
+) -> None:
+    assert await thief.status() == 202
+    await asyncio.to_thread(house.change_keys, revoke=thief.key.kid)
+    await eventually(thief.is_refused)
+
+
+async def test_revoking_the_active_key_under_traffic_loses_nothing(
+    house: House, thief: Thief
+) -> None:
+    async with traffic(house):
+        assert await thief.status() == 202
+        await asyncio.to_thread(house.change_keys, revoke=thief.key.kid)
+        await eventually(thief.is_refused)
+        successor = load_key_ring(house.keys).signing_key(datetime.now(UTC))
+
+        async def signed_by_the_successor() -> bool:
+            return any(notification.kid == successor.kid for notification in house.called)
+
+        await eventually(signed_by_the_successor)
+        assert await thief.is_refused()
+    assert successor.kid != thief.key.kid

@@ -1,0 +1,113 @@
+"""Both sides of pushkit, against other people's implementations on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit import Algorithm, KeyRing, PushSender, RetryPolicy, SenderOptions, wait_schedule
+from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
+from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.eventually import DEADLINE, eventually
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep urllib, which PyJWKClient fetches with, from a proxy of the environment."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+async def attempted(push: PushSender, task_id: str) -> None:
+    """Wait until every delivery of a task has been attempted and settled."""
+
+    async def settled() -> bool:
+        return all(row.last_status for row in await push.deliveries(task_id))
+
+    await eventually(settled)
+
+
+@pytest.fixture
+async def push(tmp_path: Path) -> AsyncIterator[PushSender]:
+    """Our sender with an RS256 key; it does not try twice."""
+    push = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(datetime.now(UTC), Algorithm.RS256),
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+        options=SenderOptions(retry=RetryPolicy(wait=wait_schedule([3600]))),
+    )
+    async with push:
+        yield push
+
+
+@pytest.fixture
+async def push_jwks_url(push: PushSender, aiohttp_server: AiohttpServer) -> str:
+    """Where our sender's keys are found."""
+    app = web.Application()
+    app.add_routes([jwks_route(push)])
+    server = await aiohttp_server(app)
+    return str(server.make_url(JWKS_PATH))
+
+
+@dataclass
+class OurSide:
+    """Our receiver, and what it called back."""
+
+    url: str
+    receiver: Receiver
+    called: list[Notification] = field(default_factory=list)
+
+    async def settled(self, task_id: str) -> list[Notification]:
+        """Return what was called back, once nothing of it is due any more."""
+        await self.receiver.wait(task_id, timeout=DEADLINE)
+        for _ in range(3):
+            await self.receiver.dispatcher.run_once()
+        return self.called
+
+
+MakeReceiver = Callable[[SenderProfile, dict[str, Any]], Awaitable[OurSide]]
+
+
+@pytest.fixture
+async def receive_from(
+    tmp_path: Path, aiohttp_server: AiohttpServer, unused_tcp_port: int
+) -> MakeReceiver:
+    """Start our receiver, which trusts one sender of a legacy profile by its served keys."""
+
+    async def make(profile: SenderProfile, jwks: dict[str, Any]) -> OurSide:
+        published = web.Application()
+
+        async def serve_keys(_request: web.Request) -> web.Response:
+            return web.json_response(jwks)
+
+        published.router.add_get(JWKS_PATH, serve_keys)
+        keys = await aiohttp_server(published)
+        url = f"http://127.0.0.1:{unused_tcp_port}"
+        trusted = TrustedSender(
+            name="legacy",
+            jwks_url=str(keys.make_url(JWKS_PATH)),
+            profile=profile,
+            tasks=TaskPolicy.ANY,
+            token_required=False,
+        )
+        receiver = Receiver(
+            url=url, senders=[trusted], database=tmp_path / "inbox.db", allow=["127.0.0.1:*"]
+        )
+        ours = OurSide(url=f"{url}{trusted.path}", receiver=receiver)
+
+        @receiver.on_update()
+        async def called(notification: Notification) -> None:
+            ours.called.append(notification)
+
+        await aiohttp_server(receiver.app(), port=unused_tcp_port)
+        return ours
+
+    return make
