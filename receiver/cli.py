@@ -48,7 +48,7 @@ def cli() -> None:
     """Receive signed A2A push notifications, and call back once for each."""
 
 
-@cli.command()
+@cli.command(epilog="\b\nExample:\n  receiver serve --config receiver.toml --verbose")
 @_config
 @click.option("--verbose", is_flag=True, help="Log accepted notifications too, not only refusals.")
 def serve(path: Path, *, verbose: bool) -> None:
@@ -61,7 +61,8 @@ def serve(path: Path, *, verbose: bool) -> None:
     receiver = settings.build(path.parent.resolve())
     host, port = settings.host_and_port
     for sender in receiver.senders.values():
-        click.echo(f"receiving from {sender.name} at {receiver.url}{sender.path}")
+        url = f"{receiver.url}{sender.path}"
+        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
     try:
         web.run_app(
             receiver.app(),
@@ -76,7 +77,7 @@ def serve(path: Path, *, verbose: bool) -> None:
         raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
 
 
-@cli.command()
+@cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")
 @_config
 def check(path: Path) -> None:
     """Print the effective configuration, secrets masked, and try every sender's JWK Set.
@@ -91,7 +92,9 @@ def check(path: Path) -> None:
         sys.exit(1)
 
 
-@cli.command()
+@cli.command(
+    epilog="\b\nExample:\n  receiver expect --config receiver.toml --sender agent --expires-in 86400"
+)
 @_config
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
 @click.option("--task-id", help="The task, if it is known already.")

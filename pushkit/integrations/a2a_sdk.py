@@ -29,9 +29,13 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from pushkit.a2a import (
+    ArtifactUpdate,
     PushConfig,
+    StatusUpdate,
     Task,
     TaskSnapshot,
+    TaskState,
+    TaskStatus,
     TaskUpdate,
     WireVersion,
     format_push_config,
@@ -120,7 +124,7 @@ class PushkitNotificationSender(PushNotificationSender):
         task_store: The agent's task store, from which A2A 0.3 clients get whole tasks.
     """
 
-    def __init__(self, sender: PushSender, *, task_store: TaskReader | None = None) -> None:
+    def __init__(self, sender: PushSender, *, task_store: TaskReader) -> None:
         self._sender = sender
         self._task_store = task_store
 
@@ -140,17 +144,17 @@ class PushkitNotificationSender(PushNotificationSender):
         self, update: TaskUpdate, subscribers: Sequence[Subscription]
     ) -> Task | None:
         """Return the whole task, if a subscriber's version sends nothing else."""
-        if isinstance(update, TaskSnapshot) or self._task_store is None:
+        if isinstance(update, TaskSnapshot):
             return None
-        for subscription in subscribers:
-            if subscription.version is WireVersion.V0_3:
-                # Task stores are scoped by owner too: read it as the subscriber does.
-                context = ServerCallContext(user=_Owner(subscription.key.owner))
-                task = await self._task_store.get(subscription.key.task_id, context)
-                if task is not None:
-                    found = _to_update(task)
-                    return found.task if isinstance(found, TaskSnapshot) else None
-        return None
+        owners = [found.key.owner for found in subscribers if found.version is WireVersion.V0_3]
+        for owner in owners:
+            # Task stores are scoped by owner too: read it as the subscriber does.
+            context = ServerCallContext(user=_Owner(owner))
+            task = await self._task_store.get(update.task_id or "", context)
+            if task is not None:
+                found = _to_update(task)
+                return found.task if isinstance(found, TaskSnapshot) else None
+        return _bare_task(update) if owners else None
 
 
 class _Owner(User):
@@ -173,6 +177,25 @@ def _to_update(event: PushEvent) -> TaskUpdate:
     if member is None:
         raise InvalidUpdateError(f"a {type(event).__name__} is no event that is pushed")
     return parse_update({member: MessageToDict(event)}, WireVersion.V1_0)
+
+
+def _bare_task(update: TaskUpdate) -> Task | None:
+    """Return what an update alone tells of its task, where the store has none.
+
+    Less than a 0.3 client expects, but its webhook hears of the change, and nobody else's update is
+    held up by it.
+    """
+    if isinstance(update, StatusUpdate):
+        return Task(id=update.task_id or "", context_id=update.context_id, status=update.status)
+    if isinstance(update, ArtifactUpdate):
+        status = TaskStatus(state=TaskState.WORKING)
+        return Task(
+            id=update.task_id or "",
+            context_id=update.context_id,
+            status=status,
+            artifacts=(update.artifact,),
+        )
+    return None
 
 
 def _to_proto(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:

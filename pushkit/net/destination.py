@@ -132,12 +132,12 @@ class DestinationPolicy:
             )
         if scheme != "https":
             raise DestinationRefusedError(
-                f"webhook URL: expected https, found http to {host}:{port};"
-                f' for development name it in allow = ["{host}:{port}"]'
+                f"URL: expected https, found http to {host}:{port};"
+                f' for development, allow {host}:{port} by name'
             )
         if port not in _ALLOWED_PORTS:
             raise DestinationRefusedError(
-                f"webhook URL: port {port} is not allowed, expected 443 or 8443"
+                f"URL: port {port} is not allowed, expected 443 or 8443"
             )
         _check_host(host)
         return Destination(scheme=scheme, host=host, port=port, target=target)
@@ -160,17 +160,17 @@ def address_is_public(address: str) -> bool:
 
 def _parse(url: str) -> tuple[str, str, int, str]:
     if len(url) > _MAX_URL_CHARS:
-        raise DestinationRefusedError(f"webhook URL: longer than {_MAX_URL_CHARS} characters")
+        raise DestinationRefusedError(f"URL: longer than {_MAX_URL_CHARS} characters")
     match = _URL.fullmatch(url)
     if match is None:
         raise DestinationRefusedError(
-            "webhook URL: expected https://host[:port]/path in visible ASCII,"
+            "URL: expected https://host[:port]/path in visible ASCII,"
             " without user name, fragment, spaces or backslashes"
         )
     scheme = match["scheme"].lower()
     port = int(match["port"]) if match["port"] else {"https": 443, "http": 80}[scheme]
     if not 0 < port <= 65535:
-        raise DestinationRefusedError(f"webhook URL: {port} is not a port")
+        raise DestinationRefusedError(f"URL: {port} is not a port")
     target = match["target"]
     if not target.startswith("/"):
         target = f"/{target}"
@@ -183,21 +183,21 @@ def _normalise_host(host: str) -> str:
         try:
             return str(ipaddress.IPv6Address(host[1:-1]))
         except ValueError as exc:
-            raise DestinationRefusedError("webhook URL: not an IPv6 address") from exc
+            raise DestinationRefusedError("URL: not an IPv6 address") from exc
     return host.removesuffix(".")
 
 
 def _check_host(host: str) -> None:
     if ":" in host or _ENDS_IN_NUMBER.search(host):
-        raise DestinationRefusedError("webhook URL: a literal address, expected a host name")
+        raise DestinationRefusedError("URL: a literal address, expected a host name")
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise DestinationRefusedError("webhook URL: not a host name")
+        raise DestinationRefusedError("URL: not a host name")
     if len(labels) == 1 or any(
         host == suffix or host.endswith(f".{suffix}") for suffix in _SPECIAL_SUFFIXES
     ):
         raise DestinationRefusedError(
-            f"webhook URL: {host} is a local or special-use name, expected a public one"
+            f"URL: {host} is a local or special-use name, expected a public one"
         )
 
 
