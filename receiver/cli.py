@@ -92,9 +92,7 @@ def check(path: Path) -> None:
         sys.exit(1)
 
 
-@cli.command(
-    epilog="\b\nExample:\n  receiver expect --config receiver.toml --sender agent --expires-in 86400"
-)
+@cli.command(epilog="\b\nExample:\n  receiver expect --sender agent --expires-in 86400")
 @_config
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
 @click.option("--task-id", help="The task, if it is known already.")

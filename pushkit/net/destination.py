@@ -133,12 +133,10 @@ class DestinationPolicy:
         if scheme != "https":
             raise DestinationRefusedError(
                 f"URL: expected https, found http to {host}:{port};"
-                f' for development, allow {host}:{port} by name'
+                f" for development, allow {host}:{port} by name"
             )
         if port not in _ALLOWED_PORTS:
-            raise DestinationRefusedError(
-                f"URL: port {port} is not allowed, expected 443 or 8443"
-            )
+            raise DestinationRefusedError(f"URL: port {port} is not allowed, expected 443 or 8443")
         _check_host(host)
         return Destination(scheme=scheme, host=host, port=port, target=target)
 
