@@ -37,8 +37,9 @@ _log = logging.getLogger("receiver")
 
 _SHOWN_CHARACTERS = 128
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
-_PEER_RATE = RateLimit(per_second=200, burst=400)
-_SENDER_RATE = RateLimit(per_second=500, burst=1000)
+# About what one process can verify: a flood is cut, a busy agent is not.
+_PEER_RATE = RateLimit(per_second=1000, burst=2000)
+_SENDER_RATE = RateLimit(per_second=1000, burst=2000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

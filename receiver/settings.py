@@ -37,6 +37,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.audience import audience_of
 from receiver.callbacks.registry import CallbackFunction
+from receiver.limits import RateLimit
 from receiver.pipeline import Limits
 from receiver.receiver import Receiver
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
@@ -123,6 +124,8 @@ class ReceiverSettings(BaseSettings):
         database: The SQLite file; relative to the configuration file.
         allow: Hosts named for development, as `host:port` or `host:*`.
         max_body_bytes: The largest body.
+        peer_rate: Requests a second from one address, before the signature; twice that at once.
+        sender_rate: Notifications a second from one sender, after it; twice that at once.
         callback_concurrency: How many callbacks at once.
         senders: Who is trusted.
         callbacks: What is called.
@@ -135,6 +138,8 @@ class ReceiverSettings(BaseSettings):
     database: Path = Path("inbox.db")
     allow: list[str] = []
     max_body_bytes: _Positive = 1024 * 1024
+    peer_rate: _Positive = 1000
+    sender_rate: _Positive = 1000
     callback_concurrency: _Positive = 16
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
     callbacks: list[CallbackSettings] = []
@@ -174,7 +179,11 @@ class ReceiverSettings(BaseSettings):
             ],
             database=folder / self.database,
             allow=self.allow,
-            limits=Limits(max_body_bytes=self.max_body_bytes),
+            limits=Limits(
+                max_body_bytes=self.max_body_bytes,
+                peer_rate=RateLimit(per_second=self.peer_rate, burst=2 * self.peer_rate),
+                sender_rate=RateLimit(per_second=self.sender_rate, burst=2 * self.sender_rate),
+            ),
             concurrency=self.callback_concurrency,
         )
         for callback in self.callbacks:
