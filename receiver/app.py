@@ -18,12 +18,12 @@ from receiver.pipeline import Verdict
 if TYPE_CHECKING:
     from receiver.receiver import Receiver
 
-__all__ = ["MAX_FIELD_BYTES", "problems", "routes"]
+__all__ = ["problems", "routes"]
 
 _log = logging.getLogger("receiver")
 
-# What aiohttp's parser lets through: above the pipeline's own limit, so that the answer is its 431.
-MAX_FIELD_BYTES = 64 * 1024
+# In place of aiohttp's own, which names its version and Python's.
+_HEADERS = {"Server": "receiver"}
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -97,7 +97,7 @@ async def _read_body(request: web.Request, limit: int) -> bytes | None:
 
 def _response(verdict: Verdict) -> web.Response:
     if not verdict.refused:
-        return web.Response(status=verdict.status)
+        return web.Response(status=verdict.status, headers=_HEADERS)
     problem = {
         "type": "about:blank",
         "title": HTTPStatus(verdict.status).phrase,
@@ -106,6 +106,7 @@ def _response(verdict: Verdict) -> web.Response:
     }
     response = web.Response(
         status=verdict.status,
+        headers=_HEADERS,
         body=json.dumps(problem).encode(),
         content_type="application/problem+json",
     )

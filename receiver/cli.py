@@ -20,7 +20,6 @@ from pushkit.command import run_command
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
-from receiver.app import MAX_FIELD_BYTES
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -57,6 +56,8 @@ def serve(path: Path, *, verbose: bool) -> None:
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    # Its tracebacks are of requests that are no HTTP, with the stranger's text in them.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
     host, port = settings.host_and_port
@@ -70,7 +71,7 @@ def serve(path: Path, *, verbose: bool) -> None:
             port=port,
             access_log=None,
             print=None,
-            max_field_size=MAX_FIELD_BYTES,
+            auto_decompress=False,  # what is compressed is refused, not unpacked
         )
     except OSError as exc:
         reason = os.strerror(exc.errno) if exc.errno else str(exc)

@@ -58,6 +58,7 @@ MIGRATION = Migration(
             " WHERE status IN ('received', 'in_progress')"
         ),
         "CREATE INDEX pushkit_inbox_task ON pushkit_inbox (task_id, id)",
+        ("CREATE INDEX pushkit_inbox_done ON pushkit_inbox (finished_at) WHERE status = 'done'"),
         """
         CREATE TABLE pushkit_callbacks_done (
             notification_id BIGINT NOT NULL,
@@ -314,6 +315,24 @@ class Inbox:
             (task_id, after, sender, limit),
         )
         return [_notification(row) for row in rows]
+
+    def purge(self, *, done_before: datetime, limit: int = 1000) -> Script[int]:
+        """Delete notifications that were done before a moment, a bounded number at a time.
+
+        Returns:
+            How many that was.
+        """
+        rows = yield Statement(
+            "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
+            " WHERE status = 'done' AND finished_at < $1 ORDER BY finished_at LIMIT $2)"
+            " RETURNING id",
+            (to_micros(done_before), limit),
+        )
+        for row in rows:
+            yield Statement(
+                "DELETE FROM pushkit_callbacks_done WHERE notification_id = $1", (row["id"],)
+            )
+        return len(rows)
 
     def count(self) -> Script[dict[str, int]]:
         """Return how many notifications stand where."""

@@ -20,7 +20,7 @@ from pushkit.errors import ConfigError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
-from pushkit.storage import SqliteDatabase
+from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy
 from receiver.app import problems, routes
@@ -30,7 +30,7 @@ from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import ExpectedStore, mint_token
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
-from receiver.inbox import Notification
+from receiver.inbox import Inbox, Notification
 from receiver.pipeline import Limits, Pipeline, Verdict
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import ReplayStore
@@ -66,6 +66,13 @@ class Expectation:
         return format_push_config(self.config, self.version)
 
 
+def _base_url(url: str) -> str:
+    normalised = audience_of(url)
+    if "?" in normalised:
+        raise ConfigError("url: expected a base URL without a query: the senders' paths follow it")
+    return normalised.rstrip("/")
+
+
 def utc_now() -> datetime:
     """Return now, aware, in UTC."""
     return datetime.now(UTC)
@@ -95,6 +102,8 @@ class Receiver:
         limits: Sizes and rates.
         retry: When a failed callback is called again.
         concurrency: How many callbacks at once.
+        keep: How long a notification stays in the inbox once every callback has had it; dead
+            letters stay. The memory of ids is apart from it: 96 hours.
         clock: Returns now, aware, in UTC.
     """
 
@@ -108,13 +117,15 @@ class Receiver:
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         concurrency: int = 16,
+        keep: timedelta = timedelta(days=7),
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
-        self.url = audience_of(url).rstrip("/")
+        self.url = _base_url(url)
         self.senders = {sender.name: sender for sender in senders}
         self._clock = clock
+        self._keep = keep
         self._database = SqliteDatabase(
             database,
             component="receiver",
@@ -309,16 +320,22 @@ class Receiver:
         *,
         until: Collection[TaskState] | Callable[[Notification], bool] = SETTLED_STATES,
         timeout: timedelta | float | None = None,  # noqa: ASYNC109  # part of the promise
+        after: Notification | None = None,
         sender: str | None = None,
     ) -> Notification:
         """Return the first notification of a task that is wanted, past ones included.
+
+            asked = await receiver.wait(task_id, timeout=3600)       # input-required, say
+            ...                                                      # answer the agent
+            done = await receiver.wait(task_id, after=asked, timeout=3600)
 
         Args:
             task_id: The task.
             until: States, or a predicate; by default a state in which the agent stops by itself:
                 terminal, input-required or auth-required.
             timeout: A timedelta or seconds; None waits for ever.
-            sender: Only from this trusted sender.
+            after: Only what came after this one.
+            sender: Whose task it is; may be left out if there is only one trusted sender.
 
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
@@ -326,14 +343,20 @@ class Receiver:
         await self.open()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
-            return await self._arrivals.wait(task_id, until=until, sender=sender)
+            return await self._arrivals.wait(
+                task_id,
+                until=until,
+                sender=self._sender(sender).name,
+                after=after.id if after else 0,
+            )
 
     async def updates(
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications, from the first; ends after a terminal state."""
         await self.open()
-        async with contextlib.aclosing(self._arrivals.updates(task_id, sender=sender)) as updates:
+        arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
+        async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
                 yield notification
                 if notification.state is not None and notification.state.terminal:
@@ -349,13 +372,19 @@ class Receiver:
         return self.senders[name]
 
     async def _keep_house(self) -> None:
-        replay = ReplayStore()
         while True:
             forgotten = 0
             try:
-                forgotten = await self._database.write(replay.forget(self._clock()))
+                forgotten = await self._database.write(self._clean())
             except StorageError:
                 _log.exception("housekeeping: the inbox is out of reach; trying again later")
             # Batch by batch while there is more, with a pause: traffic goes first.
             pause = _BETWEEN_BATCHES if forgotten else _HOUSEKEEPING
             await asyncio.sleep(pause.total_seconds())
+
+    def _clean(self) -> Script[int]:
+        """Forget and purge one batch of what is over; return how many rows that was."""
+        now = self._clock()
+        forgotten = yield from ReplayStore().forget(now)
+        purged = yield from Inbox().purge(done_before=now - self._keep)
+        return forgotten + purged

@@ -184,7 +184,10 @@ class Trust:
         """
         entries = [entry for entry in self._entries if entry.sender.path == path]
         if token is not None:
-            entries = [entry for entry in entries if _may_issue(entry.sender, token.issuer)]
+            # Who states an issuer is that sender, if there is one; a sender without an issuer must
+            # not stand in its way by publishing a key of the same name.
+            exact = [entry for entry in entries if _is_issuer(entry.sender, token.issuer)]
+            entries = exact or [entry for entry in entries if _may_issue(entry.sender)]
             if len(entries) > 1:
                 entries = await _with_key(entries, token.kid)
         if len(entries) != 1:
@@ -192,10 +195,13 @@ class Trust:
         return entries[0].sender, entries[0].keys
 
 
-def _may_issue(sender: TrustedSender, issuer: str | None) -> bool:
-    if sender.issuer is None or issuer is None:
-        return sender.profile is not SenderProfile.STANDARD
-    return sender.issuer == issuer
+def _is_issuer(sender: TrustedSender, issuer: str | None) -> bool:
+    return issuer is not None and sender.issuer == issuer
+
+
+def _may_issue(sender: TrustedSender) -> bool:
+    """Say whether a sender's signature need not name it: the legacy profiles state no issuer."""
+    return sender.profile is not SenderProfile.STANDARD
 
 
 async def _with_key(entries: Sequence[_Entry], kid: str | None) -> list[_Entry]:

@@ -50,14 +50,15 @@ class Authentication:
 class PushConfig:
     """Where and how a client wants its notifications.
 
-    The URL is only checked to be there: which destinations are allowed is the policy's question.
+    The URL is only checked to be there: which destinations are allowed is the policy's question. A
+    repr shows neither token nor URL, whose query may be a secret.
     `extra` holds unknown members, written back in the version that they came in (`origin`).
 
     Raises:
         InvalidPushConfigError: No URL, or a token that cannot be a header value.
     """
 
-    url: str
+    url: str = field(repr=False)
     id: str | None = None
     token: str | None = field(default=None, repr=False)
     authentication: Authentication | None = None
@@ -72,9 +73,19 @@ class PushConfig:
         _check_header_value("token", self.token, _TOKEN)
 
 
+_MAX_HEADER_VALUE = 4096
+
+
 def _check_header_value(name: str, value: str | None, allowed: re.Pattern[str]) -> None:
     # RFC 9110 §5.5: CR, LF and NUL in a field value are an injection.
-    if value is not None and not allowed.fullmatch(value):
+    if value is None:
+        return
+    if len(value) > _MAX_HEADER_VALUE:
+        raise InvalidPushConfigError(
+            f"{name}: {len(value)} characters, expected at most {_MAX_HEADER_VALUE}:"
+            " it travels in a header"
+        )
+    if not allowed.fullmatch(value):
         raise InvalidPushConfigError(
             f"{name}: expected visible ASCII characters, without line breaks"
         )

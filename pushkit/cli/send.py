@@ -12,10 +12,11 @@ from typing import BinaryIO
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, decode_update
+from pushkit.bounded_json import read_json_object
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.delivery.answers import Meaning, judge
 from pushkit.delivery.attempt import OutgoingRequest, build_request
-from pushkit.errors import InvalidUpdateError
+from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.destination import Destination, DestinationPolicy
@@ -113,9 +114,19 @@ def send(
     _show_request(request)
     answer = asyncio.run(_post(policy, request, timedelta(seconds=timeout)))
     judgement = judge(answer.status, answer.headers, now)
-    click.echo(f"< {answer.status} ({judgement.error or judgement.meaning.value})")
+    says = _problem_code(answer) or judgement.error or judgement.meaning.value
+    click.echo(f"< {answer.status} ({says})")
     if judgement.meaning is not Meaning.DELIVERED:
         sys.exit(1)
+
+
+def _problem_code(answer: Answer) -> str | None:
+    """Return the code of a problem answer (RFC 9457), if it is one that can be read."""
+    try:
+        code = read_json_object(answer.body).get("code")
+    except MalformedJsonError:
+        return None
+    return code if isinstance(code, str) and code.isprintable() else None
 
 
 async def _post(policy: DestinationPolicy, request: OutgoingRequest, timeout: timedelta) -> Answer:  # noqa: ASYNC109  # the transport's deadline

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pushkit.errors import ConfigError, DestinationRefusedError
 
@@ -90,7 +90,7 @@ class Destination:
     scheme: str
     host: str
     port: int
-    target: str
+    target: str = field(repr=False)
     allowed_by_name: bool = False
 
     @property

@@ -41,10 +41,9 @@ class Arrivals:
             arrived.set_result(None)
 
     async def updates(
-        self, task_id: str, *, sender: str | None
+        self, task_id: str, *, sender: str, after: int = 0
     ) -> AsyncGenerator[Notification, None]:
-        """Yield a task's notifications in the order of acceptance, from the first, without end."""
-        after = 0
+        """Yield a task's notifications after an id, in the order of acceptance, without end."""
         while True:
             arrived = self._next_arrival()  # taken before looking: nothing falls between
             batch = await self._database.read(
@@ -64,11 +63,14 @@ class Arrivals:
         task_id: str,
         *,
         until: Collection[TaskState] | Callable[[Notification], bool],
-        sender: str | None,
+        sender: str,
+        after: int = 0,
     ) -> Notification:
-        """Return the first notification of a task that is wanted."""
+        """Return the first notification of a task that is wanted, of those after an id."""
         wanted = until if callable(until) else _in_states(until)
-        async with contextlib.aclosing(self.updates(task_id, sender=sender)) as updates:
+        async with contextlib.aclosing(
+            self.updates(task_id, sender=sender, after=after)
+        ) as updates:
             async for notification in updates:
                 if wanted(notification):
                     return notification

@@ -28,7 +28,6 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import Receiver, TaskPolicy, TrustedSender, Verdict
-from receiver.app import MAX_FIELD_BYTES
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BASE_URL = "https://client.example.com"
@@ -273,7 +272,7 @@ class World:
     async def post(self, draft: Draft) -> Answer:
         """Post a request over HTTP."""
         request = draft.request()
-        server = await self.server_factory(self.receiver.app(), **SERVER_LIMITS)
+        server = await self.server_factory(self.receiver.app())
         client: TestClient[Any, Any] = await self.client_factory(server)
         async with client.post(
             request.target,
@@ -300,9 +299,6 @@ class World:
         """Change the database behind the receiver's back."""
         with contextlib.closing(sqlite3.connect(self.database)) as connection, connection:
             connection.execute(sql)
-
-
-SERVER_LIMITS = {"max_line_size": MAX_FIELD_BYTES, "max_field_size": MAX_FIELD_BYTES}
 
 
 @dataclass(frozen=True)

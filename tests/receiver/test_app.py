@@ -17,7 +17,6 @@ from aiohttp.test_utils import TestServer
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 from receiver import Limits, RateLimit
-from receiver.app import MAX_FIELD_BYTES
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -36,7 +35,7 @@ class RawAnswer:
 
 
 async def serve(world: World) -> TestServer:
-    return await world.server_factory(world.receiver.app(), max_field_size=MAX_FIELD_BYTES)
+    return await world.server_factory(world.receiver.app())
 
 
 async def talk(server: TestServer, *pieces: bytes, end: bool = False) -> RawAnswer:
@@ -223,7 +222,7 @@ async def test_another_content_type_is_refused(world: World, content_type: str) 
 
 async def test_a_header_section_over_the_limit_is_refused(world: World) -> None:
     draft = world.draft()
-    draft.headers.append(("X-Padding", "x" * 16 * 1024))
+    draft.headers += [(f"X-Padding-{number}", "x" * 6 * 1024) for number in range(3)]
 
     answer = await world.post(draft)
 

@@ -12,6 +12,7 @@ import pytest
 
 from pushkit.storage import SqliteDatabase
 from receiver import Limits, Notification, RateLimit, Receiver
+from receiver.inbox import Inbox
 from receiver.replay import MEMORY, MIGRATION, ConflictError, Replay, ReplayStore
 
 if TYPE_CHECKING:
@@ -183,3 +184,18 @@ async def test_an_id_with_another_body_is_a_conflict_in_the_store(tmp_path: Path
     with pytest.raises(ConflictError):
         await database.read(store.look_up("agent", "id", "another hash"))
     await database.close()
+
+
+async def test_a_purged_inbox_forgets_what_is_done_and_keeps_the_ids(world: World) -> None:
+    await world.receive(world.draft(1))
+    await world.receiver.dispatcher.run_once()
+    await world.receive(world.draft(2))
+    later = world.clock.now + timedelta(days=8)
+    database = world.receiver.dispatcher._database
+
+    purged = await database.write(Inbox().purge(done_before=later))
+
+    assert purged == 1
+    assert world.rows()["pushkit_inbox"] == 1
+    again = await world.receive(world.draft(1))
+    assert (again.status, again.code) == (200, "duplicate")

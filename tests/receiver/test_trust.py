@@ -187,3 +187,18 @@ async def test_a_jwks_url_that_the_policy_refuses_is_an_error(url: str) -> None:
     with pytest.raises(ConfigError):
         sender_keys(sender, transport, now)
     await transport.close()
+
+
+async def test_a_sender_without_an_issuer_does_not_silence_one_that_has_it() -> None:
+    standard = TrustedSender(name="agent", issuer=ISSUER, keys={KEY.kid: KEY})
+    # It publishes a key under the name of the other's key.
+    double = VerificationKey(kid=KEY.kid, algorithm=OTHER.algorithm, public_key=OTHER.public_key)
+    legacy = TrustedSender(
+        name="legacy", profile=SenderProfile.TRPC_A2A_GO, keys={double.kid: double}
+    )
+    trust = Trust([(standard, StaticKeys([KEY])), (legacy, StaticKeys([double]))])
+    token = UnverifiedJwt(token="", kid=KEY.kid, algorithm="ES256", issuer=ISSUER)
+
+    selected, _ = await trust.select("/a2a/push", token)
+
+    assert selected is standard

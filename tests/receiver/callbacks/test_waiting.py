@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pushkit.errors import ConfigError
+from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Notification, TaskState
 
 if TYPE_CHECKING:
-    from tests.receiver.conftest import World
+    from tests.receiver.conftest import World, WorldFactory
 
 DEADLINE = 10.0
 
@@ -122,11 +124,26 @@ async def test_a_wait_may_be_for_something_else(world: World, until: object) -> 
     assert found.seq == 2
 
 
-async def test_a_wait_may_be_for_one_sender(world: World) -> None:
+async def test_a_wait_is_for_the_task_of_one_sender(make_world: WorldFactory) -> None:
+    world = make_world()
+    world.add_sender("other", "https://other.example.com", generate_key(Algorithm.ES256))
     await world.receive(world.draft(state="completed"))
 
     with pytest.raises(TimeoutError):
         await world.receiver.wait("task-1", sender="other", timeout=0.01)
+    with pytest.raises(ConfigError, match="expected one of agent, other"):
+        await world.receiver.wait("task-1", timeout=0.01)
+    assert await world.receiver.wait("task-1", sender="agent", timeout=5)
+
+
+async def test_a_second_wait_is_for_what_came_after_the_first(world: World) -> None:
+    await world.receive(world.draft(1, state="input_required"))
+    asked = await world.receiver.wait("task-1", timeout=5)
+    await world.receive(world.draft(2, state="completed"))
+
+    done = await world.receiver.wait("task-1", after=asked, timeout=5)
+
+    assert (asked.state, done.state) == (TaskState.INPUT_REQUIRED, TaskState.COMPLETED)
 
 
 async def test_a_cancelled_wait_leaves_the_others(world: World) -> None:
