@@ -27,12 +27,15 @@ from pushkit.a2a import (
     decode_update,
     encode_update,
 )
+from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.events import EventKind, SenderEvent
 from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.ring import KeyRing
-from pushkit.subscriptions import Profile, Subscription
+from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
+from pushkit.subscriptions import Filter, Profile, Subscription
 from pushkit.version import __version__
 from pushkit.work import RetryPolicy, wait_schedule
 
@@ -41,7 +44,12 @@ __all__ = [
     "Artifact",
     "ArtifactUpdate",
     "Authentication",
+    "BreakerPolicy",
     "DataPart",
+    "DeliveryFilter",
+    "DeliveryState",
+    "EventKind",
+    "Filter",
     "KeyRing",
     "Message",
     "MessageUpdate",
@@ -50,8 +58,10 @@ __all__ = [
     "PushSender",
     "PushkitError",
     "RawPart",
+    "Retention",
     "RetryPolicy",
     "Role",
+    "SenderEvent",
     "SenderOptions",
     "StatusUpdate",
     "Subscription",

@@ -6,10 +6,14 @@ was expected and what to do. No message carries a secret, a token or a body.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pushkit.net.timing import Timing
 
 __all__ = [
     "AudienceError",
+    "BacklogFullError",
     "ClaimError",
     "ConfigError",
     "DestinationRefusedError",
@@ -98,6 +102,12 @@ class IdempotencyConflictError(PushkitError):
     code = "idempotency_conflict"
 
 
+class BacklogFullError(PushkitError):
+    """Too much is waiting to be delivered; nothing of the update has been stored."""
+
+    code = "backlog_full"
+
+
 class KeyRingError(PushkitError):
     """A key operation is not possible in the ring's present state."""
 
@@ -126,16 +136,23 @@ class StorageError(PushkitError):
 
 
 class OutboundError(PushkitError):
-    """An HTTP request of ours failed. `retryable` says whether a later attempt may succeed."""
+    """An HTTP request of ours failed; a later attempt may succeed."""
 
     code = "outbound"
-    retryable: ClassVar[bool] = True
 
 
 class TransportError(OutboundError):
-    """No complete answer: refused connection, name lookup, TLS, reset or timeout."""
+    """No complete answer: refused connection, name lookup, TLS, reset or timeout.
+
+    Attributes:
+        timing: Where the time went until it failed, where that is known.
+    """
 
     code = "transport"
+
+    def __init__(self, message: str, *, timing: Timing | None = None) -> None:
+        super().__init__(message)
+        self.timing = timing
 
 
 class JwksError(OutboundError):

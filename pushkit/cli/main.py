@@ -1,12 +1,14 @@
-"""`pushkit`: keys, one signed notification by hand, and the verification of a captured one."""
+"""`pushkit`: keys, notifications by hand, the outbox and its workers."""
 
 from __future__ import annotations
 
 import click
 
 from pushkit.cli.keys import keys
+from pushkit.cli.outbox import outbox
 from pushkit.cli.send import send
 from pushkit.cli.verify import verify
+from pushkit.cli.worker import worker
 from pushkit.command import run_command
 from pushkit.version import __version__
 
@@ -21,12 +23,14 @@ __all__ = ["cli", "main"]
 )
 @click.version_option(__version__, prog_name="pushkit")
 def cli() -> None:
-    """Signed A2A push notifications: keys, sending, verifying."""
+    """Signed A2A push notifications: keys, sending, verifying, the outbox and its workers."""
 
 
 cli.add_command(keys)
 cli.add_command(send)
 cli.add_command(verify)
+cli.add_command(outbox)
+cli.add_command(worker)
 
 
 def main() -> None:

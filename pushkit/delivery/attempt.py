@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import Meaning, judge
@@ -12,8 +13,9 @@ from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.source import KeySource
 from pushkit.net.authorization import credential_header
 from pushkit.net.destination import Destination
-from pushkit.net.transport import Transport
-from pushkit.outbox import Delivery, Outcome, Result
+from pushkit.net.timing import Timing
+from pushkit.net.transport import Answer, Transport
+from pushkit.outbox import Delivery, Made, Outcome, Result
 from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
@@ -27,6 +29,8 @@ from pushkit.version import USER_AGENT
 from pushkit.work import RetryPolicy, gives_up, next_attempt
 
 __all__ = ["Attempt", "OutgoingRequest", "build_request"]
+
+_KEPT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class Attempt:
         timeout: The deadline of one attempt in total.
         go_token_spelling: Send `A2A-Notification-Token` too.
         clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
+        keep_answers: Write down the first KiB of what a webhook answers.
     """
 
     issuer: str
@@ -113,18 +118,37 @@ class Attempt:
     timeout: timedelta
     go_token_spelling: bool
     clock: Callable[[], datetime]
+    keep_answers: bool = False
 
     async def make(self, delivery: Delivery, subscription: Subscription) -> Result:
         """Sign, post and judge; never raises for what the network or the webhook does."""
+        started_at, begun = self.clock(), time.perf_counter()
+        result, timing, answer = await self._try(delivery, subscription)
+        made = Made(
+            started_at=started_at,
+            duration=timedelta(seconds=time.perf_counter() - begun),
+            timing=timing,
+            answer=answer[:_KEPT_BYTES] if answer is not None and self.keep_answers else None,
+        )
+        return replace(result, made=made)
+
+    async def _try(
+        self, delivery: Delivery, subscription: Subscription
+    ) -> tuple[Result, Timing, bytes | None]:
         try:
             request = self._request(delivery, subscription, self.clock())
             answer = await self.transport.post(
                 request.destination, request.headers, request.body, timeout=self.timeout
             )
-        except (TransportError, DestinationRefusedError, NoSigningKeyError) as exc:
-            return self._failed(delivery, self.clock(), error=exc.code)
+        except TransportError as exc:
+            failed = self._failed(delivery, self.clock(), error=exc.code)
+            return failed, exc.timing or Timing(), None
+        except (DestinationRefusedError, NoSigningKeyError) as exc:
+            return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
-        answered_at = self.clock()
+        return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
+
+    def _judged(self, delivery: Delivery, answer: Answer, answered_at: datetime) -> Result:
         judgement = judge(answer.status, answer.headers, answered_at)
         if judgement.meaning is Meaning.RETRY:
             return self._failed(
@@ -141,7 +165,7 @@ class Attempt:
     def is_too_old(self, delivery: Delivery, now: datetime) -> bool:
         """Say whether a delivery was overtaken by its age while it waited."""
         return gives_up(
-            self.retry, attempts=delivery.attempts - 1, since=delivery.notified_at, now=now
+            self.retry, attempts=delivery.attempts - 1, since=delivery.age_from, now=now
         )
 
     def _request(
@@ -169,7 +193,7 @@ class Attempt:
         hold: timedelta | None = None,
     ) -> Result:
         retry_at = next_attempt(
-            self.retry, attempts=delivery.attempts, since=delivery.notified_at, now=now
+            self.retry, attempts=delivery.attempts, since=delivery.age_from, now=now
         )
         hold_until = now + hold if hold else None
         if retry_at is None:

@@ -13,7 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-__all__ = ["BreakerPolicy", "hold_after"]
+from pushkit.errors import ConfigError, DestinationRefusedError, NoSigningKeyError
+from pushkit.outbox import Result
+
+__all__ = ["SUBSCRIPTION_MISSING", "TOO_OLD", "BreakerPolicy", "hold_after", "works"]
+
+TOO_OLD = "too_old"
+SUBSCRIPTION_MISSING = "subscription_missing"
+# Errors of attempts that ended before they reached for the destination: they prove nothing of it.
+_NOT_ASKED = frozenset(
+    {DestinationRefusedError.code, NoSigningKeyError.code, SUBSCRIPTION_MISSING, TOO_OLD}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,12 @@ class BreakerPolicy:
     first_wait: timedelta = timedelta(seconds=30)
     longest_wait: timedelta = timedelta(minutes=10)
 
+    def __post_init__(self) -> None:
+        if self.failures < 1 or not timedelta(0) < self.first_wait <= self.longest_wait:
+            raise ConfigError(
+                "breaker: expected failures of 1 or more, and 0 < first_wait <= longest_wait"
+            )
+
 
 def hold_after(policy: BreakerPolicy, failures: int) -> timedelta | None:
     """Return how long a destination waits after so many failures in a row; None: not at all."""
@@ -37,3 +53,14 @@ def hold_after(policy: BreakerPolicy, failures: int) -> timedelta | None:
         return None
     doublings = min(failures - policy.failures, 20)  # beyond it, the longest wait is long reached
     return min(policy.first_wait * (1 << doublings), policy.longest_wait)
+
+
+def works(result: Result) -> bool | None:
+    """Say whether an attempt found its destination working; None if it was not asked.
+
+    No answer, and an answer of 5xx, count against it; any other answer comes from a server that
+    works, whatever it thinks of this delivery.
+    """
+    if result.error in _NOT_ASKED:
+        return None
+    return result.status is not None and result.status < 500

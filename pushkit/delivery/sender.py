@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,32 +13,49 @@ from types import TracebackType
 from typing import Self
 
 from pushkit.a2a import (
+    Message,
+    MessageUpdate,
     PushConfig,
+    Role,
     Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
     TaskUpdate,
+    TextPart,
     WireVersion,
     parse_push_config,
     push_body,
 )
 from pushkit.bounded_json import JsonValue
+from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.worker import Worker
+from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.consequences import Consequences
+from pushkit.delivery.enqueue import Enqueuer, WholeBacklog
+from pushkit.delivery.events import SenderEvent
+from pushkit.delivery.housekeeping import Housekeeper
+from pushkit.delivery.worker import Worker, cancelled
 from pushkit.errors import (
     ConfigError,
     InvalidPushConfigError,
     InvalidUpdateError,
-    PayloadTooLargeError,
 )
 from pushkit.keys.jwks import JwksResponse, jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
-from pushkit.outbox import Delivery, OutboxStore
-from pushkit.storage import Script, open_location
-from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+from pushkit.outbox import Delivery, OutboxStore, Retention
+from pushkit.storage import Script
+from pushkit.subscriptions import (
+    EVERYTHING,
+    Filter,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionStore,
+)
 from pushkit.work import RetryPolicy
 
 __all__ = ["PushSender", "SenderOptions"]
@@ -60,6 +77,16 @@ class SenderOptions:
         max_body_bytes: The largest body that `notify()` accepts; receivers refuse more.
         go_token_spelling: Send the token as `A2A-Notification-Token` too.
         drain: How long `close()` waits for attempts that are running.
+        breaker: When a destination is left alone, and for how long.
+        disable_after: After how long of nothing but failures a subscription is disabled.
+        max_backlog_per_subscription: The most unfinished deliveries of one subscription.
+        max_backlog: The most unfinished deliveries in all; counted once a second.
+        coalesce: Before an update is refused because of these limits, drop `working` statuses
+            without a message that a newer status overtook; the gap in `seq` tells the receiver.
+        poll_interval: How long an idle worker waits at most before it looks for what other
+            processes stored; PostgreSQL wakes it at once besides.
+        retain: How long the worker lets finished deliveries stay.
+        keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -69,6 +96,14 @@ class SenderOptions:
     max_body_bytes: int = 1024 * 1024
     go_token_spelling: bool = False
     drain: timedelta = timedelta(seconds=20)
+    breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
+    disable_after: timedelta = timedelta(days=5)
+    max_backlog_per_subscription: int = 10_000
+    max_backlog: int = 1_000_000
+    coalesce: bool = False
+    poll_interval: timedelta = timedelta(seconds=1)
+    retain: Retention = field(default_factory=Retention)
+    keep_answers: bool = False
 
 
 def utc_now() -> datetime:
@@ -97,6 +132,9 @@ class PushSender:
         options: Time-outs, limits and the retry policy.
         passphrase: Of the key file.
         clock: Returns now, aware, in UTC.
+        on_event: Called by the worker with what an operator may want to hear of: a dead letter, a
+            subscription that was disabled, a breaker that opened. Quick, on the event loop; what it
+            raises is logged.
     """
 
     def __init__(
@@ -109,6 +147,7 @@ class PushSender:
         options: SenderOptions | None = None,
         passphrase: bytes | None = None,
         clock: Callable[[], datetime] = utc_now,
+        on_event: Callable[[SenderEvent], None] | None = None,
     ) -> None:
         if not issuer:
             raise ConfigError("issuer: expected the agent's base URL, found nothing")
@@ -116,12 +155,7 @@ class PushSender:
         self._clock = clock
         self._keys = key_source(keys, passphrase)
         self._policy = DestinationPolicy(allow)
-        self._database = open_location(
-            database,
-            component="sender",
-            migrations=(SUBSCRIPTIONS_MIGRATION, OUTBOX_MIGRATION),
-            clock=clock,
-        )
+        self._database = open_outbox(database, clock=clock)
         self._transport = Transport(
             self._policy,
             connections=self.options.concurrency,
@@ -135,13 +169,23 @@ class PushSender:
             timeout=self.options.timeout,
             go_token_spelling=self.options.go_token_spelling,
             clock=clock,
+            keep_answers=self.options.keep_answers,
         )
+        self._enqueuer = Enqueuer(
+            database=self._database,
+            max_body_bytes=self.options.max_body_bytes,
+            max_backlog=self.options.max_backlog_per_subscription,
+            whole_backlog=WholeBacklog(self.options.max_backlog),
+            coalesce=self.options.coalesce,
+        )
+        self._on_event = on_event
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
         self._closed = False
         self._worker: Worker | None = None
         self._running: asyncio.Task[None] | None = None
+        self._housekeeping: asyncio.Task[None] | None = None
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -150,6 +194,8 @@ class PushSender:
         await self.open()
         if self._running is None:
             self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
+            housekeeper = Housekeeper(self.outbox, self.options.retain)
+            self._housekeeping = asyncio.create_task(housekeeper.run(), name="pushkit-housekeeping")
 
     async def open(self) -> None:
         """Open the outbox without a worker, for a process that only enqueues."""
@@ -166,6 +212,11 @@ class PushSender:
                 clock=self._clock,
                 concurrency=self.options.concurrency,
                 concurrency_per_origin=self.options.concurrency_per_host,
+                consequences=Consequences(
+                    breaker=self.options.breaker, disable_after=self.options.disable_after
+                ),
+                poll_interval=self.options.poll_interval,
+                on_event=self._on_event,
             )
         if self._policy.allow:
             _log.warning(
@@ -178,11 +229,11 @@ class PushSender:
         What is not delivered stays in the outbox for the next start. A closed sender stays closed.
         """
         self._closed = True
-        running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+        background = (self._running, self._housekeeping)
+        self._running = self._housekeeping = None
+        for task in background:
+            if task is not None:
+                await cancelled(task)
         worker, self._worker = self._worker, None
         if worker is not None:
             try:
@@ -217,6 +268,11 @@ class PushSender:
             raise ConfigError("the sender is not open: use `async with` or await start()")
         return self._worker
 
+    @property
+    def outbox(self) -> OutboxAdmin:
+        """Dead letters, redrive, retention: the outbox for operators, of all owners."""
+        return OutboxAdmin(self._database, wake=self.worker.pump.wake)
+
     # --- subscriptions -------------------------------------------------------------------------
 
     async def subscribe(
@@ -228,6 +284,7 @@ class PushSender:
         owner: str = "",
         tenant: str = "",
         profile: Profile | str = Profile.STANDARD,
+        filter: Filter = EVERYTHING,  # noqa: A002  # the word that everybody looks for
     ) -> Subscription:
         """Register a client's push-notification config for a task.
 
@@ -241,6 +298,7 @@ class PushSender:
             owner: Who registered it: owners never see or change each other's.
             tenant: The tenant, where the agent has several.
             profile: How it is signed.
+            filter: Which updates it wants: what it does not want takes no `seq`.
 
         Raises:
             InvalidPushConfigError: The config is malformed, or its URL is refused.
@@ -265,6 +323,7 @@ class PushSender:
                 version=wire_version,
                 origin=destination.origin,
                 profile=_parse_profile(profile),
+                wanted=filter,
             )
         )
 
@@ -282,6 +341,64 @@ class PushSender:
         return await self._database.write(
             self._remove(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         )
+
+    async def pause(
+        self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
+    ) -> int:
+        """Keep an owner's deliveries back until `resume`; updates are stored meanwhile.
+
+        Returns:
+            How many subscriptions that are: one, or all of that owner's to the task.
+        """
+        await self._ready()
+        return await self._database.write(
+            self._set_paused(
+                tenant=tenant, task_id=task_id, owner=owner, config_id=config_id, paused=True
+            )
+        )
+
+    async def resume(
+        self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
+    ) -> int:
+        """Deliver what was kept back, in order, and what comes; return as `pause` does."""
+        await self._ready()
+        resumed = await self._database.write(
+            self._set_paused(
+                tenant=tenant, task_id=task_id, owner=owner, config_id=config_id, paused=False
+            )
+        )
+        self.worker.pump.wake()
+        return resumed
+
+    async def send_test(
+        self,
+        task_id: str,
+        config_id: str | None = None,
+        *,
+        owner: str = "",
+        tenant: str = "",
+        snapshot: Task | None = None,
+    ) -> list[str]:
+        """Send a test notification to an owner's webhooks, whatever their filters are.
+
+        It takes its turn and a `seq` like any update. A 1.0 client gets a message of the agent, a
+        0.3 client the task as it is now (`snapshot`), or one in the state `unknown`.
+
+        Returns:
+            The delivery ids: `deliveries()` says what became of them.
+        """
+        await self._ready()
+        ids = await self._database.write(
+            self._test(
+                tenant=tenant,
+                task_id=task_id,
+                owner=owner,
+                config_id=config_id,
+                snapshot=snapshot,
+            )
+        )
+        self.worker.pump.wake()
+        return ids
 
     async def subscriptions(
         self, task_id: str, *, owner: str = "", tenant: str = ""
@@ -308,6 +425,7 @@ class PushSender:
         tenant: str = "",
         snapshot: Task | None = None,
         idempotency_key: str | None = None,
+        connection: object | None = None,
     ) -> list[str]:
         """Accept a task update for every subscription to its task.
 
@@ -319,15 +437,23 @@ class PushSender:
             tenant: The tenant of the task.
             snapshot: The whole task, needed where a 0.3 client subscribed: its body is a task.
             idempotency_key: The same key and update again changes nothing.
+            connection: A connection of your own to the same database, inside a transaction: the
+                update is stored or lost together with whatever else that transaction writes.
+                An `asyncpg` or `sqlite3` connection, or what SQLAlchemy has above one. The
+                transaction locks the task's subscriptions, in id order, until it ends: keep it
+                short, and notify several tasks in one transaction in one order everywhere. On
+                SQLite, begin it with `BEGIN IMMEDIATE`.
 
         Returns:
-            The delivery ids, one per subscription.
+            The delivery ids, one per subscription that wants the update.
 
         Raises:
             InvalidUpdateError: The update has no task id, or cannot be written in a version.
             SnapshotRequiredError: A 0.3 subscription, and neither update nor snapshot is a task.
             PayloadTooLargeError: A body over `max_body_bytes`.
             IdempotencyConflictError: The key was used with another update.
+            BacklogFullError: Too much is waiting already, for one subscription or in all.
+            ConfigError: A connection of an unknown kind, or not in a transaction.
             StorageError: The database refused.
         """
         if not update.task_id:
@@ -335,7 +461,16 @@ class PushSender:
                 f"a {update.kind.value} update without a task id: nobody can have subscribed to it"
             )
         await self._ready()
-        ids = await self._database.write(self._enqueue(update, tenant, snapshot, idempotency_key))
+        script = self._enqueuer.enqueue(
+            update,
+            tenant=tenant,
+            snapshot=snapshot,
+            idempotency_key=idempotency_key,
+        )
+        if connection is not None:
+            # Nobody here is woken: there is nothing to see before the caller commits.
+            return await self._database.write_on(connection, script)
+        ids = await self._database.write(script)
         if ids and self._worker is not None:  # closed in the meantime, yet stored all the same
             self._worker.pump.wake()
         return ids
@@ -359,6 +494,7 @@ class PushSender:
         version: WireVersion,
         origin: str,
         profile: Profile,
+        wanted: Filter,
     ) -> Script[Subscription]:
         subscription = yield from self._subscriptions.put(
             key,
@@ -366,87 +502,73 @@ class PushSender:
             version=version,
             origin=origin,
             profile=profile,
+            wanted=wanted,
             now=(yield from self._database.now()),
         )
         yield from self._outbox.move(subscription.id, origin)
         return subscription
 
-    def _enqueue(
-        self,
-        update: TaskUpdate,
-        tenant: str,
-        snapshot: Task | None,
-        idempotency_key: str | None,
-    ) -> Script[list[str]]:
-        task_id = update.task_id or ""
-        subscriptions = yield from self._subscriptions.lock_active_of_task(
-            tenant=tenant, task_id=task_id
+    def _set_paused(
+        self, *, tenant: str, task_id: str, owner: str, config_id: str | None, paused: bool
+    ) -> Script[int]:
+        subscriptions = yield from self._chosen(
+            tenant=tenant, task_id=task_id, owner=owner, config_id=config_id
         )
         now = yield from self._database.now()
-        bodies: dict[WireVersion, bytes] = {}
+        for subscription in subscriptions:
+            yield from self._subscriptions.set_paused(subscription.key, now, paused=paused)
+            if paused:
+                yield from self._outbox.hold_back(subscription.id)
+            else:
+                yield from self._outbox.mark_oldest(subscription.id)
+        if not paused:
+            yield from self._database.wake()
+        return len(subscriptions)
+
+    def _test(
+        self,
+        *,
+        tenant: str,
+        task_id: str,
+        owner: str,
+        config_id: str | None,
+        snapshot: Task | None,
+    ) -> Script[list[str]]:
+        subscriptions = yield from self._chosen(
+            tenant=tenant, task_id=task_id, owner=owner, config_id=config_id
+        )
+        now = yield from self._database.now()
         ids = []
         for subscription in subscriptions:
-            version = subscription.version
-            if version not in bodies:
-                bodies[version] = self._body(update, version, snapshot)
-            delivery_id = yield from self._enqueue_one(
-                subscription, bodies[version], idempotency_key, now
-            )
-            ids.append(delivery_id)
+            if subscription.active:
+                body = push_body(*_test_update(task_id, subscription.version, snapshot))
+                ids.append((yield from self._enqueuer.enqueue_one(subscription, body, now=now)))
         yield from self._database.wake()
         return ids
 
-    def _enqueue_one(
-        self,
-        subscription: Subscription,
-        body: bytes,
-        idempotency_key: str | None,
-        now: datetime,
-    ) -> Script[str]:
-        if idempotency_key is not None:
-            found = yield from self._outbox.find_enqueued(subscription.id, idempotency_key, body)
-            if found is not None:
-                return found
-        seq = yield from self._subscriptions.take_seq(subscription.id)
-        return (
-            yield from self._outbox.enqueue(
-                subscription_id=subscription.id,
-                tenant=subscription.key.tenant,
-                owner=subscription.key.owner,
-                task_id=subscription.key.task_id,
-                config_id=subscription.key.config_id,
-                origin=subscription.origin,
-                seq=seq,
-                content_type=subscription.version.content_type,
-                body=body,
-                idempotency_key=idempotency_key,
-                now=now,
-            )
-        )
-
-    def _body(self, update: TaskUpdate, version: WireVersion, snapshot: Task | None) -> bytes:
-        body = push_body(update, version, snapshot)
-        if len(body) > self.options.max_body_bytes:
-            raise PayloadTooLargeError(
-                f"the {version.value} body would be {len(body)} bytes,"
-                f" expected at most {self.options.max_body_bytes}: send large artifacts by URL"
-            )
-        return body
+    def _chosen(
+        self, *, tenant: str, task_id: str, owner: str, config_id: str | None
+    ) -> Script[list[Subscription]]:
+        """Return an owner's subscriptions, or the one of a config id, their rows held in order."""
+        found = yield from self._subscriptions.of_owner(tenant=tenant, task_id=task_id, owner=owner)
+        held = []
+        for subscription_id in sorted(each.id for each in found):
+            subscription = yield from self._subscriptions.lock(subscription_id)
+            if subscription and config_id in {None, subscription.key.config_id}:
+                held.append(subscription)
+        return held
 
     def _remove(
         self, *, tenant: str, task_id: str, owner: str, config_id: str | None
     ) -> Script[int]:
-        subscriptions = yield from self._subscriptions.of_owner(
-            tenant=tenant, task_id=task_id, owner=owner
+        subscriptions = yield from self._chosen(
+            tenant=tenant, task_id=task_id, owner=owner, config_id=config_id
         )
-        removed = 0
+        now = yield from self._database.now()
         for subscription in subscriptions:
-            if config_id is None or subscription.key.config_id == config_id:
-                yield from self._subscriptions.remove(subscription.key)
-                now = yield from self._database.now()
-                yield from self._outbox.cancel_subscription(subscription.id, now)
-                removed += 1
-        return removed
+            yield from self._subscriptions.remove(subscription.key)
+            yield from self._outbox.cancel_subscription(subscription.id, now)
+        return len(subscriptions)
 
 
 def _checked_id(name: str, value: str) -> str:
@@ -463,3 +585,20 @@ def _parse_profile(profile: Profile | str) -> Profile:
     except ValueError as exc:
         known = ", ".join(entry.value for entry in Profile)
         raise ConfigError(f"profile: found {profile!r}, expected one of {known}") from exc
+
+
+def _test_update(
+    task_id: str, version: WireVersion, snapshot: Task | None
+) -> tuple[TaskUpdate, WireVersion, Task | None]:
+    """Return what a test notification says: a message, or in 0.3, which has only tasks, a task."""
+    if version is WireVersion.V0_3:
+        unknown = TaskStatus(state=TaskState.UNKNOWN)
+        task = snapshot or Task(id=task_id, context_id=task_id, status=unknown)
+        return TaskSnapshot(task=task), version, None
+    message = Message(
+        message_id=f"test_{secrets.token_hex(8)}",
+        role=Role.AGENT,
+        parts=(TextPart(text="This is a test notification."),),
+        task_id=task_id,
+    )
+    return MessageUpdate(message=message), version, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -11,12 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
-from pushkit.outbox import Claim, Delivery, OutboxStore, Outcome, Result
+from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
+from pushkit.delivery.consequences import Consequences
+from pushkit.delivery.events import SenderEvent, tell
+from pushkit.outbox import AttemptLog, Claim, Delivery, OutboxStore, Outcome, Result
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 from pushkit.work import Pump
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "cancelled"]
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -38,6 +40,9 @@ class Worker:
         clock: Returns now, aware, in UTC.
         concurrency: How many attempts at once.
         concurrency_per_origin: How many of them to one destination, over all owners.
+        consequences: What attempts mean for destinations and subscriptions.
+        poll_interval: How long to wait at most before looking for what other processes added.
+        on_event: Told what an operator may want to hear of.
     """
 
     def __init__(
@@ -48,12 +53,18 @@ class Worker:
         clock: Callable[[], datetime],
         concurrency: int,
         concurrency_per_origin: int,
+        consequences: Consequences,
+        poll_interval: timedelta = timedelta(seconds=1),
+        on_event: Callable[[SenderEvent], None] | None = None,
     ) -> None:
         self._per_origin = concurrency_per_origin
         self._database = database
         self._attempt = attempt
         self._clock = clock
+        self._consequences = consequences
+        self._on_event = on_event
         self._outbox = OutboxStore()
+        self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self.name = f"worker_{secrets.token_hex(8)}"
         self.pump = Pump(
@@ -62,6 +73,7 @@ class Worker:
             process=self._deliver,
             until_due=self._until_due,
             concurrency=concurrency,
+            longest_pause=poll_interval,
         )
 
     async def run(self) -> None:
@@ -70,9 +82,7 @@ class Worker:
         try:
             await self.pump.run()
         finally:
-            listening.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await listening
+            await cancelled(listening)
 
     def retire(self) -> None:
         """Say that nothing is in work here any more: what is left is anybody's."""
@@ -93,7 +103,11 @@ class Worker:
         now = yield from self._database.now()
         claim = Claim(worker=self.name, until=now + self._attempt.timeout + _LEASE_MARGIN)
         deliveries = yield from self._outbox.claim(
-            claim, limit=limit, per_origin=self._per_origin, now=now
+            claim,
+            limit=limit,
+            per_origin=self._per_origin,
+            now=now,
+            one_at_a_time_from=self._consequences.breaker.failures,
         )
         found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
         return [_Claimed(d, found.get(d.subscription_id)) for d in deliveries]
@@ -110,18 +124,19 @@ class Worker:
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
-        await self._database.write(self._settle_script(claimed, result))
+        events = await self._database.write(self._settle_script(claimed, result))
         _report(claimed.delivery, result)
+        tell(self._on_event, events)
 
     async def _result(self, claimed: _Claimed) -> Result:
         delivery = claimed.delivery
         if claimed.subscription is None:
-            return Result(outcome=Outcome.DEAD, error="subscription_missing")
+            return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 1 and self._attempt.is_too_old(delivery, self._clock()):
-            return Result(outcome=Outcome.DEAD, error="too_old", status=delivery.last_status)
+            return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
         return await self._attempt.make(delivery, claimed.subscription)
 
-    def _settle_script(self, claimed: _Claimed, result: Result) -> Script[None]:
+    def _settle_script(self, claimed: _Claimed, result: Result) -> Script[list[SenderEvent]]:
         delivery = claimed.delivery
         current = yield from self._subscriptions.lock(delivery.subscription_id)
         now = yield from self._database.now()
@@ -129,18 +144,28 @@ class Worker:
         if result.outcome is Outcome.GONE and _has_moved(claimed.subscription, current):
             # The old URL is gone, the client's new one is not.
             result = replace(result, outcome=Outcome.RETRY, retry_at=now)
-        settled = yield from self._outbox.settle(delivery, self.name, result, now)
-        if settled and result.outcome is Outcome.GONE:
-            yield from self._subscriptions.disable(delivery.subscription_id, now)
-            yield from self._outbox.cancel_subscription(delivery.subscription_id, now)
+        if result.made is not None:
+            yield from self._attempts.record(delivery.id, result.made, result)
+        # The destination comes last, and counts a failure before it is told to wait.
+        kept = replace(result, hold_until=None)
+        if not (yield from self._outbox.settle(delivery, self.name, kept, now)):
+            return []
+        return (yield from self._consequences.of(delivery, current, result, now))
 
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())
 
     def _until_due_script(self) -> Script[timedelta | None]:
-        due = yield from self._outbox.next_due()
         now = yield from self._database.now()
+        due = yield from self._outbox.next_due(now)
         return None if due is None else due - now
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it ends: before Python 3.12, `wait_for` in a driver may swallow one."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=1)
 
 
 def _has_moved(asked: Subscription | None, current: Subscription | None) -> bool:
@@ -149,8 +174,10 @@ def _has_moved(asked: Subscription | None, current: Subscription | None) -> bool
 
 def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:
     """Return a result whose moments are by the database's clock, so much ahead of this worker's."""
+    made = result.made
     return replace(
         result,
+        made=replace(made, started_at=made.started_at + ahead) if made else None,
         retry_at=result.retry_at + ahead if result.retry_at else None,
         hold_until=result.hold_until + ahead if result.hold_until else None,
     )

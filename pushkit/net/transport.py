@@ -21,6 +21,7 @@ from yarl import URL
 
 from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy, address_is_public
+from pushkit.net.timing import Probe, TimedResponse, Timing, current_probe, timing_trace
 from pushkit.webhook import Headers
 
 __all__ = ["Answer", "Transport"]
@@ -38,12 +39,14 @@ class Answer:
         body: The body, up to 64 KiB.
         complete: False if the body was longer, or broke off, or did not end within the timeout.
             The status stands all the same: a 2xx was an acknowledgement when its head arrived.
+        timing: Where the time went, and which address was dialled.
     """
 
     status: int
     headers: Headers
     body: bytes = field(repr=False)
     complete: bool = True
+    timing: Timing = field(default_factory=Timing)
 
 
 class Transport:
@@ -121,6 +124,8 @@ class Transport:
         timeout: timedelta,  # noqa: ASYNC109  # as above
     ) -> Answer:
         seconds = timeout.total_seconds()
+        probe = Probe()
+        reset = current_probe.set(probe)
         try:
             async with (
                 asyncio.timeout(seconds) as deadline,
@@ -133,33 +138,39 @@ class Transport:
                     skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
                 ) as response,
             ):
+                probe.enter("body")
                 answer_body, complete = await _read_bounded(response, deadline)
                 return Answer(
                     status=response.status,
                     headers=Headers(list(response.headers.items())),
                     body=answer_body,
                     complete=complete,
+                    timing=probe.timing(),
                 )
         except TimeoutError as exc:
             raise TransportError(
-                f"no complete answer from {destination.origin} within {seconds:g} s"
+                f"no complete answer from {destination.origin} within {seconds:g} s",
+                timing=probe.timing(),
             ) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise TransportError(
-                f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}"
+                f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}",
+                timing=probe.timing(),
             ) from exc
+        finally:
+            current_probe.reset(reset)
 
     def _session(self, destination: Destination) -> aiohttp.ClientSession:
         resolver = self._resolver or ThreadedResolver()
         if destination.allowed_by_name:
-            self._named = self._named or self._open_session(resolver, None)
+            self._named = self._named or self._open_session(resolver, _dialling_socket)
             return self._named
         if self._checked is None:
             self._checked = self._open_session(_CheckedResolver(resolver), _checked_socket)
         return self._checked
 
     def _open_session(
-        self, resolver: AbstractResolver, socket_factory: SocketFactoryType | None
+        self, resolver: AbstractResolver, socket_factory: SocketFactoryType
     ) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -173,7 +184,18 @@ class Transport:
             auto_decompress=False,
             trust_env=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            response_class=TimedResponse,
+            trace_configs=[timing_trace()],
         )
+
+
+def _dialling_socket(address: AddrInfoType) -> socket.socket:
+    """Open the socket that is about to dial an address, and take the address down."""
+    family, kind, protocol, _, sockaddr = address
+    probe = current_probe.get()
+    if probe is not None:
+        probe.dialled(sockaddr)
+    return socket.socket(family, kind, protocol)
 
 
 def _checked_socket(address: AddrInfoType) -> socket.socket:
@@ -182,10 +204,9 @@ def _checked_socket(address: AddrInfoType) -> socket.socket:
     A literal address never passes a resolver: this is what sees it. The refusal is an `OSError`,
     because aiohttp lets others escape raw.
     """
-    family, kind, protocol, _, sockaddr = address
-    if not address_is_public(str(sockaddr[0])):
+    if not address_is_public(str(address[4][0])):
         raise OSError(errno.EACCES, "the address is not public")
-    return socket.socket(family, kind, protocol)
+    return _dialling_socket(address)
 
 
 class _CheckedResolver(AbstractResolver):

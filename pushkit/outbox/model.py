@@ -5,16 +5,29 @@ PENDING ─claim→ IN_FLIGHT ─2xx→ DELIVERED
    │               └─give up→ DEAD
    └── an expired lease counts as PENDING again, in the claim itself
 PENDING | IN_FLIGHT ─subscription removed, 410→ CANCELLED
+PENDING ─cancelled by hand→ CANCELLED
+DEAD ─redrive→ PENDING;  DELIVERED ─resend→ PENDING
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
-__all__ = ["Claim", "Delivery", "DeliveryState", "Outcome", "Result", "new_delivery_id"]
+from pushkit.net.timing import Timing
+
+__all__ = [
+    "Claim",
+    "Delivery",
+    "DeliveryState",
+    "Made",
+    "Outcome",
+    "Result",
+    "StatusMark",
+    "new_delivery_id",
+]
 
 
 class DeliveryState(StrEnum):
@@ -25,6 +38,15 @@ class DeliveryState(StrEnum):
     DELIVERED = "delivered"
     DEAD = "dead"
     CANCELLED = "cancelled"
+
+
+class StatusMark(StrEnum):
+    """What a delivery says of its task's status."""
+
+    BARE = "bare"
+    """That it is working, and no more: a newer status says all that it says."""
+    FULL = "full"
+    """Something that a receiver must not miss."""
 
 
 class Outcome(StrEnum):
@@ -58,6 +80,7 @@ class Delivery:
         not_before: The earliest moment of the next attempt.
         last_status: The status of the last answer, if any.
         last_error: A short code of what went wrong last, if anything did.
+        redriven_at: When somebody asked for it again, if anybody did: its age counts from there.
     """
 
     id: str
@@ -76,6 +99,29 @@ class Delivery:
     not_before: datetime
     last_status: int | None
     last_error: str | None
+    redriven_at: datetime | None = None
+
+    @property
+    def age_from(self) -> datetime:
+        """When its age began: with the redrive, or with `notify()`."""
+        return self.redriven_at or self.notified_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An attempt that was made, as its worker saw it.
+
+    Attributes:
+        started_at: When it began.
+        duration: How long all of it took, signing included.
+        timing: The phases of its request, and the address that was dialled.
+        answer: The first KiB of the answer's body, where the sender keeps that.
+    """
+
+    started_at: datetime
+    duration: timedelta
+    timing: Timing
+    answer: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +142,7 @@ class Result:
         error: A short code; None if delivered.
         retry_at: When to try again, for `RETRY`.
         hold_until: Until when the whole destination of this owner waits (`Retry-After`).
+        made: The attempt, for the log; None if none was made.
     """
 
     outcome: Outcome
@@ -103,6 +150,7 @@ class Result:
     error: str | None = None
     retry_at: datetime | None = None
     hold_until: datetime | None = None
+    made: Made | None = None
 
 
 def new_delivery_id(now: datetime) -> str:

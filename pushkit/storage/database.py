@@ -36,6 +36,9 @@ class Database(Protocol):
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is durable."""
 
+    async def write_on(self, connection: object, script: Script[T]) -> T:
+        """Run a script in the transaction that a caller's own connection is in; commit nothing."""
+
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
 

@@ -12,16 +12,14 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
-from pushkit.errors import StorageError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.storage.migrations import Migration, migrate
-from pushkit.storage.script import Script, Statement, from_micros
-
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
+from pushkit.storage.script import Script, Statement, driver_connection, from_micros
 
 __all__ = ["PostgresDatabase", "run_script"]
 
@@ -30,8 +28,23 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
+_CLOSE_TIMEOUT = timedelta(seconds=10)
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
-_FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_FAULTS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # asked to work on a connection that is just breaking off
+    OSError,
+    TimeoutError,
+)
+_BROKEN = (
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,  # the server shuts down
+    asyncpg.PostgresConnectionError,
+    OSError,
+    TimeoutError,
+)
 
 # Made anew at every start, under the migration lock: they hold no data.
 _FUNCTIONS = (
@@ -55,6 +68,7 @@ class PostgresDatabase:
         migrations: The component's schema, oldest first.
         connections: How many connections the pool may hold.
         command_timeout: How long one statement may take.
+        connect_timeout: How long a new connection may take.
     """
 
     def __init__(
@@ -65,13 +79,18 @@ class PostgresDatabase:
         migrations: Sequence[Migration],
         connections: int = 8,
         command_timeout: timedelta = timedelta(seconds=30),
+        connect_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._dsn = dsn
         self._component = component
         self._migrations = migrations
         self._connections = connections
         self._command_timeout = command_timeout
+        self._connect_timeout = connect_timeout
         self._pool: asyncpg.Pool | None = None
+        self._scripts = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.locks = None  # workers are on many machines: leases alone tell who is dead
 
     async def open(self) -> None:
@@ -88,6 +107,7 @@ class PostgresDatabase:
                 min_size=1,
                 max_size=self._connections,
                 command_timeout=self._command_timeout.total_seconds(),
+                timeout=self._connect_timeout.total_seconds(),
             )
         except (*_FAULTS, ValueError) as exc:
             raise StorageError(f"PostgreSQL: cannot connect: {_reason(exc)}") from exc
@@ -99,10 +119,17 @@ class PostgresDatabase:
         self._pool = pool
 
     async def close(self) -> None:
-        """Let what runs end, and close the connections."""
+        """Finish what was submitted, and close the connections; break off what does not end."""
         pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT.total_seconds()):
+                await self._idle.wait()  # the pool turns away who still waits for a connection
+                await pool.close()
+        except TimeoutError:
+            _log.warning("PostgreSQL: connections were still in use, and are broken off")
+            pool.terminate()
 
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is committed.
@@ -123,12 +150,38 @@ class PostgresDatabase:
                 raise
             try:
                 await transaction.commit()
-            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as exc:
+            except _BROKEN as exc:
                 raise StorageError(
                     "the connection broke in the commit: it may have been stored or not;"
                     " repeat the call with the same idempotency key"
                 ) from exc
             return result
+
+    async def write_on(self, connection: object, script: Script[T]) -> T:
+        """Run a script in the transaction that a caller's connection is in; commit nothing.
+
+        Raises:
+            ConfigError: No `asyncpg` connection, or one that is not in a transaction.
+            StorageError: The database refused; of the script nothing is in the transaction.
+            PushkitError: What the script itself raised; the same holds.
+        """
+        found = driver_connection(connection)
+        if not isinstance(found, asyncpg.Connection | PoolConnectionProxy):
+            raise ConfigError(
+                f"connection: found {type(connection).__name__}, expected an asyncpg connection:"
+                " the outbox is in PostgreSQL"
+            )
+        if not found.is_in_transaction():
+            raise ConfigError(
+                "connection: not in a transaction, so that nothing would hold task and"
+                " notification together: begin one first"
+            )
+        try:
+            return await _run_nested(found, script)
+        except _FAULTS as exc:
+            raise StorageError(
+                f"PostgreSQL refused: {_reason(exc)}; roll the transaction back"
+            ) from exc
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
@@ -160,7 +213,7 @@ class PostgresDatabase:
             await asyncio.sleep(1)
 
     async def _listen_once(self, wake: Callable[[], None]) -> None:
-        connection = await asyncpg.connect(self._dsn)
+        connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         try:
@@ -168,17 +221,29 @@ class PostgresDatabase:
             wake()
             await ended.wait()
         finally:
-            await connection.close(timeout=1)
+            with contextlib.suppress(*_FAULTS):  # a cancellation must not become a fault
+                await connection.close(timeout=1)
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[PoolConnectionProxy]:
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise StorageError("PostgreSQL: not open: call open() first")
+        self._scripts += 1
+        self._idle.clear()
+        connection = None
         try:
-            async with self._pool.acquire() as connection:
-                yield connection
+            connection = await pool.acquire()
+            yield connection
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL refused: {_reason(exc)}; nothing was stored") from exc
+        finally:
+            if connection is not None:
+                with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
+                    await pool.release(connection)
+            self._scripts -= 1
+            if not self._scripts:
+                self._idle.set()
 
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
@@ -189,6 +254,19 @@ class PostgresDatabase:
                 await run_script(connection, migrate(self._component, self._migrations))
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+
+
+async def _run_nested(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:
+    # By name: asyncpg's own savepoints refuse a transaction that was begun with a statement.
+    await connection.execute("SAVEPOINT pushkit")
+    try:
+        result = await run_script(connection, script)
+    except BaseException:
+        with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
+            await connection.execute("ROLLBACK TO SAVEPOINT pushkit; RELEASE SAVEPOINT pushkit")
+        raise
+    await connection.execute("RELEASE SAVEPOINT pushkit")
+    return result
 
 
 async def run_script(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:

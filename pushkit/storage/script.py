@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Row", "Rows", "Script", "Statement", "from_micros", "to_micros"]
+__all__ = ["Row", "Rows", "Script", "Statement", "driver_connection", "from_micros", "to_micros"]
 
 T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
@@ -51,6 +51,11 @@ class Statement:
 
 
 Script: TypeAlias = Generator[Statement, Rows, T]
+
+
+def driver_connection(connection: object) -> object:
+    """Return the driver's own connection under SQLAlchemy's, or the connection itself."""
+    return getattr(connection, "driver_connection", None) or connection
 
 
 def to_micros(moment: datetime) -> int:

@@ -22,10 +22,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pushkit.errors import PushkitError, StorageError
+from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration, migrate
-from pushkit.storage.script import Rows, Script
+from pushkit.storage.script import Rows, Script, driver_connection
 
 __all__ = ["SqliteDatabase"]
 
@@ -109,6 +109,32 @@ class SqliteDatabase:
         if self._writer is None:
             raise StorageError(f"{self.path} is not open: call open() first")
         return await self._writer.submit(script)
+
+    async def write_on(self, connection: object, script: Script[T]) -> T:
+        """Run a script in the transaction that a caller's connection is in; commit nothing.
+
+        It runs in the caller's thread, to which the connection belongs.
+
+        Raises:
+            ConfigError: No `sqlite3` connection, or one that is not in a transaction.
+            StorageError: The database refused; of the script nothing is in the transaction.
+            PushkitError: What the script itself raised; the same holds.
+        """
+        found = driver_connection(connection)
+        if not isinstance(found, sqlite3.Connection):
+            raise ConfigError(
+                f"connection: found {type(connection).__name__}, expected a sqlite3.Connection:"
+                " the outbox is a SQLite file"
+            )
+        if not found.in_transaction:
+            raise ConfigError(
+                "connection: not in a transaction, so that nothing would hold task and"
+                " notification together: execute BEGIN IMMEDIATE first"
+            )
+        try:
+            return _run_nested(found, script)
+        except sqlite3.Error as exc:
+            raise StorageError(f"the database refused: {exc}; roll the transaction back") from exc
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, beside the writer, on a consistent snapshot."""
@@ -210,10 +236,25 @@ def run_script(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 
 def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object, ...]) -> Rows:
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row  # a caller's own connection may have another
     try:
-        return connection.execute(_in_sqlite(sql), parameters).fetchall()
+        return cursor.execute(_in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
         raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
+
+
+def _run_nested(connection: sqlite3.Connection, script: Script[T]) -> T:
+    connection.execute("SAVEPOINT pushkit")
+    try:
+        result = run_script(connection, script)
+    except BaseException:
+        if connection.in_transaction:  # disk full and the like end the whole transaction
+            connection.execute("ROLLBACK TO pushkit")
+            connection.execute("RELEASE pushkit")
+        raise
+    connection.execute("RELEASE pushkit")
+    return result
 
 
 @functools.cache
@@ -291,17 +332,32 @@ class _Writer(threading.Thread):
     def _commit(self, connection: sqlite3.Connection, batch: Sequence[_Job[Any]]) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            for job in batch:
-                _run_job(connection, job)
-            connection.execute("COMMIT")
+            if len(batch) == 1:
+                _run_alone(connection, batch[0])
+            else:
+                for job in batch:
+                    _run_beside_others(connection, job)
+                connection.execute("COMMIT")
         except sqlite3.Error as exc:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
 
 
-def _run_job(connection: sqlite3.Connection, job: _Job[Any]) -> None:
+def _run_alone(connection: sqlite3.Connection, job: _Job[Any]) -> None:
+    _run_job(connection, job)
+    connection.execute("COMMIT" if job.error is None else "ROLLBACK")
+
+
+def _run_beside_others(connection: sqlite3.Connection, job: _Job[Any]) -> None:
     connection.execute("SAVEPOINT job")
+    _run_job(connection, job)
+    if job.error is not None:
+        connection.execute("ROLLBACK TO job")
+    connection.execute("RELEASE job")
+
+
+def _run_job(connection: sqlite3.Connection, job: _Job[Any]) -> None:
     try:
         job.result = run_script(connection, job.script)
     except sqlite3.Error as exc:
@@ -312,9 +368,6 @@ def _run_job(connection: sqlite3.Connection, job: _Job[Any]) -> None:
         job.error = exc
     except Exception as exc:  # noqa: BLE001  # a script's bug belongs to its caller, not here
         job.error = exc
-    if job.error is not None:
-        connection.execute("ROLLBACK TO job")
-    connection.execute("RELEASE job")
 
 
 def _fail(batch: Sequence[_Job[Any]], error: StorageError) -> None:

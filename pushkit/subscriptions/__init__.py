@@ -1,6 +1,14 @@
-"""Who wants which task's updates, and where."""
+"""Who wants to hear of which task, and where."""
 
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
 
-__all__ = ["MIGRATION", "Profile", "Subscription", "SubscriptionKey", "SubscriptionStore"]
+__all__ = [
+    "EVERYTHING",
+    "MIGRATION",
+    "Filter",
+    "Profile",
+    "Subscription",
+    "SubscriptionKey",
+    "SubscriptionStore",
+]

@@ -6,9 +6,45 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from pushkit.a2a import PushConfig, WireVersion
+from pushkit.a2a import (
+    ArtifactUpdate,
+    PushConfig,
+    TaskState,
+    TaskUpdate,
+    UpdateKind,
+    WireVersion,
+)
 
-__all__ = ["Profile", "Subscription", "SubscriptionKey"]
+__all__ = ["EVERYTHING", "Filter", "Profile", "Subscription", "SubscriptionKey"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which updates a subscription wants; by default, every one.
+
+    Attributes:
+        states: Of updates that name a state, only these; None for all. Artifacts and messages name
+            none: leave them out by `kinds`.
+        kinds: Only these kinds; None for all.
+        last_chunk_only: Of artifacts, only updates marked as the last chunk. Agents stream an
+            artifact token by token, and each chunk would be a notification. An artifact that is
+            sent whole but not marked so is left out too.
+    """
+
+    states: frozenset[TaskState] | None = None
+    kinds: frozenset[UpdateKind] | None = None
+    last_chunk_only: bool = False
+
+    def accepts(self, update: TaskUpdate) -> bool:
+        """Say whether an update is wanted."""
+        if self.kinds is not None and update.kind not in self.kinds:
+            return False
+        if self.last_chunk_only and isinstance(update, ArtifactUpdate) and not update.last_chunk:
+            return False
+        return self.states is None or update.state is None or update.state in self.states
+
+
+EVERYTHING = Filter()
 
 
 class Profile(StrEnum):
@@ -41,7 +77,11 @@ class Subscription:
         origin: Scheme, host and port of the URL.
         profile: How it is signed.
         last_seq: The `seq` of its newest update; 0 before the first.
-        active: False once the webhook answered 410 Gone.
+        wanted: Which updates it wants.
+        active: False once the webhook answered 410 Gone, or nothing but failures for too long.
+        paused: Whether its deliveries are kept back.
+        ended: Whether its task has ended: it goes once nothing of it is unfinished.
+        failing_since: The first failure after the last success, if any.
         created_at: When it was first registered.
     """
 
@@ -52,5 +92,9 @@ class Subscription:
     origin: str
     profile: Profile
     last_seq: int
+    wanted: Filter = EVERYTHING
     active: bool
+    paused: bool = False
+    ended: bool = False
+    failing_since: datetime | None = None
     created_at: datetime

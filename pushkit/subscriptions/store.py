@@ -7,9 +7,15 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.a2a import Authentication, PushConfig, WireVersion
+from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.storage import Migration, Row, Script, Statement, from_micros, to_micros
-from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import (
+    EVERYTHING,
+    Filter,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+)
 
 __all__ = ["MIGRATION", "SubscriptionStore"]
 
@@ -31,16 +37,29 @@ MIGRATION = Migration(
             credentials TEXT,
             profile TEXT NOT NULL,
             last_seq BIGINT NOT NULL DEFAULT 0,
+            filter TEXT NOT NULL,
             active INTEGER NOT NULL DEFAULT 1,
+            paused INTEGER NOT NULL DEFAULT 0,
+            ended INTEGER NOT NULL DEFAULT 0,
+            failing_since BIGINT,
             created_at BIGINT NOT NULL,
             updated_at BIGINT NOT NULL,
-            UNIQUE (tenant, task_id, owner, config_id)
+            removed_at BIGINT
         )
         """,
+        # One that was removed after its task's end stays for its dead letters; its key is free.
+        (
+            "CREATE UNIQUE INDEX pushkit_subscriptions_key ON pushkit_subscriptions"
+            " (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
+        ),
     ),
 )
 
-_BY_KEY = "tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4"
+_BY_KEY = "tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4 AND removed_at IS NULL"
+_ACTIVE_OF_TASK = (
+    "SELECT * FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2 AND active = 1"
+    " AND removed_at IS NULL ORDER BY id"
+)
 
 
 class SubscriptionStore:
@@ -55,18 +74,22 @@ class SubscriptionStore:
         origin: str,
         profile: Profile,
         now: datetime,
+        wanted: Filter = EVERYTHING,
     ) -> Script[Subscription]:
         """Create a subscription, or change the one of this key, which keeps its id and `seq`."""
         schemes, credentials = _authentication_columns(config.authentication)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
-            " url, origin, token, schemes, credentials, profile, created_at, updated_at)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $13)"
-            " ON CONFLICT (tenant, task_id, owner, config_id) DO UPDATE SET"
+            " url, origin, token, schemes, credentials, profile, filter,"
+            " created_at, updated_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14)"
+            " ON CONFLICT (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
+            " DO UPDATE SET"
             " version = excluded.version, url = excluded.url, origin = excluded.origin,"
             " token = excluded.token, schemes = excluded.schemes,"
             " credentials = excluded.credentials, profile = excluded.profile,"
-            " active = 1, updated_at = excluded.updated_at RETURNING *",
+            " filter = excluded.filter, failing_since = NULL, active = 1,"
+            " updated_at = excluded.updated_at RETURNING *",
             (
                 *_key_columns(key),
                 f"sub_{uuid.uuid4().hex}",
@@ -77,6 +100,7 @@ class SubscriptionStore:
                 schemes,
                 credentials,
                 profile.value,
+                _filter_column(wanted),
                 to_micros(now),
             ),
         )
@@ -90,22 +114,54 @@ class SubscriptionStore:
         )
         return str(rows[0]["id"]) if rows else None
 
+    def erase_task(self, *, tenant: str, task_id: str) -> Script[list[str]]:
+        """Delete every subscription to a task, whoever owns it; return their ids, in id order."""
+        rows = yield Statement(
+            "SELECT id FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2"
+            " ORDER BY id FOR UPDATE",
+            (tenant, task_id),
+        )
+        yield Statement(
+            "DELETE FROM pushkit_subscriptions WHERE tenant = $1 AND task_id = $2",
+            (tenant, task_id),
+        )
+        return [str(row["id"]) for row in rows]
+
+    def forgettable(self, *, limit: int) -> Script[list[str]]:
+        """Return ids of withdrawn subscriptions that have no delivery left to redrive."""
+        rows = yield Statement(
+            "SELECT s.id FROM pushkit_subscriptions s WHERE s.removed_at IS NOT NULL"
+            " AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries d WHERE d.subscription_id = s.id)"
+            " ORDER BY s.id LIMIT CAST($1 AS BIGINT)",
+            (limit,),
+        )
+        return [str(row["id"]) for row in rows]
+
+    def forget(self, ids: Sequence[str]) -> Script[int]:
+        """Delete withdrawn subscriptions, secrets and all; return how many."""
+        forgotten = 0
+        for subscription_id in ids:
+            rows = yield Statement(
+                "DELETE FROM pushkit_subscriptions WHERE id = $1 AND removed_at IS NOT NULL"
+                " RETURNING id",
+                (subscription_id,),
+            )
+            forgotten += len(rows)
+        return forgotten
+
     def of_owner(self, *, tenant: str, task_id: str, owner: str) -> Script[list[Subscription]]:
         """Return one owner's subscriptions to a task, oldest first."""
         rows = yield Statement(
             "SELECT * FROM pushkit_subscriptions"
-            " WHERE tenant = $1 AND task_id = $2 AND owner = $3 ORDER BY created_at, id",
+            " WHERE tenant = $1 AND task_id = $2 AND owner = $3 AND removed_at IS NULL"
+            " ORDER BY created_at, id",
             (tenant, task_id, owner),
         )
         return [_subscription(row) for row in rows]
 
     def active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
         """Return every owner's active subscriptions to a task, in id order."""
-        rows = yield Statement(
-            "SELECT * FROM pushkit_subscriptions"
-            " WHERE tenant = $1 AND task_id = $2 AND active = 1 ORDER BY id",
-            (tenant, task_id),
-        )
+        rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
         return [_subscription(row) for row in rows]
 
     def lock_active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
@@ -115,11 +171,7 @@ class SubscriptionStore:
         a subscription's deliveries, or finishes one, holds its row, so that between them the mark
         of the oldest is never lost.
         """
-        rows = yield Statement(
-            "SELECT * FROM pushkit_subscriptions"
-            " WHERE tenant = $1 AND task_id = $2 AND active = 1 ORDER BY id FOR UPDATE",
-            (tenant, task_id),
-        )
+        rows = yield Statement(f"{_ACTIVE_OF_TASK} FOR UPDATE", (tenant, task_id))
         return [_subscription(row) for row in rows]
 
     def lock(self, subscription_id: str) -> Script[Subscription | None]:
@@ -150,9 +202,43 @@ class SubscriptionStore:
         return int(rows[0]["last_seq"])
 
     def disable(self, subscription_id: str, now: datetime) -> Script[None]:
-        """Stop a subscription whose webhook answered 410 Gone; registering it again revives it."""
+        """Stop a subscription whose webhook is gone or only fails; registering it revives it."""
         yield Statement(
             "UPDATE pushkit_subscriptions SET active = 0, updated_at = $2 WHERE id = $1",
+            (subscription_id, to_micros(now)),
+        )
+
+    def set_paused(
+        self, key: SubscriptionKey, now: datetime, *, paused: bool
+    ) -> Script[str | None]:
+        """Pause or resume a subscription; return its id, or None if there is none.
+
+        The time of failures starts anew: while nothing was tried, nothing was proved.
+        """
+        rows = yield Statement(
+            "UPDATE pushkit_subscriptions SET paused = $5, failing_since = NULL, updated_at = $6"
+            f" WHERE {_BY_KEY} RETURNING id",
+            (*_key_columns(key), int(paused), to_micros(now)),
+        )
+        return str(rows[0]["id"]) if rows else None
+
+    def set_failing_since(self, subscription_id: str, since: datetime | None) -> Script[None]:
+        """Note since when nothing but failures came back; None after a success."""
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET failing_since = $2 WHERE id = $1",
+            (subscription_id, None if since is None else to_micros(since)),
+        )
+
+    def end(self, subscription_id: str) -> Script[None]:
+        """Note that the task has ended: the subscription goes once nothing of it is unfinished."""
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET ended = 1 WHERE id = $1", (subscription_id,)
+        )
+
+    def withdraw(self, subscription_id: str, now: datetime) -> Script[None]:
+        """Take an ended subscription out of view; its row stays for its dead letters."""
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET removed_at = $2 WHERE id = $1 AND removed_at IS NULL",
             (subscription_id, to_micros(now)),
         )
 
@@ -167,11 +253,32 @@ def _authentication_columns(authentication: Authentication | None) -> tuple[str,
     return json.dumps(authentication.schemes), authentication.credentials
 
 
+def _filter_column(wanted: Filter) -> str:
+    return json.dumps(
+        {
+            "states": None if wanted.states is None else sorted(wanted.states),
+            "kinds": None if wanted.kinds is None else sorted(wanted.kinds),
+            "last_chunk_only": wanted.last_chunk_only,
+        }
+    )
+
+
+def _filter(column: str) -> Filter:
+    stored = json.loads(column)
+    states, kinds = stored["states"], stored["kinds"]
+    return Filter(
+        states=None if states is None else frozenset(map(TaskState, states)),
+        kinds=None if kinds is None else frozenset(map(UpdateKind, kinds)),
+        last_chunk_only=stored["last_chunk_only"],
+    )
+
+
 def _subscription(row: Row) -> Subscription:
     schemes = json.loads(row["schemes"])
     authentication = (
         Authentication(schemes=tuple(schemes), credentials=row["credentials"]) if schemes else None
     )
+    failing_since = row["failing_since"]
     return Subscription(
         id=row["id"],
         key=SubscriptionKey(
@@ -187,6 +294,10 @@ def _subscription(row: Row) -> Subscription:
         origin=row["origin"],
         profile=Profile(row["profile"]),
         last_seq=row["last_seq"],
+        wanted=_filter(row["filter"]),
         active=bool(row["active"]),
+        paused=bool(row["paused"]),
+        ended=bool(row["ended"]),
+        failing_since=None if failing_since is None else from_micros(failing_since),
         created_at=from_micros(row["created_at"]),
     )

@@ -22,7 +22,6 @@ Item = TypeVar("Item")
 
 _log = logging.getLogger("pushkit.work")
 
-_IDLE = timedelta(seconds=30)
 _AFTER_FAULT = timedelta(seconds=1)
 # Items may be due and yet not given out, because their destination is at its limit.
 _MIN_PAUSE = timedelta(milliseconds=50)
@@ -37,6 +36,7 @@ class Pump(Generic[Item]):
         process: Works on one item and settles it.
         until_due: Says how long until `claim` may find something; None for nothing in sight.
         concurrency: How many items at once.
+        longest_pause: How long to wait at most before looking again, where nobody says `wake`.
     """
 
     def __init__(
@@ -47,12 +47,14 @@ class Pump(Generic[Item]):
         process: Callable[[Item], Awaitable[None]],
         until_due: Callable[[], Awaitable[timedelta | None]],
         concurrency: int,
+        longest_pause: timedelta = timedelta(seconds=30),
     ) -> None:
         self._name = name
         self._claim = claim
         self._process = process
         self._until_due = until_due
         self._concurrency = concurrency
+        self._longest_pause = longest_pause
         self._running: set[asyncio.Task[None]] = set()
         self._filling: set[asyncio.Task[int]] = set()
         self._awake = asyncio.Event()
@@ -135,6 +137,8 @@ class Pump(Generic[Item]):
 
     async def _pause(self) -> timedelta:
         if len(self._running) >= self._concurrency:
-            return _IDLE  # whatever finishes wakes the loop
+            return self._longest_pause  # whatever finishes wakes the loop
         due = await self._until_due()
-        return _IDLE if due is None else min(max(due, _MIN_PAUSE), _IDLE)
+        return (
+            self._longest_pause if due is None else min(max(due, _MIN_PAUSE), self._longest_pause)
+        )

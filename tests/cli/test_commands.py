@@ -20,6 +20,16 @@ PUSHKIT = [
     ["keys", "rotate"],
     ["keys", "revoke"],
     ["keys", "export"],
+    ["outbox"],
+    ["outbox", "list"],
+    ["outbox", "show"],
+    ["outbox", "redrive"],
+    ["outbox", "resend"],
+    ["outbox", "cancel"],
+    ["outbox", "purge"],
+    ["outbox", "erase"],
+    ["outbox", "stats"],
+    ["worker"],
 ]
 RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"]]
 

@@ -1,7 +1,7 @@
-"""The process that is killed: it accepts updates for a few tasks, and delivers them.
+"""The process that is killed: it accepts updates for a few tasks, and delivers whatever is due.
 
 Every update is numbered; `ACK task number` is printed once `notify()` has returned, and never
-before. After a kill it goes on behind the last number that its task has in the outbox.
+before. After a kill it goes on behind the last number of its task that was acknowledged.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
+from pushkit.delivery import worker
 
-TASKS = 8
+
+def say(line: str) -> None:
+    """Print one line at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 async def accept(sender: PushSender, task_id: str, webhook: str, number: int) -> None:
@@ -28,35 +33,35 @@ async def accept(sender: PushSender, task_id: str, webhook: str, number: int) ->
             status=TaskStatus(state=TaskState.WORKING),  # the same bytes whenever repeated
         )
         await sender.notify(update, idempotency_key=str(number))
-        sys.stdout.write(f"ACK {task_id} {number}\n")
-        sys.stdout.flush()
+        say(f"ACK {task_id} {number}")
         await asyncio.sleep(0.002)
 
 
 async def main() -> None:
-    """Run until killed; with `--drain`, only deliver what is there."""
+    """Run until killed; without a task, only deliver what is there."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--database", required=True)
     parser.add_argument("--webhook", required=True)
-    parser.add_argument("--start", type=int, nargs=TASKS, default=[0] * TASKS)
-    parser.add_argument("--drain", action="store_true")
+    parser.add_argument("--timeout", type=float, default=15, help="Of an attempt, in seconds.")
+    parser.add_argument("--margin", type=float, help="Of a lease beyond an attempt, in seconds.")
+    parser.add_argument("--start", action="append", default=[], help="task=number")
     arguments = parser.parse_args()
+    if arguments.margin is not None:
+        # No option of the sender: an operator has no reason to cut it short, a soak has.
+        worker._LEASE_MARGIN = timedelta(seconds=arguments.margin)
     sender = PushSender(
         issuer="https://agent.example.com",
         keys=KeyRing.create(datetime.now(UTC)),
         database=arguments.database,
         allow=["127.0.0.1:*"],
+        options=SenderOptions(timeout=timedelta(seconds=arguments.timeout)),
     )
     async with sender:
-        sys.stdout.write("READY\n")
-        sys.stdout.flush()
-        if arguments.drain:
-            await asyncio.Event().wait()
+        say(f"WORKER {sender.worker.name}")
+        starts = [entry.split("=") for entry in arguments.start]
         await asyncio.gather(
-            *(
-                accept(sender, f"task-{index}", arguments.webhook, arguments.start[index])
-                for index in range(TASKS)
-            )
+            asyncio.Event().wait(),
+            *(accept(sender, task, arguments.webhook, int(number)) for task, number in starts),
         )
 
 

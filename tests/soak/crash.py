@@ -1,13 +1,16 @@
-"""Kill the sending process with SIGKILL, again and again, and count what became of its updates.
+"""Kill sending processes with SIGKILL, again and again, and count what became of their updates.
 
-python tests/soak/crash.py --kills 1000 [--database postgresql://…]
+python tests/soak/crash.py --kills 1000 [--database postgresql://… --workers 4] [--seed 7]
 
 What must hold, whatever the moment of the kill:
 
 - nothing that `notify()` acknowledged is lost,
 - no update overtakes an earlier one of its task,
-- an update arrives twice at most as often as attempts were in flight at a kill,
-- work goes on soon after the restart.
+- an update arrives again at most as often as it was in flight when its worker was killed,
+- work goes on soon: the rows of a dead worker are taken over at once on SQLite, and when their
+  lease ends on PostgreSQL.
+
+What was in flight is read from the database once the process is gone: what its worker still held.
 """
 
 from __future__ import annotations
@@ -21,36 +24,53 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-TASKS = 8  # as in agent_process.py
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from pushkit.outbox import OutboxStore  # noqa: E402  # also run as a script
+from pushkit.storage import Database, Migration, Script, Statement, open_location  # noqa: E402
+
+TASKS = 8  # of each process
+_NOTHING = Migration(1, ())
 
 
 @dataclass(slots=True)
 class Webhook:
-    """What arrived, in order, by task; and how many requests were under way at a kill."""
+    """What arrived, in order."""
 
-    arrived: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    under_way: int = 0
-    last_arrival: float = 0.0
+    random: random.Random
+    numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    ids: Counter[str] = field(default_factory=Counter)
+    awaited: dict[str, float] = field(default_factory=dict)
+    slowest_resume: float = 0.0
 
     async def receive(self, request: web.Request) -> web.Response:
-        """Take one update; a few of them slowly."""
-        self.under_way += 1
-        try:
-            update = json.loads(await request.read())["statusUpdate"]
-            if random.random() < 0.05:  # noqa: S311  # not a secret
-                await asyncio.sleep(0.02)
-            self.arrived[update["taskId"]].append(int(update["contextId"]))
-            self.last_arrival = time.monotonic()
-            return web.Response(status=202)
-        finally:
-            self.under_way -= 1
+        """Take one update; answer a few of them slowly."""
+        update = json.loads(await request.read())["statusUpdate"]
+        delivery_id = request.headers["webhook-id"]
+        self.numbers[update["taskId"]].append(int(update["contextId"]))
+        self.ids[delivery_id] += 1
+        since = self.awaited.pop(delivery_id, None)
+        if since is not None:
+            self.slowest_resume = max(self.slowest_resume, time.monotonic() - since)
+        if self.random.random() < 0.05:
+            await asyncio.sleep(0.02)
+        return web.Response(status=202)
 
 
 @dataclass(slots=True)
@@ -62,114 +82,181 @@ class Report:
     arrived: int = 0
     lost: int = 0
     overtaken: int = 0
-    duplicates: int = 0
     in_flight_at_kills: int = 0
+    duplicates: int = 0
+    unexplained_duplicates: int = 0
+    unfinished: int = 0
     slowest_resume: float = 0.0
 
     @property
     def holds(self) -> bool:
         """Whether every promise was kept; the time to resume is judged by the caller."""
-        return not self.lost and not self.overtaken and self.duplicates <= self.in_flight_at_kills
+        return not (self.lost or self.overtaken or self.unexplained_duplicates or self.unfinished)
+
+
+@dataclass(slots=True)
+class Agent:
+    """One process at a time, and what it said."""
+
+    tasks: tuple[str, ...]
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    worker: str = ""
+    process: asyncio.subprocess.Process | None = None
+
+    async def read(self) -> None:
+        """Take down what the process says, to its end."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if not line.endswith(b"\n"):
+                return  # cut off by the kill: not acknowledged
+            words = line.decode().split()
+            if words[0] == "WORKER":
+                self.worker = words[1]
+            else:
+                self.acknowledged[words[1]] = int(words[2])
 
 
 class Killer:
-    """Runs the process, kills it, runs it again."""
+    """Runs processes, kills them, runs them again.
 
-    def __init__(self, database: str, seed: int) -> None:
-        self._database = database
-        self._random = random.Random(seed)  # noqa: S311  # repeatable, not secret
-        self._acknowledged = {f"task-{index}": 0 for index in range(TASKS)}
-        self.webhook = Webhook()
+    Args:
+        location: The database: a path or a DSN.
+        seed: Of the moments of the kills and of the webhook's slowness.
+        workers: How many processes at once.
+        lease: The timeout of an attempt and the margin of its lease, in seconds.
+    """
+
+    def __init__(
+        self, location: str, *, seed: int = 0, workers: int = 1, lease: tuple[float, float]
+    ) -> None:
+        self._location = location
+        self._random = random.Random(seed)  # repeatable, not secret
+        self._lease = lease
+        self._url = ""
+        self._exposed: Counter[str] = Counter()
+        self._agents = [
+            Agent(tuple(f"task-{place}-{n}" for n in range(TASKS))) for place in range(workers)
+        ]
+        self.webhook = Webhook(random.Random(seed))
         self.report = Report()
 
     async def run(self, kills: int) -> Report:
-        """Kill so many times, let the rest be delivered, and count."""
-        runner = web.AppRunner(self._app(), access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        url = f"http://127.0.0.1:{port}/hook"
-        for _ in range(kills):
-            await self._one_life(url)
-        await self._deliver_the_rest(url)
-        await runner.cleanup()
+        """Kill so many times in all, let the rest be delivered, and count."""
+        async with self._serving(), self._reading() as database:
+            left = iter(range(kills))
+            await asyncio.gather(*(self._lives(agent, left, database) for agent in self._agents))
+            await self._deliver_the_rest(database)
         self._count()
         return self.report
 
-    def _app(self) -> web.Application:
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
         app = web.Application()
         app.add_routes([web.post("/hook", self.webhook.receive)])
-        return app
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self._url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+        yield
+        await runner.cleanup()
 
-    async def _one_life(self, url: str) -> None:
-        started = time.monotonic()
-        process = await self._start(url)
-        reading = asyncio.create_task(self._read(process))
-        before = self.webhook.last_arrival
-        await self._until(lambda: self.webhook.last_arrival > before, seconds=60)
-        self.report.slowest_resume = max(self.report.slowest_resume, time.monotonic() - started)
-        await asyncio.sleep(self._random.uniform(0.0, 0.3))
-        # The worker runs at most so many attempts; what it has claimed may be on its way.
-        process.send_signal(signal.SIGKILL)
-        self.report.kills += 1
-        self.report.in_flight_at_kills += TASKS
-        await process.wait()
-        await reading
-
-    async def _deliver_the_rest(self, url: str) -> None:
-        process = await self._start(url, "--drain")
-        wanted = dict(self._acknowledged)
-        await self._until(
-            lambda: all(
-                self.webhook.arrived[task] and max(self.webhook.arrived[task]) >= number
-                for task, number in wanted.items()
-                if number
-            ),
-            seconds=120,
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Database]:
+        # Another component, without tables: it must not migrate what the agents migrate.
+        database = open_location(
+            self._location, component="soak", migrations=(_NOTHING,), clock=_now
         )
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
+        await database.open()
+        yield database
+        await database.close()
 
-    async def _start(self, url: str, *more: str) -> asyncio.subprocess.Process:
-        starts = [str(number) for number in self._acknowledged.values()]
-        process = await asyncio.create_subprocess_exec(
+    async def _lives(self, agent: Agent, left: Iterable[int], database: Database) -> None:
+        for _ in left:
+            reading = await self._start(agent, agent.tasks)
+            seen = sum(self.webhook.ids.values())
+            await _until(lambda: sum(self.webhook.ids.values()) > seen, seconds=60)  # noqa: B023
+            await asyncio.sleep(self._random.uniform(0.0, 0.3))
+            await self._kill(agent, reading)
+            await self._look_at_what_it_held(agent, database)
+
+    async def _look_at_what_it_held(self, agent: Agent, database: Database) -> None:
+        now = time.monotonic()
+        if len(self._agents) == 1:  # nobody else could go on meanwhile
+            self.webhook.awaited = dict.fromkeys(self.webhook.awaited, now)
+        held = await database.read(_held_by(agent.worker))
+        self._exposed.update(held)
+        self.webhook.awaited.update(dict.fromkeys(held, now))
+        self.report.in_flight_at_kills += len(held)
+        self.report.kills += 1
+
+    async def _deliver_the_rest(self, database: Database) -> None:
+        agent = Agent(())
+        reading = await self._start(agent, ())
+        deadline = time.monotonic() + 60
+        while await database.read(_count_unfinished()) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        self.report.unfinished = await database.read(_count_unfinished())
+        await self._kill(agent, reading)
+
+    async def _start(self, agent: Agent, tasks: Iterable[str]) -> asyncio.Task[None]:
+        timeout, margin = self._lease
+        starts = (("--start", f"{task}={agent.acknowledged.get(task, 0)}") for task in tasks)
+        agent.worker = ""
+        agent.process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(ROOT / "tests" / "soak" / "agent_process.py"),
-            *("--database", self._database, "--webhook", url, "--start", *starts, *more),
+            *("--database", self._location, "--webhook", self._url),
+            *("--timeout", str(timeout), "--margin", str(margin)),
+            *(word for start in starts for word in start),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        return process
+        return asyncio.create_task(agent.read())
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        if process.stdout is None:
-            return
-        async for line in process.stdout:
-            words = line.split()
-            if len(words) == 3 and words[0] == b"ACK":  # a cut last line was not acknowledged
-                self._acknowledged[words[1].decode()] = int(words[2])
-
-    async def _until(self, condition: object, *, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():  # type: ignore[operator]
-            if time.monotonic() > deadline:
-                return  # the count says what is missing
-            await asyncio.sleep(0.01)
+    async def _kill(self, agent: Agent, reading: asyncio.Task[None]) -> None:
+        assert agent.process is not None
+        agent.process.send_signal(signal.SIGKILL)
+        await agent.process.wait()
+        await reading
 
     def _count(self) -> None:
         report = self.report
-        for task, last in self._acknowledged.items():
-            numbers = self.webhook.arrived[task]
+        acknowledged = {t: n for agent in self._agents for t, n in agent.acknowledged.items()}
+        for task, last in acknowledged.items():
+            numbers = self.webhook.numbers[task]
             report.acknowledged += last
             report.arrived += len(numbers)
             report.lost += len(set(range(1, last + 1)) - set(numbers))
-            report.duplicates += len(numbers) - len(set(numbers))
-            first_seen = list(dict.fromkeys(numbers))
-            report.overtaken += sum(
-                later < earlier for earlier, later in zip(first_seen, first_seen[1:], strict=False)
-            )
+            report.overtaken += sum(later < earlier for earlier, later in pairwise(numbers))
+        for delivery_id, arrivals in self.webhook.ids.items():
+            report.duplicates += arrivals - 1
+            report.unexplained_duplicates += max(0, arrivals - 1 - self._exposed[delivery_id])
+        report.slowest_resume = self.webhook.slowest_resume
+
+
+def _held_by(worker: str) -> Script[list[str]]:
+    rows = yield Statement(
+        "SELECT id FROM pushkit_deliveries WHERE lease_worker = $1 AND state = 'in_flight'",
+        (worker,),
+    )
+    return [row["id"] for row in rows]
+
+
+def _count_unfinished() -> Script[int]:
+    due = yield from OutboxStore().next_due(datetime.now(UTC))
+    return int(due is not None)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _until(condition: Callable[[], bool], *, seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  # another process's doing
+            await asyncio.sleep(0.01)
 
 
 async def main() -> int:
@@ -177,15 +264,25 @@ async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN.")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
+    parser.add_argument("--timeout", type=float, default=1, help="Of an attempt, in seconds.")
+    parser.add_argument("--margin", type=float, default=1, help="Of its lease, in seconds.")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
-        killer = Killer(arguments.database or f"{folder}/outbox.db", arguments.seed)
+        killer = Killer(
+            arguments.database or f"{folder}/outbox.db",
+            seed=arguments.seed,
+            workers=arguments.workers,
+            lease=(arguments.timeout, arguments.margin),
+        )
         report = await killer.run(arguments.kills)
-    for name in report.__slots__:
-        value = getattr(report, name)
-        print(f"{name:20} {value:.2f}" if isinstance(value, float) else f"{name:20} {value}")
-    print("every promise held" if report.holds else "A PROMISE WAS BROKEN")
+    for entry in fields(report):
+        value = getattr(report, entry.name)
+        text = f"{value:.2f}" if isinstance(value, float) else str(value)
+        sys.stdout.write(f"{entry.name:24} {text}\n")
+    held = "every promise held" if report.holds else "A PROMISE WAS BROKEN"
+    sys.stdout.write(f"{held} (seed {arguments.seed})\n")
     return 0 if report.holds else 1
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, Task, TaskState, TaskStatus
+from pushkit.delivery.events import SenderEvent
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
@@ -106,7 +107,7 @@ def key_ring() -> KeyRing:
 class Senders:
     """Makes senders over one outbox file, and closes them."""
 
-    database: Path
+    database: Path | str
     clock: Clock
     made: list[PushSender] = field(default_factory=list)
 
@@ -115,6 +116,7 @@ class Senders:
         *,
         keys: KeyRing | None = None,
         allow: tuple[str, ...] = ("127.0.0.1:*",),
+        on_event: Callable[[SenderEvent], None] | None = None,
         **options: Any,
     ) -> PushSender:
         sender = PushSender(
@@ -124,6 +126,7 @@ class Senders:
             allow=allow,
             options=SenderOptions(**options),
             clock=self.clock,
+            on_event=on_event,
         )
         self.made.append(sender)
         await sender.open()

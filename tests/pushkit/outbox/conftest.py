@@ -1,23 +1,22 @@
-"""A real store on a real file, with a clock that the test moves."""
+"""A real store on each of the two databases, with a clock that the test moves."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from sqlite3 import Connection, Row, connect
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.outbox import MIGRATION, Claim, Delivery, OutboxStore, Outcome, Result
-from pushkit.storage import Script
+from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
-from pushkit.storage.sqlite import run_script
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,29 +27,27 @@ LEASE = timedelta(seconds=30)
 class Ledger:
     """Outbox and subscriptions in one database, a transaction per call."""
 
-    path: Path | str
+    scripts: ScriptRunner
     now: datetime = START
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
-    connection: Connection = field(init=False)
 
     def __post_init__(self) -> None:
-        self.connection = connect(self.path, isolation_level=None)
-        self.connection.row_factory = Row
         self.run(migrate("sender", (SUBSCRIPTIONS, MIGRATION)))
 
+    def fresh(self) -> Ledger:
+        """Return another one, empty."""
+        return Ledger(self.scripts.fresh())
+
     def close(self) -> None:
-        self.connection.close()
+        self.scripts.close()
 
     def run(self, script: Script[T]) -> T:
-        self.connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = run_script(self.connection, script)
-        except BaseException:
-            self.connection.execute("ROLLBACK")
-            raise
-        self.connection.execute("COMMIT")
-        return result
+        return self.scripts.run(script)
+
+    def query(self, sql: str) -> list[Row]:
+        """Return the rows of one statement."""
+        return self.run(_rows(sql))
 
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -137,30 +134,29 @@ class Ledger:
         return next(delivery for delivery in self.deliveries() if delivery.id == delivery_id)
 
     def deliveries(self) -> list[Delivery]:
-        tasks = self.connection.execute(
-            "SELECT DISTINCT tenant, task_id FROM pushkit_deliveries"
-        ).fetchall()
         return [
             delivery
-            for tenant, task_id in tasks
-            for delivery in self.run(self.outbox.of_task(tenant=tenant, task_id=task_id))
+            for row in self.query("SELECT DISTINCT tenant, task_id FROM pushkit_deliveries")
+            for delivery in self.run(
+                self.outbox.of_task(tenant=row["tenant"], task_id=row["task_id"])
+            )
         ]
 
     def next_due(self) -> datetime | None:
-        return self.run(self.outbox.next_due())
+        return self.run(self.outbox.next_due(self.now))
 
     def heads(self) -> dict[str, list[int]]:
         """Return the marked `seq` of each subscription."""
         found: dict[str, list[int]] = {}
-        for row in self.connection.execute(
-            "SELECT subscription_id, seq FROM pushkit_deliveries WHERE head = 1"
-        ):
+        for row in self.query("SELECT subscription_id, seq FROM pushkit_deliveries WHERE head = 1"):
             found.setdefault(row["subscription_id"], []).append(row["seq"])
         return found
 
 
+def _rows(sql: str) -> Script[list[Row]]:
+    return list((yield Statement(sql)))
+
+
 @pytest.fixture
-def ledger(tmp_path: Path) -> Generator[Ledger]:
-    ledger = Ledger(tmp_path / "outbox.db")
-    yield ledger
-    ledger.close()
+def ledger(scripts: ScriptRunner) -> Ledger:
+    return Ledger(scripts)

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion
 from pushkit.storage import Script
 from pushkit.storage.migrations import migrate
-from pushkit.storage.sqlite import run_script
 from pushkit.subscriptions import (
     MIGRATION,
     Profile,
@@ -19,6 +15,9 @@ from pushkit.subscriptions import (
     SubscriptionKey,
     SubscriptionStore,
 )
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
 
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,13 +27,12 @@ URL = "https://client.example.com/hook?a=1"
 
 
 class Database:
-    def __init__(self, path: Path) -> None:
-        self.connection = sqlite3.connect(path, isolation_level=None)
-        self.connection.row_factory = sqlite3.Row
+    def __init__(self, scripts: ScriptRunner) -> None:
+        self.scripts = scripts
         self.run(migrate("sender", (MIGRATION,)))
 
     def run(self, script: Script[T]) -> T:
-        return run_script(self.connection, script)
+        return self.scripts.run(script)
 
     def put(
         self,
@@ -58,10 +56,8 @@ class Database:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Generator[Database]:
-    database = Database(tmp_path / "subscriptions.db")
-    yield database
-    database.connection.close()
+def database(scripts: ScriptRunner) -> Database:
+    return Database(scripts)
 
 
 def other(**changes: str) -> SubscriptionKey:

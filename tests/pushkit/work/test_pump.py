@@ -218,3 +218,17 @@ async def test_work_that_is_due_but_not_given_out_does_not_spin() -> None:
         for _ in range(100):
             await asyncio.sleep(0)
         assert work.claims == 1
+
+
+async def test_an_idle_pump_looks_again_after_its_longest_pause() -> None:
+    work = Work()
+    pump = Pump(
+        "things",
+        claim=work.claim,
+        process=work.process,
+        until_due=work.until_due,
+        concurrency=1,
+        longest_pause=timedelta(milliseconds=1),
+    )
+    async with running(pump.run()):
+        await work.until(lambda: work.claims >= 3)  # nobody wakes it

@@ -1,0 +1,408 @@
+"""What the outbox costs, beside the bare database in the same run: trust the ratios.
+
+python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only enqueue claim memory]
+
+- enqueue: `PushSender.notify`, durable, at 1, 64 and 256 callers at once; beside a bare loop over
+  the driver that runs the same statements, as many rows a transaction (SQLite) or as many
+  connections (PostgreSQL). Bar: 0.5 of the bare loop.
+- claim: one claim of 64, and the look for what is due next, with a backlog of 100 rows and of
+  `--rows`, in three shapes. Bar: within a factor of 2.
+- memory: what the process holds more after it has delivered `--drain` rows.
+
+Without `--postgres` a server of the wheel is started.
+"""
+
+# ruff: noqa: S608  # the SQL is put together from constants
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import resource
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import asyncpg
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.outbox import Claim, OutboxStore
+from pushkit.storage import Database, Script, Statement, to_micros
+from tests.databases import PostgresServer, execute, fresh
+
+NOW = datetime.now(UTC)
+MARK = 1_000_000_007  # the `seq` of the delivery whose statements are recorded
+CALLERS = (1, 64, 256)
+POOL = 8
+SHAPES = {
+    "a head each, many hosts": ("s.n", "s.n % 1000", 1),
+    "a head each, one host": ("s.n", "0", 1),
+    "deep, ten tasks": ("s.n % 10", "s.n % 10", 0),
+}
+
+
+def say(*columns: object) -> None:
+    """Print one line of the table."""
+    widths = (34, 14, 14, 14, 9)
+    line = "".join(f"{column!s:<{width}}" for column, width in zip(columns, widths, strict=False))
+    sys.stdout.write(line.rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def update(task: str) -> StatusUpdate:
+    """Return the update that is enqueued over and over."""
+    return StatusUpdate(
+        task_id=task, context_id="context-1", status=TaskStatus(state=TaskState.WORKING)
+    )
+
+
+@contextlib.asynccontextmanager
+async def opened(location: str, *, working: bool = False) -> AsyncIterator[PushSender]:
+    """Return a sender that only enqueues, or works too."""
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(NOW),
+        database=location,
+        allow=["127.0.0.1:*"],
+    )
+    await (sender.start() if working else sender.open())
+    try:
+        yield sender
+    finally:
+        await sender.close()
+
+
+def database_of(sender: PushSender) -> Database:
+    """Return a sender's database."""
+    return sender._database
+
+
+# --- enqueue -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Recorded:
+    """The statements of one `notify()`, to be run again with other ids."""
+
+    statements: list[Statement]
+    delivery_id: str
+
+    def again(self, number: int) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the statements of another delivery."""
+        changes = {self.delivery_id: f"bare_{number}", MARK: MARK + number}
+        for statement in self.statements:
+            yield statement.sql, [changes.get(value, value) for value in statement.parameters]
+
+
+async def record(sender: PushSender) -> Recorded:
+    """Return the statements that `notify()` runs."""
+    await sender.subscribe("bare", {"url": "http://127.0.0.1:9/"}, version="1.0")
+    seen: list[Statement] = []
+
+    def listen(script: Script[list[str]]) -> Script[list[str]]:
+        yield Statement(
+            f"UPDATE pushkit_subscriptions SET last_seq = {MARK - 1} WHERE task_id = 'bare'"
+        )
+        # The gap before the mark would read as a long backlog.
+        yield Statement("UPDATE pushkit_deliveries SET state = 'delivered', head = 0")
+        rows: Any = None
+        while True:
+            try:
+                statement = script.send(rows)
+            except StopIteration as stop:
+                return list(stop.value)
+            seen.append(statement)
+            rows = yield statement
+
+    database: Any = database_of(sender)
+    write = database.write
+    await sender.notify(update("bare"))  # the whole backlog is counted once in a while: now
+    database.write = lambda script: write(listen(script))
+    ids = await sender.notify(update("bare"))
+    database.write = write
+    return Recorded(seen, ids[0])
+
+
+async def notify_rate(sender: PushSender, callers: int, seconds: float) -> float:
+    """Return how many updates a second so many callers get onto the disk."""
+    for caller in range(callers):
+        await sender.subscribe(f"t{caller}", {"url": "http://127.0.0.1:9/"}, version="1.0")
+    count = 0
+    end = time.perf_counter() + seconds
+
+    async def call(caller: int) -> None:
+        nonlocal count
+        while time.perf_counter() < end:
+            await sender.notify(update(f"t{caller}"))
+            count += 1
+
+    began = time.perf_counter()
+    await asyncio.gather(*(call(caller) for caller in range(callers)))
+    return count / (time.perf_counter() - began)
+
+
+def bare_sqlite_rate(path: str, recorded: Recorded, batch: int, seconds: float) -> float:
+    """Return what the driver alone does, so many rows a transaction."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = FULL")
+    sql = {s.sql: _sqlite(s.sql) for s in recorded.statements}
+    count, base = 0, time.monotonic_ns() % 10**12
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        connection.execute("BEGIN IMMEDIATE")
+        for _ in range(batch):
+            count += 1
+            for text, parameters in recorded.again(base + count):
+                connection.execute(sql[text], parameters).fetchall()
+        connection.execute("COMMIT")
+    rate = count / (time.perf_counter() - began)
+    connection.close()
+    return rate
+
+
+def _sqlite(sql: str) -> str:
+    return sql.replace(" FOR UPDATE", "").replace("$", "?")
+
+
+async def bare_postgres_rate(dsn: str, recorded: Recorded, callers: int, seconds: float) -> float:
+    """Return what asyncpg alone does, over as many connections as the pool has."""
+    tasks = min(callers, POOL)
+    connections = [await asyncpg.connect(dsn) for _ in range(tasks)]
+    for place in range(tasks):  # one subscription each: its row is locked
+        await connections[0].execute(
+            "INSERT INTO pushkit_subscriptions SELECT (jsonb_populate_record(s, jsonb_build_object("
+            f"'id', s.id || '_{place}', 'task_id', 'bare_{place}'))).* FROM pushkit_subscriptions s"
+            " WHERE task_id = 'bare' ON CONFLICT DO NOTHING"
+        )
+    subscription = await connections[0].fetchval(
+        "SELECT id FROM pushkit_subscriptions WHERE task_id = 'bare'"
+    )
+    count, base = 0, time.monotonic_ns() % 10**12
+    end = time.perf_counter() + seconds
+
+    async def call(place: int) -> None:
+        nonlocal count
+        mine = {"bare": f"bare_{place}", subscription: f"{subscription}_{place}"}
+        while time.perf_counter() < end:
+            count += 1
+            number = base + count
+            async with connections[place].transaction():
+                for text, parameters in recorded.again(number):
+                    changed = [mine.get(value, value) for value in parameters]
+                    await connections[place].fetch(text, *changed)
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(call, range(tasks)))
+    rate = count / (time.perf_counter() - began)
+    for connection in connections:
+        await connection.close()
+    return rate
+
+
+async def measure_enqueue(name: str, location: str, seconds: float) -> None:
+    """Print the rates of one database; each the median of three, taken in turns."""
+    say(f"enqueue, {name}", "notify/s", "bare/s", "", "ratio")
+    async with opened(location) as sender:
+        recorded = await record(sender)
+        for callers in CALLERS:
+            ours, bare = [], []
+            for _ in range(3):
+                ours.append(await notify_rate(sender, callers, seconds))
+                if name == "SQLite":
+                    bare.append(bare_sqlite_rate(location, recorded, callers, seconds))
+                else:
+                    bare.append(await bare_postgres_rate(location, recorded, callers, seconds))
+            left, right = statistics.median(ours), statistics.median(bare)
+            say(f"  {callers} callers", f"{left:.0f}", f"{right:.0f}", "", f"{left / right:.2f}")
+
+
+# --- claim -------------------------------------------------------------------------------------
+
+
+def fill(name: str, shape: str, rows: int) -> Script[None]:
+    """Put a backlog into an empty outbox."""
+    subscription, host, head = SHAPES[shape]
+    # PostgreSQL would keep what is deleted in the way until its vacuum comes by.
+    empty = "DELETE FROM" if name == "SQLite" else "TRUNCATE"
+    yield Statement(f"{empty} pushkit_deliveries")
+    yield Statement(
+        "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
+        " seq, origin, content_type, body, notified_at, not_before, head)"
+        f" WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < {rows - 1})"
+        f" SELECT 'dlv_' || s.n, 'sub_' || {subscription}, '', '', 'task', 'config', s.n,"
+        f" 'https://host-' || {host}, 'application/json', $1, {to_micros(NOW)} + s.n,"
+        f" {to_micros(NOW)} + s.n, {head or 'CASE WHEN s.n < 10 THEN 1 ELSE 0 END'} FROM s",
+        (b'{"statusUpdate":{"taskId":"task"}}' * 16,),
+    )
+
+
+class Undone(Exception):  # noqa: N818  # nothing went wrong
+    """Raised to take a claim back."""
+
+
+async def milliseconds(run: Callable[[], Any], times: int) -> float:
+    """Return the median time of a call."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await run()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken) * 1000
+
+
+async def measure_claim(name: str, sender: PushSender, rows: int, times: int) -> None:
+    """Print what a claim costs with a short and with a long backlog."""
+    store, database = OutboxStore(), database_of(sender)
+    later = NOW + timedelta(hours=1)
+
+    def claim_and_undo() -> Script[None]:
+        claim = Claim(worker="benchmark", until=later + timedelta(minutes=1))
+        found = yield from store.claim(claim, limit=64, per_origin=16, now=later)
+        assert found  # noqa: S101  # else nothing is measured
+        raise Undone
+
+    async def claim() -> None:
+        with contextlib.suppress(Undone):
+            await database.write(claim_and_undo())
+
+    async def next_due() -> None:
+        await database.read(store.next_due(later))
+
+    say(f"claim, {name}, ms", "100 rows", f"{rows} rows", "", "ratio")
+    for shape in SHAPES:
+        found: dict[str, list[float]] = {"claim": [], "next due": []}
+        for size in (100, rows):
+            await database.write(fill(name, shape, size))
+            await analyse(database, name)
+            for what, call in (("claim", claim), ("next due", next_due)):
+                await milliseconds(call, 3)
+                found[what].append(await milliseconds(call, times))
+        for what, (short, long) in found.items():
+            say(f"  {what}: {shape}", f"{short:.2f}", f"{long:.2f}", "", f"{long / short:.2f}")
+
+
+async def analyse(database: Database, name: str) -> None:
+    """Let PostgreSQL know what is in the table, as its autovacuum does by and by."""
+
+    def script() -> Script[None]:
+        yield Statement("ANALYZE pushkit_deliveries")
+
+    if name == "PostgreSQL":
+        await database.write(script())
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+_WEBHOOK = """
+import asyncio
+class Webhook(asyncio.Protocol):
+    def connection_made(self, transport): self.transport, self.left = transport, b""
+    def data_received(self, data):
+        self.left += data
+        while b"\\r\\n\\r\\n" in self.left:
+            head, _, rest = self.left.partition(b"\\r\\n\\r\\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\\r\\n")[0])
+            if len(rest) < length: return
+            self.left = rest[length:]
+            self.transport.write(b"HTTP/1.1 202 Accepted\\r\\nContent-Length: 0\\r\\n\\r\\n")
+async def main():
+    server = await asyncio.get_running_loop().create_server(Webhook, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+def resident_mib() -> float:
+    """Return how much memory the process holds now."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+async def measure_memory(location: str, rows: int) -> None:
+    """Print what the process holds before and after a backlog is delivered."""
+    webhook = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _WEBHOOK, stdout=asyncio.subprocess.PIPE
+    )
+    assert webhook.stdout is not None  # noqa: S101
+    port = int(await webhook.stdout.readline())
+    async with opened(location) as sender:
+        for task in range(64):
+            url = f"http://127.0.0.1:{port}/"
+            await sender.subscribe(f"m{task}", {"url": url}, version="1.0")
+        for _ in range(rows // 64):
+            await asyncio.gather(*(sender.notify(update(f"m{task}")) for task in range(64)))
+    began, before, peak = time.perf_counter(), resident_mib(), 0.0
+    async with opened(location, working=True) as sender:
+        store, early = OutboxStore(), 0.0
+        while await database_of(sender).read(store.next_due(datetime.now(UTC))) is not None:
+            await asyncio.sleep(0.2)
+            peak = max(peak, resident_mib())
+            if not early and time.perf_counter() > began + 2:
+                early = resident_mib()
+    taken = time.perf_counter() - began
+    webhook.kill()
+    await webhook.wait()
+    say(f"memory over {rows} deliveries, MiB", "before", "after 2 s", "peak", "rows/s")
+    say("  SQLite", f"{before:.0f}", f"{early:.0f}", f"{peak:.0f}", f"{rows / taken:.0f}")
+
+
+# --- all of it ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def postgres(dsn: str | None) -> Iterator[str]:
+    """Return where PostgreSQL is."""
+    if dsn is not None:
+        yield dsn
+        return
+    server = PostgresServer()
+    try:
+        yield server.dsn
+    finally:
+        server.remove()
+
+
+async def run(arguments: argparse.Namespace, folder: Path, server: str) -> None:
+    """Measure what was asked for."""
+    if "enqueue" in arguments.only:
+        await measure_enqueue("SQLite", str(folder / "enqueue.db"), arguments.seconds)
+        dsn = await asyncio.to_thread(fresh, server)
+        await measure_enqueue("PostgreSQL", dsn, arguments.seconds)
+    if "claim" in arguments.only:
+        async with opened(str(folder / "claim.db")) as sender:
+            await measure_claim("SQLite", sender, arguments.rows, 30)
+        dsn = await asyncio.to_thread(fresh, server)
+        async with opened(dsn) as sender:
+            await measure_claim("PostgreSQL", sender, arguments.rows, 30)
+        await asyncio.to_thread(execute, server, f"DROP SCHEMA {dsn.rpartition('=')[2]} CASCADE")
+    if "memory" in arguments.only:
+        await measure_memory(str(folder / "memory.db"), arguments.drain)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--drain", type=int, default=64_000)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--postgres", help="A DSN; schemas are made and left there.")
+    parts = ["enqueue", "claim", "memory"]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, postgres(arguments.postgres) as server:
+        asyncio.run(run(arguments, Path(folder), server))
+
+
+if __name__ == "__main__":
+    main()

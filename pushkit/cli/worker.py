@@ -1,0 +1,238 @@
+"""`pushkit worker`: processes that do nothing but deliver.
+
+One process per core is plenty; any number of machines may run them against one PostgreSQL database.
+A process that dies takes the whole command with it: the others drain, it ends with status 1, and
+whatever started it (systemd, Kubernetes) starts it again. What the dead one had in work comes back
+with its leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import click
+
+from pushkit.cli.keys import key_file_options, read_passphrase
+from pushkit.cli.outbox import database_option
+from pushkit.cli.output import example
+from pushkit.delivery.sender import PushSender, SenderOptions
+from pushkit.errors import PushkitError
+from pushkit.keys.files import load_key_ring
+from pushkit.net.destination import DestinationPolicy
+
+__all__ = ["worker"]
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After its drain a process closes its connections; one that still does not end is killed.
+_MARGIN = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """What a worker process is started with."""
+
+    database: str = field(repr=False)  # a DSN may hold a password
+    keys: Path
+    passphrase: bytes | None = field(repr=False)
+    issuer: str
+    allow: tuple[str, ...]
+    concurrency: int
+    concurrency_per_host: int
+    drain: timedelta
+    verbose: bool
+
+
+@click.command(
+    epilog=example(
+        "pushkit worker --database postgresql://pushkit@db/agent --keys keys.json \\",
+        "    --issuer https://agent.example.com --processes 4",
+    )
+)
+@database_option
+@click.option("--issuer", required=True, envvar="PUSHKIT_ISSUER", help="`iss`: who this is from.")
+@key_file_options
+@click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--allow", multiple=True, help="A destination named for development: host:port.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 4096),
+    default=256,
+    show_default=True,
+    help="Attempts at once, in each process.",
+)
+@click.option(
+    "--per-host",
+    "concurrency_per_host",
+    type=click.IntRange(1, 4096),
+    default=16,
+    show_default=True,
+    help="Attempts at once to one destination, over all processes.",
+)
+@click.option(
+    "--drain",
+    "drain_seconds",
+    type=click.IntRange(0, 600),
+    default=20,
+    show_default=True,
+    help="Seconds that running attempts are given at the end.",
+)
+@click.option("--verbose", is_flag=True, help="Log every attempt.")
+def worker(
+    *,
+    database: str,
+    issuer: str,
+    path: Path,
+    passphrase_file: Path | None,
+    processes: int,
+    allow: tuple[str, ...],
+    concurrency: int,
+    concurrency_per_host: int,
+    drain_seconds: int,
+    verbose: bool,
+) -> None:
+    """Deliver what is in the outbox, until SIGTERM or Ctrl-C.
+
+    Then nothing new is begun, running attempts are given their time, and the exit status is 0. It
+    is 1 if a process died: the others are stopped likewise.
+    """
+    settings = _Settings(
+        database=database,
+        keys=path,
+        passphrase=read_passphrase(passphrase_file),
+        issuer=issuer,
+        allow=allow,
+        concurrency=concurrency,
+        concurrency_per_host=concurrency_per_host,
+        drain=timedelta(seconds=drain_seconds),
+        verbose=verbose,
+    )
+    # Wrong settings are reported once, before there are processes.
+    load_key_ring(settings.keys, settings.passphrase)
+    DestinationPolicy(settings.allow)
+    if processes == 1:
+        _log_to_stderr(verbose=verbose)
+        asyncio.run(_deliver(settings))
+    else:
+        sys.exit(_supervise(settings, processes))
+
+
+# --- one process --------------------------------------------------------------------------------
+
+
+async def _deliver(settings: _Settings) -> None:
+    """Deliver until a signal comes, or the process that started this one is gone."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        loop.add_reader(parent.sentinel, stop.set)
+    options = SenderOptions(
+        concurrency=settings.concurrency,
+        concurrency_per_host=settings.concurrency_per_host,
+        drain=settings.drain,
+    )
+    sender = PushSender(
+        issuer=settings.issuer,
+        keys=settings.keys,
+        database=settings.database,
+        allow=settings.allow,
+        options=options,
+        passphrase=settings.passphrase,
+    )
+    try:
+        async with sender:
+            click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
+            await stop.wait()
+            click.echo(f"process {os.getpid()} drains")
+    finally:
+        if parent is not None:
+            loop.remove_reader(parent.sentinel)
+
+
+def _child(settings: _Settings) -> None:
+    _log_to_stderr(verbose=settings.verbose)
+    try:
+        asyncio.run(_deliver(settings))
+    except PushkitError as exc:
+        click.echo(f"error: {exc}", err=True)
+        sys.exit(1)
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
+    )
+
+
+# --- several ------------------------------------------------------------------------------------
+
+
+def _supervise(settings: _Settings, count: int) -> int:
+    """Run so many processes; return the exit status of the whole."""
+    context = multiprocessing.get_context("spawn")
+    children = [
+        context.Process(target=_child, args=(settings,), name=f"pushkit-worker-{number}")
+        for number in range(1, count + 1)
+    ]
+    with _signals() as asked_to_stop:
+        for child in children:
+            child.start()
+        ready = wait([asked_to_stop, *(child.sentinel for child in children)])
+        dead = [] if asked_to_stop in ready else [c for c in children if c.sentinel in ready]
+        for child in dead:
+            child.join()
+            click.echo(f"error: process {child.pid} ended with {child.exitcode}", err=True)
+        killed = _stop(children, settings.drain + _MARGIN)
+    return 1 if dead or killed else 0
+
+
+def _stop(children: list[SpawnProcess], deadline: timedelta) -> int:
+    """Let the processes drain; return how many had to be killed."""
+    for child in children:
+        child.terminate()
+    ends = time.monotonic() + deadline.total_seconds()
+    killed = 0
+    for child in children:
+        child.join(max(ends - time.monotonic(), 0))
+        if child.is_alive():
+            click.echo(f"error: process {child.pid} did not end in time, and is killed", err=True)
+            child.kill()
+            child.join()
+            killed += 1
+    return killed
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[int]:
+    """Yield a descriptor that becomes readable once a stop signal came."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+
+    def tell(_number: int, _frame: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(write_end, b".")
+
+    before = {number: signal.signal(number, tell) for number in _STOP_SIGNALS}
+    try:
+        yield read_end
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read_end)
+        os.close(write_end)

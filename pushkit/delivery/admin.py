@@ -1,0 +1,292 @@
+"""`OutboxAdmin`: looking at the outbox, sending again, cancelling, cleaning up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pushkit.outbox import (
+    ATTEMPTS_MIGRATION,
+    DeadLetters,
+    DeliveryFilter,
+    DeliveryReport,
+    DeliveryState,
+    DeliverySummary,
+    Inspection,
+    OutboxStats,
+    OutboxStore,
+    Purge,
+    Retention,
+)
+from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
+from pushkit.storage import Database, Script, open_location
+from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
+from pushkit.subscriptions import SubscriptionStore
+
+__all__ = ["OutboxAdmin", "Redriven", "open_outbox"]
+
+_BATCH = 200
+# Between two batches: whoever waits for the database goes first.
+_PAUSE = timedelta(milliseconds=20)
+
+
+def utc_now() -> datetime:
+    """Return now, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:
+    """Return the sender's database at a location, not yet open.
+
+    Raises:
+        ConfigError: A DSN, and the driver is not installed.
+    """
+    return open_location(
+        location,
+        component="sender",
+        migrations=(SUBSCRIPTIONS_MIGRATION, OUTBOX_MIGRATION, ATTEMPTS_MIGRATION),
+        clock=clock,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What became of a wish to send again.
+
+    Attributes:
+        ids: The deliveries that are pending again.
+        skipped: How many were not in the state to begin with, or nobody wants any more: their
+            subscription is removed or disabled.
+    """
+
+    ids: tuple[str, ...]
+    skipped: int
+
+
+class OutboxAdmin:
+    """The outbox for operators. Everything here is safe beside running workers.
+
+    What is changed is changed in small transactions, one after another: traffic goes on.
+
+    Args:
+        database: Where outbox and subscriptions live, open (see `open_outbox`).
+        wake: Called when there is work again, for a worker in this process.
+    """
+
+    def __init__(self, database: Database, *, wake: Callable[[], None] = lambda: None) -> None:
+        self._database = database
+        self._wake = wake
+        self._inspection = Inspection()
+        self._dead_letters = DeadLetters()
+        self._purge = Purge()
+        self._outbox = OutboxStore()
+        self._subscriptions = SubscriptionStore()
+
+    # --- looking -------------------------------------------------------------------------------
+
+    async def find(
+        self,
+        wanted: DeliveryFilter | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[DeliverySummary]:
+        """Return a page of deliveries without their bodies, oldest first.
+
+        Args:
+            wanted: Which ones; all if None.
+            after: The last id of the page before.
+            limit: How many at most.
+        """
+        script = self._inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
+        return await self._database.read(script)
+
+    async def show(self, delivery_id: str) -> DeliveryReport | None:
+        """Return one delivery with its body and every attempt; None if there is none."""
+        return await self._database.read(self._inspection.show(delivery_id))
+
+    async def stats(self) -> OutboxStats:
+        """Return the outbox in numbers."""
+        return await self._database.read(self._inspection.stats())
+
+    # --- sending again -------------------------------------------------------------------------
+
+    async def redrive(self, wanted: Sequence[str] | DeliveryFilter) -> Redriven:
+        """Bring dead letters back, by id or by filter.
+
+        Id and `seq` stay, attempts and age begin anew, and they go ahead of what is pending. A
+        webhook may get what it had already: an answer may have been lost.
+        """
+        if isinstance(wanted, DeliveryFilter):
+            pages = self._pages(replace(wanted, state=DeliveryState.DEAD))
+        else:
+            pages = _batches(list(dict.fromkeys(wanted)))
+        return await self._revive(pages, DeliveryState.DEAD)
+
+    async def resend(
+        self,
+        *,
+        from_seq: int = 1,
+        subscription_id: str | None = None,
+        task_id: str | None = None,
+        tenant: str = "",
+    ) -> Redriven:
+        """Send what was delivered again, from a `seq` on.
+
+        A receiver that remembers the ids answers, and does nothing: this is for one that lost them.
+
+        Args:
+            from_seq: The first to send.
+            subscription_id: Of this subscription.
+            task_id: Or of all subscriptions to this task.
+            tenant: The tenant of the task.
+        """
+        wanted = DeliveryFilter(
+            state=DeliveryState.DELIVERED,
+            subscription_id=subscription_id,
+            task_id=task_id,
+            tenant=tenant if subscription_id is None else None,
+        )
+        return await self._revive(self._pages(wanted, from_seq), DeliveryState.DELIVERED)
+
+    async def cancel(self, ids: Sequence[str]) -> list[str]:
+        """Cancel pending deliveries; return those that were pending. One in flight goes on."""
+        cancelled: list[str] = []
+        async for batch in _batches(ids):
+            cancelled += await self._database.write(self._cancel_script(batch))
+        return cancelled
+
+    # --- cleaning up ---------------------------------------------------------------------------
+
+    async def purge(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        states: Sequence[DeliveryState] = (DeliveryState.DELIVERED, DeliveryState.CANCELLED),
+        per_task: int | None = None,
+    ) -> int:
+        """Delete finished deliveries with their attempts; return how many.
+
+        Args:
+            older_than: Those that finished longer ago than this, of these states.
+            states: Delivered, cancelled, dead.
+            per_task: Of every task, all finished ones but the newest so many.
+        """
+        purged = 0
+        if older_than is not None and states:
+            now = await self._database.read(self._database.now())
+            purged += await self._delete_all(
+                lambda: self._purge.finished_before(states, now - older_than, limit=_BATCH)
+            )
+        if per_task is not None:
+            purged += await self._thin_out(per_task)
+        return purged
+
+    async def retain(self, retention: Retention) -> int:
+        """Delete what a retention does not keep; return how many deliveries that was.
+
+        Subscriptions that were withdrawn at their task's end go with their last delivery.
+        """
+        purged = await self.purge(older_than=retention.delivered, per_task=retention.per_task)
+        purged += await self.purge(older_than=retention.dead, states=(DeliveryState.DEAD,))
+        while ids := await self._database.read(self._subscriptions.forgettable(limit=_BATCH)):
+            await self._database.write(self._subscriptions.forget(ids))
+            await asyncio.sleep(_PAUSE.total_seconds())
+        return purged
+
+    async def erase(self, task_id: str, *, tenant: str = "") -> int:
+        """Erase everything of one task; return how many deliveries that was.
+
+        Its subscriptions go at once, and with them whatever was to be sent; deliveries and attempts
+        follow. An attempt that is under way ends, and leaves nothing behind.
+        """
+        await self._database.write(self._withdraw_script(tenant, task_id))
+        return await self._delete_all(
+            lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH)
+        )
+
+    # --- in batches ----------------------------------------------------------------------------
+
+    async def _pages(self, wanted: DeliveryFilter, from_seq: int = 1) -> AsyncIterator[list[str]]:
+        after: str | None = None
+        while page := await self.find(wanted, after=after, limit=_BATCH):
+            yield [found.id for found in page if found.seq >= from_seq]
+            after = page[-1].id
+
+    async def _revive(self, pages: AsyncIterator[list[str]], state: DeliveryState) -> Redriven:
+        revived: list[str] = []
+        asked = 0
+        async for page in pages:
+            asked += len(page)
+            revived += await self._database.write(self._revive_script(page, state))
+            self._wake()
+            await asyncio.sleep(_PAUSE.total_seconds())
+        return Redriven(ids=tuple(revived), skipped=asked - len(revived))
+
+    async def _thin_out(self, per_task: int) -> int:
+        purged = 0
+        while crowded := await self._database.read(
+            self._purge.crowded_tasks(per_task, limit=_BATCH)
+        ):
+            for tenant, task_id in crowded:
+                purged += await self._delete_all(
+                    lambda tenant=tenant, task_id=task_id: self._purge.finished_of_task(  # type: ignore[misc]
+                        tenant, task_id, keep=per_task, limit=_BATCH
+                    )
+                )
+        return purged
+
+    async def _delete_all(self, find: Callable[[], Script[list[str]]]) -> int:
+        deleted = 0
+        while ids := await self._database.read(find()):
+            deleted += await self._database.write(self._purge.delete(ids))
+            await asyncio.sleep(_PAUSE.total_seconds())
+        return deleted
+
+    # --- scripts -------------------------------------------------------------------------------
+
+    def _revive_script(self, ids: Sequence[str], state: DeliveryState) -> Script[list[str]]:
+        by_subscription = yield from self._dead_letters.subscriptions_of(ids)
+        revived: list[str] = []
+        for subscription_id, found in by_subscription.items():
+            subscription = yield from self._subscriptions.lock(subscription_id)
+            if subscription is None or not subscription.active:
+                continue
+            # Whoever redrives says that it works again: old failures are no proof against that.
+            yield from self._subscriptions.set_failing_since(subscription_id, None)
+            revived += yield from self._dead_letters.revive(
+                subscription_id,
+                found,
+                state=state,
+                origin=subscription.origin,
+                now=(yield from self._database.now()),
+            )
+        yield from self._database.wake()
+        return revived
+
+    def _cancel_script(self, ids: Sequence[str]) -> Script[list[str]]:
+        by_subscription = yield from self._dead_letters.subscriptions_of(ids)
+        cancelled: list[str] = []
+        for subscription_id, found in by_subscription.items():
+            subscription = yield from self._subscriptions.lock(subscription_id)
+            now = yield from self._database.now()
+            cancelled += yield from self._dead_letters.cancel(subscription_id, found, now)
+            unfinished = yield from self._outbox.has_unfinished(subscription_id)
+            if subscription is not None and subscription.ended and not unfinished:
+                yield from self._subscriptions.withdraw(subscription_id, now)
+        yield from self._database.wake()
+        return cancelled
+
+    def _withdraw_script(self, tenant: str, task_id: str) -> Script[None]:
+        now = yield from self._database.now()
+        ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id)
+        for subscription_id in ids:
+            yield from self._outbox.cancel_subscription(subscription_id, now)
+
+
+async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:
+    for start in range(0, len(ids), _BATCH):
+        yield list(ids[start : start + _BATCH])

@@ -1,0 +1,101 @@
+"""What a settled attempt means beyond its delivery: for the destination and the subscription.
+
+Scripts, run in the transaction that settles. The subscription's row is held by the caller; the
+destination's comes last, so that two who settle cannot wait for each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
+from pushkit.delivery.events import EventKind, SenderEvent, event_of
+from pushkit.outbox import Delivery, OutboxStore, Outcome, Result
+from pushkit.storage import Script
+from pushkit.subscriptions import Subscription, SubscriptionStore
+
+__all__ = ["Consequences"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consequences:
+    """Draws the consequences.
+
+    Attributes:
+        breaker: When a destination is left alone.
+        disable_after: After how long of nothing but failures a subscription is disabled.
+    """
+
+    breaker: BreakerPolicy
+    disable_after: timedelta
+    outbox: OutboxStore = field(default_factory=OutboxStore)
+    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+
+    def of(
+        self, delivery: Delivery, current: Subscription | None, result: Result, now: datetime
+    ) -> Script[list[SenderEvent]]:
+        """Write down what follows from a result that was settled; return what to tell.
+
+        Args:
+            delivery: What was attempted.
+            current: Its subscription, the row held; None if it was removed.
+            result: What the attempt came to, by the database's clock.
+            now: The present, by the same clock.
+        """
+        events = []
+        if result.outcome in {Outcome.DEAD, Outcome.GONE}:
+            events.append(event_of(EventKind.DELIVERY_DEAD, delivery, now, result.error))
+        if current is not None:
+            events += yield from self._for_subscription(delivery, current, result, now)
+        events += yield from self._for_destination(delivery, result, now)
+        return events
+
+    def _for_subscription(
+        self, delivery: Delivery, current: Subscription, result: Result, now: datetime
+    ) -> Script[list[SenderEvent]]:
+        events = []
+        reason = yield from self._reason_to_disable(current, result, now)
+        if reason is not None:
+            yield from self.subscriptions.disable(current.id, now)
+            yield from self.outbox.cancel_subscription(current.id, now)
+            events.append(event_of(EventKind.SUBSCRIPTION_DISABLED, delivery, now, reason))
+        if current.ended and not (yield from self.outbox.has_unfinished(current.id)):
+            yield from self.subscriptions.withdraw(current.id, now)
+        return events
+
+    def _reason_to_disable(
+        self, current: Subscription, result: Result, now: datetime
+    ) -> Script[str | None]:
+        since = current.failing_since
+        if result.outcome is Outcome.GONE:
+            return "gone"
+        if result.outcome is Outcome.DELIVERED:
+            if since is not None:
+                yield from self.subscriptions.set_failing_since(current.id, None)
+        elif works(result) is not None:  # an attempt that reached for the webhook, and failed
+            if since is None:
+                yield from self.subscriptions.set_failing_since(current.id, now)
+            elif current.active and now - since >= self.disable_after:
+                return "failing"
+        return None
+
+    def _for_destination(
+        self, delivery: Delivery, result: Result, now: datetime
+    ) -> Script[list[SenderEvent]]:
+        destinations = self.outbox.destinations
+        working = works(result)
+        events = []
+        if working is True:
+            ended = yield from destinations.answered(delivery)
+            if ended >= self.breaker.failures:
+                events.append(event_of(EventKind.BREAKER_CLOSED, delivery, now))
+        elif working is False:
+            failures = yield from destinations.failed(delivery, now)
+            wait = None if failures is None else hold_after(self.breaker, failures)
+            if wait is not None:
+                yield from destinations.hold(delivery, now + wait)
+                events.append(event_of(EventKind.BREAKER_OPENED, delivery, now, result.error))
+        if result.hold_until is not None:
+            yield from destinations.hold(delivery, result.hold_until)
+        return events

@@ -1,0 +1,131 @@
+"""The log of attempts, as scripts (see `pushkit.storage.script`).
+
+An attempt is written down in the transaction that settles its delivery, also where the delivery was
+lost to a cancellation in the meantime: it reached the webhook all the same. An attempt whose
+process died has no entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from pushkit.net.timing import Timing
+from pushkit.outbox.model import Made, Result
+from pushkit.storage import Migration, Row, Script, Statement, from_micros, to_micros
+
+__all__ = ["ATTEMPTS_MIGRATION", "AttemptLog", "LoggedAttempt"]
+
+ATTEMPTS_MIGRATION = Migration(
+    3,
+    (
+        """
+        CREATE TABLE pushkit_attempts (
+            delivery_id TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            started_at BIGINT NOT NULL,
+            duration BIGINT NOT NULL,
+            resolve BIGINT,
+            connect BIGINT,
+            wait BIGINT,
+            body BIGINT,
+            address TEXT,
+            outcome TEXT NOT NULL,
+            status INTEGER,
+            error TEXT,
+            answer BYTEA,
+            PRIMARY KEY (delivery_id, number)
+        )
+        """,
+    ),
+)
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedAttempt:
+    """One attempt of a delivery.
+
+    Attributes:
+        number: 1, 2, 3… per delivery; a redrive goes on counting.
+        started_at: When it began, by the clock of the database.
+        duration: How long all of it took.
+        timing: The phases, and the address that was dialled.
+        outcome: What it meant: delivered, retry, dead or gone.
+        status: The status of the answer; None if there was none.
+        error: A short code; None if delivered.
+        answer: The first KiB of the answer's body, where the sender keeps that.
+    """
+
+    number: int
+    started_at: datetime
+    duration: timedelta
+    timing: Timing
+    outcome: str
+    status: int | None
+    error: str | None
+    answer: bytes | None = field(repr=False)
+
+
+class AttemptLog:
+    """Scripts over `pushkit_attempts`."""
+
+    def record(self, delivery_id: str, made: Made, result: Result) -> Script[None]:
+        """Write one attempt down, unless its delivery was erased in the meantime."""
+        timing = made.timing
+        yield Statement(
+            "INSERT INTO pushkit_attempts (delivery_id, number, started_at, duration, resolve,"
+            " connect, wait, body, address, outcome, status, error, answer)"
+            " SELECT d.id, (SELECT COALESCE(MAX(number), 0) + 1 FROM pushkit_attempts"
+            " WHERE delivery_id = $1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12"
+            " FROM pushkit_deliveries d WHERE d.id = $1 FOR UPDATE OF d",
+            (
+                delivery_id,
+                to_micros(made.started_at),
+                made.duration // _MICROSECOND,
+                _micros(timing.resolve),
+                _micros(timing.connect),
+                _micros(timing.wait),
+                _micros(timing.body),
+                timing.address,
+                result.outcome.value,
+                result.status,
+                result.error,
+                made.answer,
+            ),
+        )
+
+    def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
+        """Return the attempts of a delivery, first to last."""
+        rows = yield Statement(
+            "SELECT * FROM pushkit_attempts WHERE delivery_id = $1 ORDER BY number", (delivery_id,)
+        )
+        return [_logged_attempt(row) for row in rows]
+
+
+def _logged_attempt(row: Row) -> LoggedAttempt:
+    return LoggedAttempt(
+        number=row["number"],
+        started_at=from_micros(row["started_at"]),
+        duration=row["duration"] * _MICROSECOND,
+        timing=Timing(
+            resolve=_duration(row["resolve"]),
+            connect=_duration(row["connect"]),
+            wait=_duration(row["wait"]),
+            body=_duration(row["body"]),
+            address=row["address"],
+        ),
+        outcome=row["outcome"],
+        status=row["status"],
+        error=row["error"],
+        answer=None if row["answer"] is None else bytes(row["answer"]),
+    )
+
+
+def _micros(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // _MICROSECOND
+
+
+def _duration(micros: int | None) -> timedelta | None:
+    return None if micros is None else micros * _MICROSECOND

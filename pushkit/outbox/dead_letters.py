@@ -1,0 +1,89 @@
+"""Sending again, and cancelling by hand, as scripts (see `pushkit.storage.script`).
+
+Whoever runs them holds the subscription's row (`SubscriptionStore.lock`), as everybody does who
+adds to its deliveries or finishes one: the mark of the oldest moves in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pushkit.outbox.model import DeliveryState
+from pushkit.outbox.store import OutboxStore
+from pushkit.storage import Script, Statement, to_micros
+
+__all__ = ["DeadLetters", "among"]
+
+_CHUNK = 100
+
+
+class DeadLetters:
+    """Scripts that bring finished deliveries back, or end waiting ones."""
+
+    def __init__(self) -> None:
+        self._outbox = OutboxStore()
+
+    def subscriptions_of(self, ids: Sequence[str]) -> Script[dict[str, list[str]]]:
+        """Return which of these deliveries belong to which subscription, in order of both."""
+        found: dict[str, list[str]] = {}
+        for clause, values in among(sorted(set(ids))):
+            rows = yield Statement(
+                f"SELECT id, subscription_id FROM pushkit_deliveries WHERE id {clause}", values
+            )
+            for row in rows:
+                found.setdefault(row["subscription_id"], []).append(row["id"])
+        return {
+            subscription_id: sorted(found[subscription_id]) for subscription_id in sorted(found)
+        }
+
+    def revive(
+        self,
+        subscription_id: str,
+        ids: Sequence[str],
+        *,
+        state: DeliveryState,
+        origin: str,
+        now: datetime,
+    ) -> Script[list[str]]:
+        """Let deliveries of one subscription be made again; return those that were in `state`.
+
+        Id and `seq` stay, attempts and age begin anew, and they go to where the subscription points
+        now. What is in flight goes on; what is pending waits behind a lower `seq`.
+        """
+        revived: list[str] = []
+        for clause, values in among(ids, after=4):
+            rows = yield Statement(
+                "UPDATE pushkit_deliveries SET state = 'pending', head = 0, attempts = 0,"
+                " redriven_at = $3, not_before = $3, finished_at = NULL, origin = $4"
+                f" WHERE subscription_id = $1 AND state = $2 AND id {clause} RETURNING id",
+                (subscription_id, state.value, to_micros(now), origin, *values),
+            )
+            revived += [str(row["id"]) for row in rows]
+        if revived:
+            yield from self._outbox.mark_oldest(subscription_id)
+        return sorted(revived)
+
+    def cancel(self, subscription_id: str, ids: Sequence[str], now: datetime) -> Script[list[str]]:
+        """Cancel pending deliveries of one subscription; return those that were pending."""
+        cancelled: list[str] = []
+        for clause, values in among(ids, after=2):
+            rows = yield Statement(
+                "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, finished_at = $2"
+                f" WHERE subscription_id = $1 AND state = 'pending' AND id {clause} RETURNING id",
+                (subscription_id, to_micros(now), *values),
+            )
+            cancelled += [str(row["id"]) for row in rows]
+        if cancelled:
+            yield from self._outbox.mark_oldest(subscription_id)
+        return sorted(cancelled)
+
+
+def among(ids: Sequence[str], *, after: int = 0) -> list[tuple[str, tuple[str, ...]]]:
+    """Return `IN (…)` and its parameters, by the hundred, numbered behind `after` others.
+
+    Every list has the same length, the last id repeated: the database sees one statement.
+    """
+    places = ", ".join(f"${n}" for n in range(after + 1, after + _CHUNK + 1))
+    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    return [(f"IN ({places})", (*chunk, *[chunk[-1]] * (_CHUNK - len(chunk)))) for chunk in chunks]

@@ -1,0 +1,216 @@
+"""Looking at the outbox: lists, one delivery with its attempts, and numbers; as scripts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
+from pushkit.outbox.model import DeliveryState
+from pushkit.storage import Row, Script, Statement, from_micros
+
+__all__ = [
+    "DeliveryFilter",
+    "DeliveryReport",
+    "DeliverySummary",
+    "Inspection",
+    "OriginStats",
+    "OutboxStats",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryFilter:
+    """Which deliveries; None is any.
+
+    Attributes:
+        state: Where it stands.
+        tenant: The tenant; empty is the one without a name.
+        owner: The owner; empty likewise.
+        task_id: The task.
+        subscription_id: The subscription.
+        origin: The destination, as `https://host:port`.
+        error: The short code of what went wrong last.
+    """
+
+    state: DeliveryState | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    task_id: str | None = None
+    subscription_id: str | None = None
+    origin: str | None = None
+    error: str | None = None
+
+    def where(self) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters from `$1` on."""
+        wanted = {
+            "state": self.state.value if self.state else None,
+            "tenant": self.tenant,
+            "owner": self.owner,
+            "task_id": self.task_id,
+            "subscription_id": self.subscription_id,
+            "origin": self.origin,
+            "last_error": self.error,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySummary:
+    """A delivery without its body; the names are those of `Delivery`."""
+
+    id: str
+    subscription_id: str
+    tenant: str
+    owner: str
+    task_id: str
+    config_id: str
+    seq: int
+    origin: str
+    content_type: str
+    body_bytes: int
+    state: DeliveryState
+    attempts: int
+    notified_at: datetime
+    redriven_at: datetime | None
+    not_before: datetime
+    finished_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryReport:
+    """One delivery with everything that is known of it."""
+
+    delivery: DeliverySummary
+    body: bytes = field(repr=False)
+    attempts: tuple[LoggedAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginStats:
+    """What is unfinished or dead of one destination."""
+
+    origin: str
+    pending: int
+    in_flight: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxStats:
+    """The outbox in numbers.
+
+    Attributes:
+        states: How many deliveries there are in each state.
+        oldest_pending_at: Since when the oldest pending delivery waits; None if none does.
+        origins: By destination, the most pending first.
+    """
+
+    states: dict[DeliveryState, int]
+    oldest_pending_at: datetime | None
+    origins: tuple[OriginStats, ...]
+
+
+_SUMMARY = (
+    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
+    " LENGTH(body) AS body_bytes, state, attempts, notified_at, redriven_at, not_before,"
+    " finished_at, last_status, last_error"
+)
+
+
+class Inspection:
+    """Scripts that only read."""
+
+    def find(
+        self, wanted: DeliveryFilter, *, after: str | None, limit: int
+    ) -> Script[list[DeliverySummary]]:
+        """Return a page of deliveries, by id: oldest first."""
+        conditions, values = wanted.where()
+        n = len(values)
+        rows = yield Statement(
+            f"SELECT {_SUMMARY} FROM pushkit_deliveries WHERE {conditions} AND id > ${n + 1}"
+            f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
+            (*values, after or "", limit),
+        )
+        return [_summary(row) for row in rows]
+
+    def show(self, delivery_id: str) -> Script[DeliveryReport | None]:
+        """Return one delivery with its attempts; None if there is no such delivery."""
+        rows = yield Statement(
+            f"SELECT {_SUMMARY}, body FROM pushkit_deliveries WHERE id = $1", (delivery_id,)
+        )
+        if not rows:
+            return None
+        attempts = yield from AttemptLog().of_delivery(delivery_id)
+        return DeliveryReport(
+            delivery=_summary(rows[0]), body=bytes(rows[0]["body"]), attempts=tuple(attempts)
+        )
+
+    def stats(self) -> Script[OutboxStats]:
+        """Return the outbox in numbers."""
+        states = yield Statement(
+            "SELECT state, COUNT(*) AS found FROM pushkit_deliveries GROUP BY state"
+        )
+        oldest = yield Statement(
+            "SELECT MIN(notified_at) AS moment FROM pushkit_deliveries WHERE state = 'pending'"
+        )
+        origins = yield Statement(
+            "SELECT origin, state, COUNT(*) AS found FROM pushkit_deliveries"
+            " WHERE state IN ('pending', 'in_flight', 'dead') GROUP BY origin, state"
+        )
+        counted = dict.fromkeys(DeliveryState, 0)
+        counted.update({DeliveryState(row["state"]): row["found"] for row in states})
+        return OutboxStats(
+            states=counted,
+            oldest_pending_at=_moment(oldest[0]["moment"]),
+            origins=tuple(_by_origin(origins)),
+        )
+
+
+def _by_origin(rows: Sequence[Row]) -> list[OriginStats]:
+    counts: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        counts[row["origin"]][row["state"]] = row["found"]
+    found = [
+        OriginStats(
+            origin=origin,
+            pending=states.get("pending", 0),
+            in_flight=states.get("in_flight", 0),
+            dead=states.get("dead", 0),
+        )
+        for origin, states in counts.items()
+    ]
+    return sorted(found, key=lambda stats: (-stats.pending, -stats.dead, stats.origin))
+
+
+def _summary(row: Row) -> DeliverySummary:
+    return DeliverySummary(
+        id=row["id"],
+        subscription_id=row["subscription_id"],
+        tenant=row["tenant"],
+        owner=row["owner"],
+        task_id=row["task_id"],
+        config_id=row["config_id"],
+        seq=row["seq"],
+        origin=row["origin"],
+        content_type=row["content_type"],
+        body_bytes=row["body_bytes"],
+        state=DeliveryState(row["state"]),
+        attempts=row["attempts"],
+        notified_at=from_micros(row["notified_at"]),
+        redriven_at=_moment(row["redriven_at"]),
+        not_before=from_micros(row["not_before"]),
+        finished_at=_moment(row["finished_at"]),
+        last_status=row["last_status"],
+        last_error=row["last_error"],
+    )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)

@@ -1,0 +1,92 @@
+"""How long finished deliveries stay, and the erasure of a task, as scripts.
+
+What is to go is looked for by reading, and deleted in small transactions: the writer of a SQLite
+file, and the locks of PostgreSQL, are never held for long. Attempts go with their delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pushkit.outbox.dead_letters import among
+from pushkit.outbox.model import DeliveryState
+from pushkit.storage import Script, Statement, to_micros
+
+__all__ = ["Purge", "Retention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long a worker lets finished deliveries stay; None is for ever.
+
+    A delivery that is gone cannot be shown or sent again, and its idempotency key is forgotten.
+
+    Attributes:
+        delivered: Delivered and cancelled ones.
+        dead: Dead letters.
+        per_task: How many finished ones of a task stay at most, the newest.
+    """
+
+    delivered: timedelta | None = timedelta(days=7)
+    dead: timedelta | None = timedelta(days=30)
+    per_task: int | None = None
+
+
+class Purge:
+    """Scripts that look for what is to go, and delete it."""
+
+    def finished_before(
+        self, states: Sequence[DeliveryState], moment: datetime, *, limit: int
+    ) -> Script[list[str]]:
+        """Return ids of deliveries that finished before a moment, oldest first."""
+        # Three places, the last state repeated: one statement for every choice.
+        first, second, third = (*states, *[states[-1]] * 2)[:3]
+        rows = yield Statement(
+            "SELECT id FROM pushkit_deliveries WHERE finished_at < $1 AND state IN ($2, $3, $4)"
+            " ORDER BY finished_at LIMIT CAST($5 AS BIGINT)",
+            (to_micros(moment), first.value, second.value, third.value, limit),
+        )
+        return [str(row["id"]) for row in rows]
+
+    def crowded_tasks(self, per_task: int, *, limit: int) -> Script[list[tuple[str, str]]]:
+        """Return tenant and id of tasks with more finished deliveries than may stay."""
+        rows = yield Statement(
+            "SELECT tenant, task_id FROM pushkit_deliveries WHERE finished_at IS NOT NULL"
+            " GROUP BY tenant, task_id HAVING COUNT(*) > $1 LIMIT CAST($2 AS BIGINT)",
+            (per_task, limit),
+        )
+        return [(row["tenant"], row["task_id"]) for row in rows]
+
+    def finished_of_task(
+        self, tenant: str, task_id: str, *, keep: int, limit: int
+    ) -> Script[list[str]]:
+        """Return ids of a task's finished deliveries, but for the newest ones."""
+        rows = yield Statement(
+            "SELECT id FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
+            " AND finished_at IS NOT NULL ORDER BY finished_at DESC, id DESC"
+            " LIMIT CAST($3 AS BIGINT) OFFSET CAST($4 AS BIGINT)",
+            (tenant, task_id, limit, keep),
+        )
+        return [str(row["id"]) for row in rows]
+
+    def delete(self, ids: Sequence[str]) -> Script[int]:
+        """Delete those of these deliveries that are finished; return how many that was.
+
+        One that was redriven in the meantime stays.
+        """
+        deleted = 0
+        for clause, values in among(sorted(ids)):
+            rows = yield Statement(
+                "DELETE FROM pushkit_deliveries WHERE id IN (SELECT id FROM pushkit_deliveries"
+                f" WHERE id {clause} AND finished_at IS NOT NULL FOR UPDATE SKIP LOCKED)"
+                " RETURNING id",
+                values,
+            )
+            for gone, gone_values in among([str(row["id"]) for row in rows]):
+                yield Statement(
+                    f"DELETE FROM pushkit_attempts WHERE delivery_id {gone}", gone_values
+                )
+            deleted += len(rows)
+        return deleted

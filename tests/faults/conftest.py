@@ -1,0 +1,192 @@
+"""A sender with a running worker, a webhook that writes down the order, and short leases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+from tenacity import stop_after_attempt
+
+from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, StatusUpdate, wait_schedule
+from pushkit.a2a import TaskState, TaskStatus
+from pushkit.delivery import worker
+from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.errors import StorageError
+from pushkit.outbox import DeliveryState
+from pushkit.storage import Database
+from tests.eventually import eventually
+
+RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_attempt(1000))
+RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(1000))
+NEVER_OPENS = BreakerPolicy(failures=1_000_000)
+KEYS = KeyRing.create(datetime.now(UTC) - timedelta(days=2))
+
+
+@pytest.fixture(autouse=True)
+def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a fault leaves in flight comes back within the test."""
+    monkeypatch.setattr(worker, "_LEASE_MARGIN", timedelta(seconds=0.5))
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def numbered(task: str, number: int, size: int = 0) -> StatusUpdate:
+    return StatusUpdate(
+        task_id=task,
+        context_id=str(number),
+        status=TaskStatus(state=TaskState.WORKING),
+        metadata={"filler": "x" * size} if size else {},
+    )
+
+
+@dataclass
+class Webhook:
+    """Takes every update, unless a test says otherwise."""
+
+    url: str = ""
+    numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    ids: Counter[str] = field(default_factory=Counter)
+    answer: Callable[[str, int], Awaitable[int]] | None = None
+
+    async def handle(self, request: web.Request) -> web.Response:
+        update = json.loads(await request.read())["statusUpdate"]
+        task, number = update["taskId"], int(update["contextId"])
+        self.numbers[task].append(number)
+        self.ids[request.headers["webhook-id"]] += 1
+        return web.Response(status=await self.answer(task, number) if self.answer else 202)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no update came before an earlier one of its task."""
+        return all(numbers == sorted(numbers) for numbers in self.numbers.values())
+
+
+@dataclass
+class Senders:
+    """Makes senders, and closes them."""
+
+    made: list[PushSender] = field(default_factory=list)
+
+    async def make(
+        self,
+        location: str,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        working: bool = True,
+        prepare: Callable[[Any], None] | None = None,
+        **options: Any,
+    ) -> PushSender:
+        chosen: dict[str, Any] = {
+            "retry": RETRY_SOON,
+            "breaker": NEVER_OPENS,
+            "timeout": timedelta(seconds=2),
+            "drain": timedelta(seconds=1),
+        }
+        sender = PushSender(
+            issuer="https://agent.example.com",
+            keys=KEYS,
+            database=location,
+            allow=["127.0.0.1:*"],
+            options=SenderOptions(**(chosen | options)),
+            clock=clock,
+        )
+        self.made.append(sender)
+        if prepare is not None:
+            prepare(database_of(sender))
+        await (sender.start() if working else sender.open())
+        return sender
+
+
+def database_of(sender: PushSender) -> Database:
+    return sender._database
+
+
+@dataclass
+class Traffic:
+    """Updates of a few tasks, accepted one after another: each number once, refused or not."""
+
+    sender: PushSender
+    webhook: Webhook
+    tasks: tuple[str, ...] = ("task-1", "task-2", "task-3", "task-4")
+    size: int = 0
+    accepted: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    refused: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    uncertain: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    stopping: bool = False
+
+    async def subscribe(self) -> None:
+        for task in self.tasks:
+            await self.sender.subscribe(task, {"url": self.webhook.url}, version="1.0")
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._accept(task) for task in self.tasks))
+
+    async def _accept(self, task: str) -> None:
+        number = 0
+        while not self.stopping:
+            number += 1
+            try:
+                await self.sender.notify(numbered(task, number, self.size))
+            except StorageError as exc:
+                book = self.uncertain if "may have been stored" in str(exc) else self.refused
+                book[task].append(number)
+            else:
+                self.accepted[task].append(number)
+            await asyncio.sleep(0.005)
+
+    async def count_refused(self) -> int:
+        return sum(map(len, self.refused.values()))
+
+    async def count_accepted(self) -> int:
+        return sum(map(len, self.accepted.values()))
+
+    async def until(self, count: Callable[[], Awaitable[int]], more: int) -> None:
+        """Wait for so many more accepted, or refused."""
+        wanted = await count() + more
+
+        async def reached() -> bool:
+            return await count() >= wanted
+
+        await eventually(reached)
+
+    async def assert_all_arrived_in_order(self) -> None:
+        """Wait until nothing is left, and compare."""
+        await eventually(self._is_drained)
+        assert self.webhook.in_order
+        for task in self.tasks:
+            arrived = set(self.webhook.numbers[task])
+            assert set(self.accepted[task]) <= arrived
+            assert arrived <= {*self.accepted[task], *self.uncertain[task]}
+            assert not arrived & set(self.refused[task])
+
+    async def _is_drained(self) -> bool:
+        found = [each for task in self.tasks for each in await self.sender.deliveries(task)]
+        return all(each.state is DeliveryState.DELIVERED for each in found)
+
+
+@pytest.fixture
+async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
+    webhook = Webhook()
+    app = web.Application()
+    app.router.add_post("/hook", webhook.handle)
+    server = await aiohttp_server(app)
+    webhook.url = f"http://127.0.0.1:{server.port}/hook"
+    return webhook
+
+
+@pytest.fixture
+async def senders() -> AsyncIterator[Senders]:
+    senders = Senders()
+    yield senders
+    for sender in senders.made:
+        await sender.close()

@@ -1,0 +1,100 @@
+"""PostgreSQL goes away in the middle of traffic, or has no connection left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from pushkit.errors import StorageError
+from tests.databases import PostgresServer, execute, fresh
+from tests.eventually import eventually
+from tests.faults.conftest import Senders, Traffic, Webhook, numbered
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+async def test_a_restart_in_the_middle_of_traffic_loses_and_reorders_nothing(
+    server: PostgresServer, senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.make(await asyncio.to_thread(fresh, server.dsn))
+    traffic = Traffic(sender, webhook)
+    await traffic.subscribe()
+    running = asyncio.create_task(traffic.run())
+    for _ in range(2):
+        await traffic.until(traffic.count_accepted, 40)
+        await asyncio.to_thread(server.stop)
+        await traffic.until(traffic.count_refused, 8)
+        await asyncio.to_thread(server.start)
+    await traffic.until(traffic.count_accepted, 40)
+    traffic.stopping = True
+    await running
+    await traffic.assert_all_arrived_in_order()
+
+
+async def test_what_was_accepted_before_a_restart_is_delivered_without_another_call(
+    server: PostgresServer, senders: Senders, webhook: Webhook
+) -> None:
+    answering = asyncio.Event()
+
+    async def wait(_task: str, _number: int) -> int:
+        await answering.wait()
+        return 202
+
+    webhook.answer = wait
+    sender = await senders.make(await asyncio.to_thread(fresh, server.dsn))
+    await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
+    for number in range(1, 6):
+        await sender.notify(numbered("task-1", number))
+    await asyncio.to_thread(server.stop)
+    answering.set()
+    await asyncio.to_thread(server.start)
+
+    async def arrived() -> bool:
+        return 5 in webhook.numbers["task-1"]
+
+    await eventually(arrived)
+    assert webhook.in_order
+
+
+async def take_all_connections(dsn: str, taken: AsyncExitStack) -> None:
+    while True:
+        try:
+            connection = await asyncpg.connect(dsn)
+        except asyncpg.TooManyConnectionsError:
+            return
+        taken.push_async_callback(connection.close)
+
+
+async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
+    server: PostgresServer, senders: Senders, webhook: Webhook
+) -> None:
+    await asyncio.to_thread(execute, server.dsn, "ALTER SYSTEM SET max_connections = 12")
+    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(server.start)
+    dsn = await asyncio.to_thread(fresh, server.dsn)
+    sender = await senders.make(dsn, working=False)
+    await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
+
+    async with AsyncExitStack() as taken:
+        await take_all_connections(dsn, taken)
+        results = await asyncio.gather(
+            *(sender.notify(numbered("task-1", number)) for number in range(20)),
+            return_exceptions=True,
+        )
+    accepted = [result[0] for result in results if isinstance(result, list)]
+    refused = [result for result in results if isinstance(result, StorageError)]
+    assert len(accepted) + len(refused) == 20
+    assert refused
+    assert {each.id for each in await sender.deliveries("task-1")} == set(accepted)
+
+    await asyncio.gather(*(sender.notify(numbered("task-1", n)) for n in range(20, 40)))
+    assert len(await sender.deliveries("task-1")) == len(accepted) + 20

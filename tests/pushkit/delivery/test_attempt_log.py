@@ -1,0 +1,155 @@
+"""Every attempt is written down, with what its request was like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import PushSender, StatusUpdate
+from pushkit.delivery.housekeeping import Housekeeper
+from pushkit.outbox import LoggedAttempt
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+
+async def attempts_of(sender: PushSender, delivery_id: str) -> tuple[LoggedAttempt, ...]:
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    return report.attempts
+
+
+async def notify(sender: PushSender, url: str, update: StatusUpdate) -> str:
+    await sender.subscribe("task-1", {"url": url}, version="1.0")
+    [delivery_id] = await sender.notify(update)
+    await sender.worker.run_once()
+    return delivery_id
+
+
+async def test_phases_address_and_status_are_kept(
+    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+) -> None:
+    delivery_id = await notify(sender, webhook.url(), status())
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert (attempt.number, attempt.started_at) == (1, clock.now)
+    assert (attempt.outcome, attempt.status, attempt.error) == ("delivered", 200, None)
+    assert attempt.timing.address == webhook.base.removeprefix("http://")
+    timing = attempt.timing
+    phases = [p for p in (timing.resolve, timing.connect, timing.wait, timing.body) if p]
+    assert timing.connect is not None
+    assert timing.wait is not None
+    assert sum(phases, timedelta(0)) <= attempt.duration
+    assert attempt.answer is None
+
+
+async def test_a_reused_connection_is_not_dialled_but_has_an_address(
+    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    await notify(sender, webhook.url(), status())
+    [delivery_id] = await sender.notify(status())
+    await sender.worker.run_once()
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert attempt.timing.connect is None
+    assert attempt.timing.address == webhook.base.removeprefix("http://")
+
+
+async def test_a_name_is_looked_up_in_a_phase_of_its_own(
+    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(allow=("localhost:*",))
+    url = webhook.url().replace("127.0.0.1", "localhost")
+    delivery_id = await notify(sender, url, status())
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert attempt.timing.resolve is not None
+    assert attempt.timing.connect is not None
+
+
+async def test_a_refused_connection_has_an_address_and_no_status(
+    sender: PushSender, status: Callable[..., StatusUpdate]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        delivery_id = await notify(sender, f"http://{address}/hook", status())
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert (attempt.outcome, attempt.status, attempt.error) == ("retry", None, "transport")
+    assert attempt.timing.address == address
+    assert attempt.timing.connect is not None
+    assert attempt.timing.wait is None
+
+
+async def test_a_refused_destination_is_an_attempt_without_phases(
+    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    [delivery_id] = await sender.notify(status())
+    stricter = await senders.open(allow=())
+    await stricter.worker.run_once()
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert attempt.error == "destination_refused"
+    assert attempt.timing.address is None
+
+
+async def test_the_first_kib_of_an_answer_is_kept_on_request(
+    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(keep_answers=True)
+    webhook.replies_with(lambda: web.Response(status=500, body=b"x" * 5000))
+    delivery_id = await notify(sender, webhook.url(), status())
+    [attempt] = await attempts_of(sender, delivery_id)
+    assert attempt.answer == b"x" * 1024
+
+
+async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedule(
+    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+) -> None:
+    webhook.replies_with(400, 500)
+    delivery_id = await notify(sender, webhook.url(), status())
+    clock.advance(timedelta(days=20).total_seconds())
+    redriven = await sender.outbox.redrive([delivery_id])
+    assert redriven.ids == (delivery_id,)
+    await sender.worker.run_once()
+    clock.advance(60)
+    await sender.worker.run_once()
+    assert [request.id for request in webhook.received] == [delivery_id] * 3
+    attempts = await attempts_of(sender, delivery_id)
+    assert [attempt.outcome for attempt in attempts] == ["dead", "retry", "delivered"]
+
+
+async def test_a_worker_keeps_house_beside_its_traffic(
+    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+) -> None:
+    sender = await senders.open()
+    await notify(sender, webhook.url(), status())
+    housekeeper = Housekeeper(sender.outbox, sender.options.retain)
+    assert await housekeeper.run_once() == 0
+    clock.advance(timedelta(days=8).total_seconds())
+    assert await housekeeper.run_once() == 1
+    assert await sender.deliveries("task-1") == []
+
+
+async def test_housekeeping_outlives_a_database_that_is_out_of_reach(
+    senders: Senders, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await senders.open()
+    outbox, retain = sender.outbox, sender.options.retain
+    await sender.close()
+    running = asyncio.create_task(Housekeeper(outbox, retain, interval=timedelta(0)).run())
+
+    async def twice() -> bool:
+        return caplog.text.count("the outbox is out of reach") >= 2
+
+    await eventually(twice)
+    assert not running.done()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running

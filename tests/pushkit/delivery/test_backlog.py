@@ -1,0 +1,208 @@
+"""Back-pressure: how much may wait, and what may be dropped first; on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    PushSender,
+    Role,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    TextPart,
+)
+from pushkit.errors import BacklogFullError
+from pushkit.outbox import Delivery
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders
+
+MakeStatus = Callable[..., StatusUpdate]
+HOOK = {"url": "https://client.example.com/hook"}
+
+
+@pytest.fixture
+async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(location, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+async def deliveries(sender: PushSender, task_id: str = "task-1") -> list[Delivery]:
+    return await sender.deliveries(task_id)
+
+
+async def pending(sender: PushSender) -> list[int]:
+    return [each.seq for each in await sender.deliveries("task-1") if each.state == "pending"]
+
+
+def artifact() -> ArtifactUpdate:
+    found = Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),))
+    return ArtifactUpdate(task_id="task-1", context_id="context-1", artifact=found)
+
+
+def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
+    message = Message(message_id="m", role=Role.AGENT, parts=(TextPart(text="half way"),))
+    return StatusUpdate(
+        task_id="task-1", context_id="context-1", status=TaskStatus(state=state, message=message)
+    )
+
+
+async def test_a_full_subscription_refuses_and_nothing_is_stored(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=2)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.notify(status())
+    # bob came later and has room: the update is for both, or for nobody.
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
+    await sender.notify(status())
+    with pytest.raises(BacklogFullError, match="2 deliveries to https://client"):
+        await sender.notify(status())
+    assert len(await deliveries(sender)) == 3
+
+
+async def test_what_was_settled_makes_room(senders: Senders, status: MakeStatus) -> None:
+    sender = await senders.open(max_backlog_per_subscription=2)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    for _ in range(2):
+        await sender.notify(status())
+    await sender.unsubscribe("task-1", owner="alice")
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    for _ in range(2):
+        await sender.notify(status())
+    with pytest.raises(BacklogFullError):
+        await sender.notify(status())
+
+
+async def test_repeating_an_update_is_possible_when_it_is_full(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=1)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    ids = await sender.notify(status(), idempotency_key="key")
+    assert await sender.notify(status(), idempotency_key="key") == ids
+
+
+async def test_a_full_outbox_refuses_every_task(senders: Senders, status: MakeStatus) -> None:
+    sender = await senders.open(max_backlog=2)
+    for number in range(3):
+        await sender.subscribe(f"task-{number}", HOOK, version="1.0")
+    await sender.notify(status(task_id="task-0"))
+    await sender.notify(status(task_id="task-1"))
+    with pytest.raises(BacklogFullError, match="max_backlog"):
+        await sender.notify(status(task_id="task-2"))
+    assert await deliveries(sender, "task-2") == []
+
+
+async def test_the_outbox_is_counted_again_after_a_second(
+    senders: Senders, clock: Clock, status: MakeStatus
+) -> None:
+    sender, other = await senders.open(max_backlog=1), await senders.open()
+    for task_id in ("task-1", "task-2"):
+        await sender.subscribe(task_id, HOOK, version="1.0")
+    await sender.notify(status())
+    await other.unsubscribe("task-1")
+    clock.advance(1)
+
+    async def accepted() -> bool:
+        try:
+            await sender.notify(status(task_id="task-2"))
+        except BacklogFullError:
+            return False
+        return True
+
+    await eventually(accepted)
+
+
+async def test_a_superseded_working_is_dropped_before_an_update_is_refused(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=3, coalesce=True)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    for _ in range(3):
+        await sender.notify(status("working"))
+    await sender.notify(status("completed"))
+    assert await pending(sender) == [4]
+    dropped = [each for each in await deliveries(sender) if each.state == "cancelled"]
+    assert {each.last_error for each in dropped} == {"superseded"}
+    assert [each.seq for each in dropped] == [1, 2, 3]
+
+
+async def test_without_being_asked_nothing_is_dropped(senders: Senders, status: MakeStatus) -> None:
+    sender = await senders.open(max_backlog_per_subscription=1)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status("working"))
+    with pytest.raises(BacklogFullError):
+        await sender.notify(status("completed"))
+    assert await pending(sender) == [1]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(artifact, id="an artifact"),
+        pytest.param(said, id="a working that says something"),
+        pytest.param(lambda: said(TaskState.INPUT_REQUIRED), id="input-required"),
+        pytest.param(lambda: said(TaskState.AUTH_REQUIRED), id="auth-required"),
+        pytest.param(lambda: said(TaskState.COMPLETED), id="a terminal state"),
+    ],
+)
+async def test_what_must_not_be_missed_is_never_dropped(
+    senders: Senders, status: MakeStatus, kept: Callable[[], StatusUpdate | ArtifactUpdate]
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(kept())
+    await sender.notify(status("working"))
+    await sender.notify(status("working"))  # takes the place of the one before
+    assert await pending(sender) == [1, 3]
+    await sender.notify(status("failed"))
+    assert await pending(sender) == [1, 4]
+    with pytest.raises(BacklogFullError):
+        await sender.notify(status("failed"))
+
+
+async def test_the_newest_working_stays_where_an_artifact_comes(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status("working"))
+    await sender.notify(status("working"))
+    await sender.notify(artifact())
+    assert await pending(sender) == [2, 3]
+    with pytest.raises(BacklogFullError):
+        await sender.notify(artifact())
+
+
+async def test_what_is_in_flight_is_never_dropped(senders: Senders, status: MakeStatus) -> None:
+    sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await sender.notify(status("working"))
+    await sender.notify(status("working"))
+    await sender.worker._claim(1)
+    await sender.notify(status("working"))
+    states = {each.seq: each.state.value for each in await deliveries(sender)}
+    assert states == {1: "in_flight", 2: "cancelled", 3: "pending"}
+
+
+async def test_coalescing_makes_room_in_the_whole_outbox(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_backlog=2, coalesce=True)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    for _ in range(5):
+        await sender.notify(status("working"))
+    assert await pending(sender) == [5]

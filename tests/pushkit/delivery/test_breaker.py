@@ -1,0 +1,169 @@
+"""The breaker: the pure rule, and what it does to deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import StatusUpdate
+from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
+from pushkit.delivery.events import EventKind, SenderEvent
+from pushkit.errors import ConfigError
+from pushkit.outbox import DeliveryState, Outcome, Result
+from pushkit.work import RetryPolicy, wait_schedule
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+POLICY = BreakerPolicy(
+    failures=3, first_wait=timedelta(seconds=30), longest_wait=timedelta(seconds=100)
+)
+RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"),
+    [
+        pytest.param(0, None, id="none"),
+        pytest.param(2, None, id="one too few"),
+        pytest.param(3, 30, id="the threshold"),
+        pytest.param(4, 60, id="one failed probe"),
+        pytest.param(5, 100, id="the longest wait"),
+        pytest.param(10**9, 100, id="endless"),
+    ],
+)
+def test_the_wait_doubles_from_the_threshold_on(failures: int, seconds: float | None) -> None:
+    expected = None if seconds is None else timedelta(seconds=seconds)
+    assert hold_after(POLICY, failures) == expected
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param({"failures": 0}, id="no failure at all"),
+        pytest.param({"first_wait": timedelta(0)}, id="no wait"),
+        pytest.param({"first_wait": timedelta(hours=1)}, id="a first wait over the longest"),
+    ],
+)
+def test_a_policy_without_sense_is_refused(policy: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        BreakerPolicy(**policy)  # type: ignore[arg-type]  # that is the test
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "expected"),
+    [
+        pytest.param(200, None, True, id="delivered"),
+        pytest.param(404, "status_404", True, id="4xx"),
+        pytest.param(301, "redirect", True, id="a redirect"),
+        pytest.param(429, "status_429", True, id="too many requests"),
+        pytest.param(500, "status_500", False, id="5xx"),
+        pytest.param(None, "transport", False, id="no answer"),
+        pytest.param(None, "destination_refused", None, id="refused by our own policy"),
+        pytest.param(None, "no_signing_key", None, id="no key of ours"),
+        pytest.param(503, "too_old", None, id="given up without an attempt"),
+        pytest.param(None, "subscription_missing", None, id="no subscription"),
+    ],
+)
+def test_only_what_the_destination_did_counts(
+    status: int | None, error: str | None, expected: bool | None
+) -> None:
+    assert works(Result(outcome=Outcome.RETRY, status=status, error=error)) is expected
+
+
+async def test_an_open_breaker_makes_no_attempts_and_then_one_at_a_time(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    events: list[SenderEvent] = []
+    sender = await senders.open(breaker=POLICY, retry=RETRY_AT_ONCE, on_event=events.append)
+    for number in range(5):
+        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
+        await sender.notify(status(task_id=f"task-{number}"))
+    webhook.replies_with(*[500] * 6)
+
+    assert await sender.worker.run_once() == 5  # all at once: nothing was known
+    assert await sender.worker.run_once() == 0
+    assert [event.kind for event in events] == [EventKind.BREAKER_OPENED]
+    clock.advance(30)
+    assert await sender.worker.run_once() == 1  # the probe, which fails
+    clock.advance(59)
+    assert await sender.worker.run_once() == 0
+    clock.advance(1)
+    assert await sender.worker.run_once() == 1  # the next one succeeds
+    assert events[-1].kind is EventKind.BREAKER_CLOSED
+    assert await sender.worker.run_once() == 4
+
+    deliveries = [(await sender.deliveries(f"task-{number}"))[0] for number in range(5)]
+    assert {delivery.state for delivery in deliveries} == {DeliveryState.DELIVERED}
+    assert sum(delivery.attempts for delivery in deliveries) == len(webhook.received) == 11
+
+
+async def test_another_owner_of_the_same_webhook_is_not_held_up(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    policy = BreakerPolicy(failures=1)
+    sender = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
+    for owner in ("alice", "bob"):
+        path = f"/{owner}"
+        await sender.subscribe(owner, {"url": webhook.url(path)}, version="1.0", owner=owner)
+        await sender.notify(status(task_id=owner))
+    webhook.replies_with(*[500] * 10, path="/alice")
+    await sender.worker.run_once()
+    await sender.notify(status(task_id="bob"))
+    assert await sender.worker.run_once() == 1
+    assert len(webhook.at("/bob")) == 2
+
+
+async def test_a_webhook_that_asks_to_wait_is_probed_afterwards(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(breaker=BreakerPolicy(failures=1), retry=RETRY_AT_ONCE)
+    for number in range(3):
+        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
+        await sender.notify(status(task_id=f"task-{number}"))
+
+    def busy() -> web.Response:
+        return web.Response(status=503, headers={"Retry-After": "120"})
+
+    webhook.replies_with(busy, busy, busy)
+    await sender.worker.run_once()
+    clock.advance(119)
+    assert await sender.worker.run_once() == 0
+    clock.advance(1)
+    assert await sender.worker.run_once() == 1
+    assert await sender.worker.run_once() == 2
+
+
+async def test_the_breaker_is_the_same_for_the_next_process(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    policy = BreakerPolicy(failures=1)
+    first = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
+    await first.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await first.notify(status())
+    webhook.replies_with(500)
+    await first.worker.run_once()
+    await first.close()
+    second = await senders.open(breaker=policy, retry=RETRY_AT_ONCE)
+    assert await second.worker.run_once() == 0
+
+
+async def test_a_listener_that_raises_breaks_nothing(
+    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(event: SenderEvent) -> None:
+        raise RuntimeError(event.kind)
+
+    sender = await senders.open(on_event=broken)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(400)
+    await sender.notify(status())
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    assert "on_event failed at delivery_dead" in caplog.text
+    assert await sender.worker.run_once() == 1

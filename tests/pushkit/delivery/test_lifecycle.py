@@ -1,0 +1,424 @@
+"""A subscription's life: what it wants, its pauses, its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import (
+    Artifact,
+    ArtifactUpdate,
+    PushSender,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TextPart,
+    decode_update,
+)
+from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.events import EventKind, SenderEvent
+from pushkit.outbox import DeliveryState
+from pushkit.subscriptions import Filter
+from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+MakeTask = Callable[..., Task]
+RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0))
+
+
+# The test's clock counts on SQLite; on PostgreSQL it is the server's.
+ON_SQLITE = pytest.mark.parametrize("location", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(location, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+def chunk(*, last: bool = False) -> ArtifactUpdate:
+    artifact = Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),))
+    return ArtifactUpdate(
+        task_id="task-1", context_id="c", artifact=artifact, append=True, last_chunk=last
+    )
+
+
+async def pump(sender: PushSender) -> int:
+    total = 0
+    while found := await sender.worker.run_once():
+        total += found
+    return total
+
+
+async def states(sender: PushSender) -> list[str]:
+    return [delivery.state.value for delivery in await sender.deliveries("task-1")]
+
+
+# --- filters -----------------------------------------------------------------------------------
+
+
+async def test_an_update_that_is_not_wanted_takes_no_seq(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    wanted = Filter(last_chunk_only=True)
+    found = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=wanted)
+    assert found.wanted == wanted
+    assert await sender.notify(chunk()) == []
+    assert await sender.notify(chunk()) == []
+    [delivery_id] = await sender.notify(chunk(last=True))
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.id, delivery.seq) == (delivery_id, 1)
+
+
+async def test_a_filter_is_of_its_owner_alone(sender: PushSender, webhook: Webhook) -> None:
+    hook = {"url": webhook.url()}
+    await sender.subscribe("task-1", hook, version="1.0", owner="alice")
+    await sender.subscribe(
+        "task-1", hook, version="1.0", owner="bob", filter=Filter(kinds=frozenset())
+    )
+    assert len(await sender.notify(chunk())) == 1
+
+
+async def test_registering_again_without_a_filter_wants_everything(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    hook = {"url": webhook.url()}
+    only_completed = Filter(states=frozenset({TaskState.COMPLETED}))
+    await sender.subscribe("task-1", hook, version="1.0", filter=only_completed)
+    assert await sender.notify(status()) == []
+    await sender.subscribe("task-1", hook, version="1.0")
+    assert len(await sender.notify(status())) == 1
+
+
+async def test_a_task_that_nobody_wants_is_not_even_encoded(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    nothing = Filter(kinds=frozenset())
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3", filter=nothing)
+    assert await sender.notify(status()) == []  # without the snapshot that 0.3 needs
+
+
+# --- pause and resume --------------------------------------------------------------------------
+
+
+async def test_a_paused_subscription_gets_all_of_it_in_order_when_resumed(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status("submitted"))
+    assert await sender.pause("task-1", owner="alice") == 1
+    await sender.notify(status("working"))
+    assert await pump(sender) == 0
+    assert await sender.resume("task-1", owner="alice") == 1
+    assert await pump(sender) == 2
+    keys = dict.fromkeys([1, 2])
+    assert [delivery.seq for delivery in await sender.deliveries("task-1")] == list(keys)
+    received = [decode_update(request.body).state for request in webhook.received]
+    assert received == [TaskState.SUBMITTED, TaskState.WORKING]
+
+
+async def test_registering_again_does_not_resume(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.pause("task-1")
+    assert (await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")).paused
+    await sender.notify(status())
+    assert await pump(sender) == 0
+
+
+@pytest.mark.parametrize("answer", [200, 500, 400])
+async def test_what_is_in_flight_ends_and_nothing_follows(
+    senders: Senders, webhook: Webhook, status: MakeStatus, answer: int
+) -> None:
+    sender = await senders.open(retry=RETRY_AT_ONCE)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+
+    async def pausing() -> web.Response:
+        await sender.pause("task-1")
+        return web.Response(status=answer)
+
+    webhook.replies_with(pausing)
+    await sender.notify(status())
+    await sender.notify(status())
+    assert await pump(sender) == 1
+    await sender.resume("task-1")
+    assert await pump(sender) == (2 if answer == 500 else 1)
+    assert set(await states(sender)) <= {DeliveryState.DELIVERED, DeliveryState.DEAD}
+
+
+@ON_SQLITE
+async def test_what_a_dead_worker_left_behind_stays_paused(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await sender.worker._claim(1)
+    await sender.pause("task-1")
+    clock.advance(60)
+    assert await pump(sender) == 0
+    await sender.resume("task-1")
+    assert await pump(sender) == 1
+
+
+async def test_a_stranger_pauses_nothing(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    assert await sender.pause("task-1", owner="bob") == 0
+    assert await sender.pause("task-1", "another config", owner="alice") == 0
+    await sender.notify(status())
+    assert await pump(sender) == 1
+
+
+# --- a test notification -----------------------------------------------------------------------
+
+
+async def test_a_test_notification_reaches_the_webhook_whatever_is_filtered(
+    sender: PushSender, senders: Senders, webhook: Webhook
+) -> None:
+    await sender.subscribe(
+        "task-1", {"url": webhook.url()}, version="1.0", filter=Filter(kinds=frozenset())
+    )
+    [delivery_id] = await sender.send_test("task-1")
+    assert await pump(sender) == 1
+    [request] = webhook.received
+    assert request.id == delivery_id
+    assert request.claims(senders.public_keys()).seq == 1
+    assert json.loads(request.body)["message"]["taskId"] == "task-1"
+
+
+async def test_a_client_of_0_3_gets_a_task(
+    sender: PushSender, webhook: Webhook, task: MakeTask
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="0.3")
+    await sender.send_test("task-1")
+    await sender.send_test("task-1", snapshot=task())
+    await pump(sender)
+    found = [json.loads(request.body)["status"]["state"] for request in webhook.received]
+    assert found == ["unknown", "working"]
+
+
+# --- the end of a task -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "canceled", "rejected"])
+async def test_after_the_end_it_goes_once_everything_is_delivered(
+    sender: PushSender, webhook: Webhook, status: MakeStatus, state: str
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status("working"))
+    await sender.notify(status(state))
+    await sender.worker.run_once()
+    assert len(await sender.subscriptions("task-1")) == 1
+    await sender.worker.run_once()
+    assert await sender.subscriptions("task-1") == []
+    assert await sender.subscribers("task-1") == []
+
+
+@pytest.mark.parametrize("state", ["submitted", "working", "input-required", "auth-required"])
+async def test_it_stays_while_the_task_goes_on(
+    sender: PushSender, webhook: Webhook, status: MakeStatus, state: str
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status(state))
+    await pump(sender)
+    assert len(await sender.subscriptions("task-1")) == 1
+
+
+async def test_it_goes_with_a_dead_last_delivery_too(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    retry = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(2))
+    sender = await senders.open(retry=retry)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status("completed"))
+    webhook.replies_with(500, 500)
+    await sender.worker.run_once()
+    assert len(await sender.subscriptions("task-1")) == 1
+    await sender.worker.run_once()
+    assert await sender.subscriptions("task-1") == []
+    assert await states(sender) == ["dead"]
+
+
+async def test_an_end_that_the_filter_leaves_out_ends_it_all_the_same(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    working = Filter(states=frozenset({TaskState.WORKING}))
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", filter=working)
+    assert await sender.notify(status("completed")) == []
+    assert await sender.subscriptions("task-1") == []
+
+
+async def test_registering_it_after_the_end_is_a_new_one(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    first = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status("completed"))
+    await pump(sender)
+    second = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    assert (second.id != first.id, second.last_seq, second.ended) == (True, 0, False)
+    await sender.notify(status("working"))
+    assert sorted(each.seq for each in await sender.deliveries("task-1")) == [1, 1]
+    assert await sender.unsubscribe("task-1") == 1
+
+
+@ON_SQLITE
+async def test_a_dead_letter_of_an_ended_one_can_be_redriven(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(400)
+    [delivery_id] = await sender.notify(status("completed"))
+    await pump(sender)
+    assert await sender.subscriptions("task-1") == []
+    database = open_outbox(senders.database, clock=clock)
+    await database.open()
+    redriven = await OutboxAdmin(database).redrive([delivery_id])
+    await database.close()
+    assert redriven.ids == (delivery_id,)
+    assert await pump(sender) == 1
+    assert await states(sender) == ["delivered"]
+    assert await sender.subscriptions("task-1") == []
+
+
+@ON_SQLITE
+async def test_one_that_has_ended_goes_when_its_last_delivery_is_cancelled_by_hand(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    ids = await sender.notify(status("completed"))
+    database = open_outbox(senders.database, clock=clock)
+    await database.open()
+    assert await OutboxAdmin(database).cancel(ids) == ids
+    await database.close()
+    assert await sender.subscriptions("task-1") == []
+
+
+async def test_a_paused_one_stays_until_it_was_delivered(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.pause("task-1")
+    await sender.notify(status("completed"))
+    assert await pump(sender) == 0
+    assert len(await sender.subscriptions("task-1")) == 1
+    await sender.resume("task-1")
+    await pump(sender)
+    assert await sender.subscriptions("task-1") == []
+
+
+# --- nothing but failures ----------------------------------------------------------------------
+
+
+async def failing_sender(senders: Senders, webhook: Webhook) -> tuple[PushSender, list[EventKind]]:
+    kinds: list[EventKind] = []
+
+    def on_event(event: SenderEvent) -> None:
+        kinds.append(event.kind)
+
+    sender = await senders.open(
+        retry=RetryPolicy(wait=wait_schedule([3600], jitter=0)),
+        disable_after=timedelta(hours=2),
+        on_event=on_event,
+    )
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    return sender, kinds
+
+
+@ON_SQLITE
+async def test_it_is_disabled_after_a_time_of_nothing_but_failures(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender, kinds = await failing_sender(senders, webhook)
+    await sender.notify(status())
+    await sender.notify(status())
+    webhook.replies_with(500, 404, 500)
+    for _ in range(2):
+        await pump(sender)
+        clock.advance(3600)
+    assert kinds == []
+    await pump(sender)
+    assert kinds == [EventKind.SUBSCRIPTION_DISABLED]
+    assert await states(sender) == ["cancelled", "cancelled"]
+    [found] = await sender.subscriptions("task-1")
+    assert not found.active
+    assert await sender.notify(status()) == []
+
+
+@ON_SQLITE
+async def test_a_success_starts_the_time_anew(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender, kinds = await failing_sender(senders, webhook)
+    webhook.replies_with(500, 200, 500, 500)
+    await sender.notify(status())
+    for _ in range(2):
+        await pump(sender)
+        clock.advance(3600)
+    [found] = await sender.subscriptions("task-1")
+    assert found.failing_since is None
+    await sender.notify(status())
+    await pump(sender)
+    [found] = await sender.subscriptions("task-1")
+    assert (found.failing_since, kinds) == (clock.now, [])
+
+
+@ON_SQLITE
+async def test_registering_it_again_revives_it_with_a_new_time(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender, kinds = await failing_sender(senders, webhook)
+    webhook.replies_with(*[500] * 3)
+    await sender.notify(status())
+    await pump(sender)
+    clock.advance(7200)
+    await pump(sender)
+    assert kinds == [EventKind.SUBSCRIPTION_DISABLED]
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await pump(sender)
+    [found] = await sender.subscriptions("task-1")
+    assert (found.active, found.failing_since) == (True, clock.now)
+
+
+async def test_gone_is_told_too(senders: Senders, webhook: Webhook, status: MakeStatus) -> None:
+    sender, kinds = await failing_sender(senders, webhook)
+    webhook.replies_with(410)
+    await sender.notify(status())
+    await pump(sender)
+    assert kinds == [EventKind.DELIVERY_DEAD, EventKind.SUBSCRIPTION_DISABLED]
+
+
+# --- several processes on one file -------------------------------------------------------------
+
+
+async def test_a_worker_finds_what_another_process_stored(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    worker = await senders.open(poll_interval=timedelta(milliseconds=20))
+    await worker.start()
+    agent = await senders.open()
+    await agent.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await agent.notify(status())
+
+    async def delivered() -> bool:
+        return await states(agent) == ["delivered"]
+
+    await eventually(delivered)

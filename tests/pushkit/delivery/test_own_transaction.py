@@ -1,0 +1,306 @@
+"""`notify(connection=...)`: the agent's transaction decides, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from pushkit import PushSender, StatusUpdate
+from pushkit.errors import BacklogFullError, ConfigError, StorageError
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+HOOK = {"url": "https://client.example.com/hook"}
+
+
+@pytest.fixture
+async def on_postgres(postgres_dsn: str, clock: Clock) -> AsyncIterator[Senders]:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(postgres_dsn, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+@pytest.fixture
+async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_dsn)
+    yield connection
+    if not connection.is_closed():
+        await connection.close(timeout=1)
+
+
+def connect(path: Path | str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None)
+
+
+async def stored(sender: PushSender, task_id: str = "task-1") -> int:
+    return len(await sender.deliveries(task_id))
+
+
+# --- SQLite ------------------------------------------------------------------------------------
+
+
+async def test_on_sqlite_task_and_notification_commit_together(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    own = connect(senders.database)
+    own.execute("CREATE TABLE tasks (state TEXT)")
+    own.execute("BEGIN IMMEDIATE")
+    own.execute("INSERT INTO tasks VALUES ('working')")
+    [delivery_id] = await sender.notify(status(), connection=own)
+    assert own.in_transaction
+    assert await stored(sender) == 0
+    own.execute("COMMIT")
+    [delivery] = await sender.deliveries("task-1")
+    assert delivery.id == delivery_id
+    own.close()
+
+
+async def test_on_sqlite_they_roll_back_together(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    own = connect(senders.database)
+    own.execute("BEGIN IMMEDIATE")
+    await sender.notify(status(), connection=own)
+    own.close()  # as if the process had ended
+    assert await stored(sender) == 0
+    await sender.notify(status())
+    assert [delivery.seq for delivery in await sender.deliveries("task-1")] == [1]
+
+
+async def test_on_sqlite_an_update_that_is_refused_leaves_the_transaction_as_it_was(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=1)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.notify(status())
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
+    own = connect(senders.database)
+    own.execute("CREATE TABLE tasks (state TEXT)")
+    own.execute("BEGIN IMMEDIATE")
+    own.execute("INSERT INTO tasks VALUES ('working')")
+    with pytest.raises(BacklogFullError):
+        await sender.notify(status(), connection=own)
+    own.execute("COMMIT")
+    assert own.execute("SELECT COUNT(*) FROM tasks").fetchone() == (1,)
+    assert await stored(sender) == 1
+    own.close()
+
+
+async def test_on_sqlite_the_callers_row_factory_stays(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    own = connect(senders.database)
+    own.row_factory = lambda cursor, row: {"row": row}  # noqa: ARG005  # sqlite3's signature
+    own.execute("BEGIN IMMEDIATE")
+    assert len(await sender.notify(status(), connection=own)) == 1
+    assert own.execute("SELECT 1").fetchone() == {"row": (1,)}
+    own.close()
+
+
+async def test_on_sqlite_a_connection_outside_a_transaction_is_refused(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    own = connect(senders.database)
+    with pytest.raises(ConfigError, match="BEGIN IMMEDIATE"):
+        await sender.notify(status(), connection=own)
+    own.close()
+
+
+async def test_on_sqlite_another_file_is_refused(
+    sender: PushSender, status: MakeStatus, tmp_path: Path
+) -> None:
+    own = connect(tmp_path / "another.db")
+    own.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match="pushkit_subscriptions"):
+        await sender.notify(status(), connection=own)
+    own.close()
+
+
+async def test_on_sqlite_it_is_delivered_after_the_commit(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(poll_interval=timedelta(milliseconds=20))
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    own = connect(senders.database)
+    own.execute("BEGIN IMMEDIATE")
+    [delivery_id] = await sender.notify(status(), connection=own)
+    own.execute("COMMIT")
+    own.close()
+    await webhook.until(lambda: [request.id for request in webhook.received] == [delivery_id])
+
+
+@pytest.mark.parametrize("found", [object(), "outbox.db", SimpleNamespace(driver_connection=1)])
+async def test_a_connection_of_an_unknown_kind_is_refused(
+    sender: PushSender, status: MakeStatus, found: object
+) -> None:
+    with pytest.raises(ConfigError, match=r"expected a sqlite3\.Connection"):
+        await sender.notify(status(), connection=found)
+
+
+async def test_the_connection_under_another_library_is_found(
+    senders: Senders, sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    own = connect(senders.database)
+    own.execute("BEGIN IMMEDIATE")
+    fairy = SimpleNamespace(driver_connection=own)  # as SQLAlchemy names it
+    assert len(await sender.notify(status(), connection=fairy)) == 1
+    own.execute("COMMIT")
+    own.close()
+    assert await stored(sender) == 1
+
+
+# --- PostgreSQL --------------------------------------------------------------------------------
+
+
+async def test_on_postgresql_task_and_notification_commit_together(
+    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    async with connection.transaction():
+        await connection.execute("CREATE TABLE tasks (state TEXT)")
+        [delivery_id] = await sender.notify(status(), connection=connection)
+        assert await stored(sender) == 0
+    [delivery] = await sender.deliveries("task-1")
+    assert delivery.id == delivery_id
+
+
+async def test_on_postgresql_a_killed_transaction_leaves_nothing(
+    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await connection.execute("BEGIN")
+    await sender.notify(status(), connection=connection)
+    connection.terminate()
+    await sender.notify(status())  # waits for the row that the broken connection held
+    assert [delivery.seq for delivery in await sender.deliveries("task-1")] == [1]
+
+
+async def test_on_postgresql_a_pools_connection_will_do(
+    on_postgres: Senders, postgres_dsn: str, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    async with (
+        asyncpg.create_pool(postgres_dsn, min_size=1) as pool,
+        pool.acquire() as pooled,
+        pooled.transaction(),
+    ):
+        assert len(await sender.notify(status(), connection=pooled)) == 1
+    assert await stored(sender) == 1
+
+
+async def test_on_postgresql_what_is_refused_leaves_the_transaction_usable(
+    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open(max_backlog_per_subscription=1)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    async with connection.transaction():
+        await sender.notify(status(), connection=connection)
+        with pytest.raises(BacklogFullError):
+            await sender.notify(status(), connection=connection)
+    assert await stored(sender) == 1
+
+
+async def test_on_postgresql_a_connection_outside_a_transaction_is_refused(
+    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    with pytest.raises(ConfigError, match="not in a transaction"):
+        await sender.notify(status(), connection=connection)
+    with pytest.raises(ConfigError, match="expected an asyncpg connection"):
+        await sender.notify(status(), connection=sqlite3.Connection)
+
+
+async def test_on_postgresql_the_commit_wakes_the_worker(
+    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open(poll_interval=timedelta(hours=1))
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    async with connection.transaction():
+        await sender.notify(status(), connection=connection)
+    await sender.start()
+    await webhook.until(lambda: len(webhook.received) == 1)
+
+    async def listening() -> bool:
+        return bool(
+            await connection.fetchval("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN %'")
+        )
+
+    await eventually(listening)
+    async with connection.transaction():
+        await sender.notify(status(), connection=connection)
+    await webhook.until(lambda: len(webhook.received) == 2)
+
+
+async def test_opposite_orders_in_two_transactions_end_in_a_storage_error(
+    on_postgres: Senders, postgres_dsn: str, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    for task_id in ("task-1", "task-2"):
+        await sender.subscribe(task_id, HOOK, version="1.0")
+    both_hold_one = asyncio.Barrier(2)
+
+    async def notify(*task_ids: str) -> str:
+        own = await asyncpg.connect(postgres_dsn)
+        try:
+            async with own.transaction():
+                await sender.notify(status(task_id=task_ids[0]), connection=own)
+                await both_hold_one.wait()
+                await sender.notify(status(task_id=task_ids[1]), connection=own)
+        except StorageError as exc:
+            return str(exc)
+        finally:
+            await own.close()
+        return "committed"
+
+    async with asyncio.timeout(30):
+        results = await asyncio.gather(notify("task-1", "task-2"), notify("task-2", "task-1"))
+    [refused] = set(results) - {"committed"}
+    assert "deadlock" in refused
+    assert (await stored(sender), await stored(sender, "task-2")) == (1, 1)
+
+
+async def test_many_subscriptions_notified_at_once_never_deadlock(
+    on_postgres: Senders, postgres_dsn: str, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    for number in range(10):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner=f"owner-{number}")
+
+    async def notify() -> None:
+        own = await asyncpg.connect(postgres_dsn)
+        for _ in range(5):
+            async with own.transaction():
+                await sender.notify(status(), connection=own)
+        await own.close()
+
+    async def pause() -> None:
+        for number in range(10):
+            await sender.pause("task-1", owner=f"owner-{number}")
+            await sender.resume("task-1", owner=f"owner-{number}")
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(notify() for _ in range(6)), pause())
+    seqs = sorted(delivery.seq for delivery in await sender.deliveries("task-1"))
+    assert seqs == sorted(list(range(1, 31)) * 10)

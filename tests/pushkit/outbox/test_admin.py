@@ -1,0 +1,505 @@
+"""`OutboxAdmin` on both databases: dead letters, retention, erasure, numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushkit.a2a import PushConfig, WireVersion
+from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.net.timing import Timing
+from pushkit.outbox import (
+    AttemptLog,
+    Claim,
+    Delivery,
+    DeliveryFilter,
+    DeliveryState,
+    Made,
+    OutboxStore,
+    Outcome,
+    Result,
+    Retention,
+)
+from pushkit.storage import Database, Row, Script, Statement
+from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+from tests.eventually import DEADLINE
+
+DEAD = DeliveryFilter(state=DeliveryState.DEAD)
+ORIGIN = "https://client.example.com:443"
+
+
+@dataclass
+class Desk:
+    """An outbox, what a worker would do to it, and its administrator."""
+
+    database: Database
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    woken: int = 0
+    outbox: OutboxStore = field(default_factory=OutboxStore)
+    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+    admin: OutboxAdmin = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admin = OutboxAdmin(self.database, wake=self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    async def subscribe(
+        self,
+        task_id: str = "task-1",
+        *,
+        owner: str = "alice",
+        tenant: str = "",
+        origin: str = ORIGIN,
+    ) -> Subscription:
+        key = SubscriptionKey(tenant=tenant, task_id=task_id, owner=owner, config_id="config-1")
+        return await self.database.write(
+            self.subscriptions.put(
+                key,
+                PushConfig(url=f"{origin}/hook", token="a-token"),
+                version=WireVersion.V1_0,
+                origin=origin,
+                profile=Profile.STANDARD,
+                now=self.now,
+            )
+        )
+
+    async def enqueue(self, subscription: Subscription, count: int = 1) -> list[str]:
+        ids = []
+        for _ in range(count):
+            self.now += timedelta(milliseconds=1)  # ids sort by the millisecond
+            ids.append(await self.database.write(self._enqueue(subscription)))
+        return ids
+
+    def _enqueue(self, subscription: Subscription) -> Script[str]:
+        seq = yield from self.subscriptions.take_seq(subscription.id)
+        return (
+            yield from self.outbox.enqueue(
+                subscription_id=subscription.id,
+                tenant=subscription.key.tenant,
+                owner=subscription.key.owner,
+                task_id=subscription.key.task_id,
+                config_id=subscription.key.config_id,
+                origin=subscription.origin,
+                seq=seq,
+                content_type="application/json",
+                body=b'{"secret":"payload"}',
+                idempotency_key=None,
+                now=self.now,
+            )
+        )
+
+    async def claim(self) -> list[Delivery]:
+        """Claim as a worker does a minute later: a redrive takes the clock of the database."""
+        later = self.now + timedelta(minutes=1)
+        claim = Claim(worker="worker-1", until=later + timedelta(minutes=1))
+        return await self.database.write(
+            self.outbox.claim(claim, limit=100, per_origin=100, now=later)
+        )
+
+    async def settle(
+        self,
+        delivery: Delivery,
+        outcome: Outcome = Outcome.DELIVERED,
+        *,
+        error: str | None = None,
+        ago: timedelta = timedelta(0),
+    ) -> None:
+        made = Made(
+            started_at=self.now,
+            duration=timedelta(milliseconds=30),
+            timing=Timing(wait=timedelta(milliseconds=20), address="192.0.2.1:443"),
+            answer=b"\x00an answer",
+        )
+        result = Result(
+            outcome=outcome,
+            status=200 if outcome is Outcome.DELIVERED else 500,
+            error=error,
+            retry_at=self.now if outcome is Outcome.RETRY else None,
+            made=made,
+        )
+        await self.database.write(self._settle(delivery, result, self.now - ago))
+
+    def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
+        yield from self.subscriptions.lock(delivery.subscription_id)
+        assert result.made is not None
+        yield from AttemptLog().record(delivery.id, result.made, result)
+        assert (yield from self.outbox.settle(delivery, "worker-1", result, now))
+
+    async def finish(
+        self,
+        subscription: Subscription,
+        count: int = 1,
+        outcome: Outcome = Outcome.DEAD,
+        *,
+        error: str | None = "status_500",
+        ago: timedelta = timedelta(0),
+    ) -> list[str]:
+        """Enqueue deliveries and bring them to an end, one after another."""
+        ids = await self.enqueue(subscription, count)
+        for delivery_id in ids:
+            [claimed] = await self.claim()
+            assert claimed.id == delivery_id
+            await self.settle(claimed, outcome, error=error, ago=ago)
+        return ids
+
+    async def states(self) -> dict[str, DeliveryState]:
+        return {found.id: found.state for found in await self.admin.find(limit=1000)}
+
+    async def heads(self) -> list[int]:
+        rows = await self.query("SELECT seq FROM pushkit_deliveries WHERE head = 1 ORDER BY seq")
+        return [row["seq"] for row in rows]
+
+    async def query(self, sql: str) -> list[Row]:
+        return await self.database.read(_rows(sql))
+
+
+def _rows(sql: str) -> Script[list[Row]]:
+    return list((yield Statement(sql)))
+
+
+@pytest.fixture
+async def desk(location: str) -> AsyncIterator[Desk]:
+    database = open_outbox(location)
+    await database.open()
+    yield Desk(database)
+    await database.close()
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+async def test_a_filter_chooses_by_every_column(desk: Desk) -> None:
+    mine = await desk.subscribe("task-1", owner="alice", tenant="t1")
+    other = await desk.subscribe("task-2", owner="bob", origin="https://else.example.com:443")
+    [dead] = await desk.finish(mine, error="status_500")
+    [rejected] = await desk.finish(other, error="rejected")
+    for wanted in (
+        DeliveryFilter(tenant="t1"),
+        DeliveryFilter(owner="alice"),
+        DeliveryFilter(task_id="task-1"),
+        DeliveryFilter(subscription_id=mine.id),
+        DeliveryFilter(origin=ORIGIN),
+        DeliveryFilter(error="status_500"),
+        DeliveryFilter(state=DeliveryState.DEAD, owner="alice", error="status_500"),
+    ):
+        assert [found.id for found in await desk.admin.find(wanted)] == [dead]
+    assert [found.id for found in await desk.admin.find(DeliveryFilter(tenant=""))] == [rejected]
+    assert await desk.admin.find(DeliveryFilter(state=DeliveryState.PENDING)) == []
+
+
+async def test_pages_follow_each_other_by_id(desk: Desk) -> None:
+    ids = await desk.enqueue(await desk.subscribe(), 5)
+    first = await desk.admin.find(limit=2)
+    second = await desk.admin.find(after=first[-1].id, limit=3)
+    assert [found.id for found in (*first, *second)] == ids
+
+
+async def test_a_delivery_is_shown_with_every_attempt(desk: Desk) -> None:
+    [delivery_id] = await desk.enqueue(await desk.subscribe())
+    [claimed] = await desk.claim()
+    await desk.settle(claimed, Outcome.RETRY, error="status_500")
+    [claimed] = await desk.claim()
+    await desk.settle(claimed)
+    report = await desk.admin.show(delivery_id)
+    assert report is not None
+    assert report.delivery.state is DeliveryState.DELIVERED
+    assert report.delivery.body_bytes == len(report.body)
+    first, second = report.attempts
+    assert (first.number, first.outcome, first.status, first.error) == (
+        1,
+        "retry",
+        500,
+        "status_500",
+    )
+    assert (second.number, second.outcome, second.status, second.error) == (
+        2,
+        "delivered",
+        200,
+        None,
+    )
+    assert first.duration == timedelta(milliseconds=30)
+    assert first.timing == Timing(wait=timedelta(milliseconds=20), address="192.0.2.1:443")
+    assert first.answer == b"\x00an answer"
+    assert "payload" not in repr(report)
+    assert "an answer" not in repr(report)
+
+
+async def test_an_unknown_delivery_is_not_shown(desk: Desk) -> None:
+    assert await desk.admin.show("dlv_unknown") is None
+
+
+async def test_numbers_by_state_and_destination(desk: Desk) -> None:
+    one, two = await desk.subscribe("task-1"), await desk.subscribe("task-2", origin="https://b:1")
+    await desk.finish(one)
+    await desk.finish(two, outcome=Outcome.DELIVERED)
+    await desk.enqueue(two, 2)
+    stats = await desk.admin.stats()
+    assert stats.states == {
+        DeliveryState.PENDING: 2,
+        DeliveryState.IN_FLIGHT: 0,
+        DeliveryState.DELIVERED: 1,
+        DeliveryState.DEAD: 1,
+        DeliveryState.CANCELLED: 0,
+    }
+    assert [(o.origin, o.pending, o.in_flight, o.dead) for o in stats.origins] == [
+        ("https://b:1", 2, 0, 0),
+        (ORIGIN, 0, 0, 1),
+    ]
+    assert stats.oldest_pending_at is not None
+
+
+async def test_an_empty_outbox_has_numbers_too(desk: Desk) -> None:
+    stats = await desk.admin.stats()
+    assert set(stats.states.values()) == {0}
+    assert (stats.oldest_pending_at, stats.origins) == (None, ())
+
+
+# --- sending again ------------------------------------------------------------------------------
+
+
+async def test_a_redrive_keeps_id_and_seq_and_begins_anew(desk: Desk) -> None:
+    [dead] = await desk.finish(await desk.subscribe())
+    redriven = await desk.admin.redrive([dead])
+    assert (redriven.ids, redriven.skipped) == ((dead,), 0)
+    assert desk.woken == 1
+    [claimed] = await desk.claim()
+    assert (claimed.id, claimed.seq, claimed.attempts) == (dead, 1, 1)
+    assert claimed.redriven_at is not None
+    assert claimed.age_from == claimed.redriven_at
+    await desk.settle(claimed)
+    report = await desk.admin.show(dead)
+    assert report is not None
+    assert [attempt.number for attempt in report.attempts] == [1, 2]
+
+
+async def test_a_redriven_delivery_goes_ahead_of_what_is_pending(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    [dead] = await desk.finish(subscription)
+    waiting = await desk.enqueue(subscription, 2)
+    await desk.admin.redrive([dead])
+    assert await desk.heads() == [1]
+    order = []
+    while claimed := await desk.claim():
+        [delivery] = claimed
+        order.append(delivery.id)
+        await desk.settle(delivery)
+    assert order == [dead, *waiting]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
+async def test_what_is_in_flight_passes_the_mark_to_the_redriven(
+    desk: Desk, outcome: Outcome
+) -> None:
+    subscription = await desk.subscribe()
+    [dead] = await desk.finish(subscription)
+    await desk.enqueue(subscription, 2)
+    [in_flight] = await desk.claim()
+    await desk.admin.redrive([dead])
+    assert await desk.claim() == []
+    await desk.settle(in_flight, outcome)
+    assert await desk.heads() == [1]
+    [claimed] = await desk.claim()
+    assert claimed.id == dead
+
+
+async def test_one_at_a_time_while_workers_and_redrives_race(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    ids = await desk.enqueue(subscription, 20)
+    delivered: set[str] = set()
+    most = 0
+
+    async def work() -> None:
+        nonlocal most
+        while len(delivered) < len(ids):
+            for claimed in await desk.claim():
+                rows = await desk.query(
+                    "SELECT id FROM pushkit_deliveries WHERE state = 'in_flight'"
+                )
+                most = max(most, len(rows))
+                again = claimed.redriven_at is not None
+                await desk.settle(claimed, Outcome.DELIVERED if again else Outcome.DEAD)
+                if again:
+                    delivered.add(claimed.id)
+
+    async def redrive() -> None:
+        while len(delivered) < len(ids):
+            await desk.admin.redrive(DEAD)
+
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.gather(work(), work(), work(), redrive())
+    assert most == 1
+    assert await desk.heads() == []
+
+
+async def test_a_redrive_by_filter_takes_dead_letters_alone(desk: Desk) -> None:
+    one, two = await desk.subscribe("task-1"), await desk.subscribe("task-2")
+    wanted = await desk.finish(one, 3)
+    await desk.finish(one, error="rejected")
+    await desk.finish(one, outcome=Outcome.DELIVERED, error="status_500")
+    await desk.finish(two)
+    redriven = await desk.admin.redrive(DeliveryFilter(task_id="task-1", error="status_500"))
+    assert sorted(redriven.ids) == wanted
+    assert redriven.skipped == 0
+    assert await desk.heads() == [1]
+
+
+async def test_more_than_a_batch_is_redriven(desk: Desk) -> None:
+    ids = await desk.enqueue(await desk.subscribe(), 450)
+    await desk.database.write(_all_dead())
+    redriven = await desk.admin.redrive(DeliveryFilter())
+    assert sorted(redriven.ids) == ids
+    assert await desk.heads() == [1]
+
+
+def _all_dead() -> Script[None]:
+    yield Statement("UPDATE pushkit_deliveries SET state = 'dead', head = 0, finished_at = 1")
+
+
+async def test_only_dead_letters_are_redriven(desk: Desk) -> None:
+    [delivered] = await desk.finish(await desk.subscribe(), outcome=Outcome.DELIVERED)
+    redriven = await desk.admin.redrive([delivered, "dlv_unknown", delivered])
+    assert (redriven.ids, redriven.skipped) == ((), 2)
+    assert (await desk.states())[delivered] is DeliveryState.DELIVERED
+
+
+async def test_nothing_is_redriven_for_who_wants_nothing_any_more(desk: Desk) -> None:
+    removed, disabled = await desk.subscribe("task-1"), await desk.subscribe("task-2")
+    await desk.finish(removed)
+    await desk.finish(disabled)
+    await desk.database.write(desk.subscriptions.remove(removed.key))
+    await desk.database.write(desk.subscriptions.disable(disabled.id, desk.now))
+    redriven = await desk.admin.redrive(DEAD)
+    assert (redriven.ids, redriven.skipped) == ((), 2)
+
+
+async def test_a_redrive_goes_to_where_the_subscription_points_now(desk: Desk) -> None:
+    [dead] = await desk.finish(await desk.subscribe())
+    await desk.subscribe(origin="https://new.example.com:443")
+    await desk.admin.redrive([dead])
+    [claimed] = await desk.claim()
+    assert claimed.origin == "https://new.example.com:443"
+
+
+async def test_delivered_updates_are_sent_again_from_a_seq_on(desk: Desk) -> None:
+    subscription, other = await desk.subscribe("task-1"), await desk.subscribe("task-2")
+    _, *wanted = await desk.finish(subscription, 3, Outcome.DELIVERED, error=None)
+    await desk.finish(subscription)
+    await desk.finish(other, 3, Outcome.DELIVERED, error=None)
+    redriven = await desk.admin.resend(task_id="task-1", from_seq=2)
+    assert list(redriven.ids) == wanted
+    assert await desk.heads() == [2]
+
+
+async def test_a_subscription_alone_is_sent_again(desk: Desk) -> None:
+    alice, bob = await desk.subscribe(owner="alice"), await desk.subscribe(owner="bob")
+    await desk.finish(alice, outcome=Outcome.DELIVERED)
+    wanted = await desk.finish(bob, outcome=Outcome.DELIVERED)
+    redriven = await desk.admin.resend(subscription_id=bob.id)
+    assert list(redriven.ids) == wanted
+
+
+async def test_a_cancelled_head_passes_the_mark_on(desk: Desk) -> None:
+    first, second = await desk.enqueue(await desk.subscribe(), 2)
+    assert await desk.admin.cancel([first]) == [first]
+    assert (await desk.states())[first] is DeliveryState.CANCELLED
+    [claimed] = await desk.claim()
+    assert claimed.id == second
+
+
+async def test_what_is_in_flight_is_not_cancelled(desk: Desk) -> None:
+    first, second = await desk.enqueue(await desk.subscribe(), 2)
+    [claimed] = await desk.claim()
+    assert await desk.admin.cancel([first, second]) == [second]
+    await desk.settle(claimed)
+    assert await desk.claim() == []
+
+
+# --- cleaning up --------------------------------------------------------------------------------
+
+
+async def test_a_purge_takes_what_finished_long_ago_and_its_attempts(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    old = await desk.finish(subscription, 3, Outcome.DELIVERED, ago=timedelta(days=8))
+    dead = await desk.finish(subscription, ago=timedelta(days=8))
+    new = await desk.finish(subscription, 2, Outcome.DELIVERED)
+    pending = await desk.enqueue(subscription)
+    assert await desk.admin.purge(older_than=timedelta(days=7)) == len(old)
+    assert sorted(await desk.states()) == [*dead, *new, *pending]
+    rows = await desk.query("SELECT DISTINCT delivery_id AS id FROM pushkit_attempts")
+    assert sorted(row["id"] for row in rows) == [*dead, *new]
+
+
+async def test_a_purge_leaves_the_newest_of_each_task(desk: Desk) -> None:
+    one, two = await desk.subscribe("task-1"), await desk.subscribe("task-2")
+    ids = await desk.finish(one, 5, Outcome.DELIVERED)
+    others = await desk.finish(two, 2, Outcome.DELIVERED)
+    pending = await desk.enqueue(one)
+    assert await desk.admin.purge(per_task=2) == 3
+    assert sorted(await desk.states()) == [*ids[3:], *others, *pending]
+
+
+async def test_a_purge_of_many_goes_batch_by_batch(desk: Desk) -> None:
+    await desk.enqueue(await desk.subscribe(), 450)
+    await desk.database.write(_all_dead())
+    assert await desk.admin.purge(older_than=timedelta(0), states=[DeliveryState.DEAD]) == 450
+    assert await desk.states() == {}
+
+
+async def test_a_retention_knows_dead_letters_from_delivered_ones(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    await desk.finish(subscription, outcome=Outcome.DELIVERED, ago=timedelta(days=8))
+    kept = await desk.finish(subscription, ago=timedelta(days=8))
+    await desk.finish(subscription, ago=timedelta(days=31))
+    assert await desk.admin.retain(Retention()) == 2
+    assert list(await desk.states()) == kept
+
+
+async def test_a_retention_may_keep_everything(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    await desk.finish(subscription, outcome=Outcome.DELIVERED, ago=timedelta(days=999))
+    await desk.finish(subscription, ago=timedelta(days=999))
+    assert await desk.admin.retain(Retention(delivered=None, dead=None)) == 0
+
+
+async def test_a_withdrawn_subscription_goes_with_its_last_delivery(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    await desk.finish(subscription)
+    await desk.database.write(desk.subscriptions.withdraw(subscription.id, desk.now))
+    await desk.admin.retain(Retention())
+    assert len(await desk.query("SELECT id FROM pushkit_subscriptions")) == 1
+    await desk.admin.retain(Retention(dead=timedelta(0)))
+    assert await desk.query("SELECT id FROM pushkit_subscriptions") == []
+
+
+async def test_dead_letters_of_an_ended_task_are_redriven(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    [dead] = await desk.finish(subscription)
+    await desk.database.write(desk.subscriptions.withdraw(subscription.id, desk.now))
+    assert (await desk.admin.redrive([dead])).ids == (dead,)
+    [claimed] = await desk.claim()
+    assert claimed.id == dead
+
+
+async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
+    alice, bob = await desk.subscribe(owner="alice"), await desk.subscribe(owner="bob")
+    await desk.finish(alice, 2, Outcome.DELIVERED)
+    await desk.finish(bob)
+    other_tenant = await desk.finish(await desk.subscribe(tenant="t2"))
+    other_task = await desk.finish(await desk.subscribe("task-2"))
+    await desk.enqueue(bob, 2)
+    [in_flight] = await desk.claim()
+    assert await desk.admin.erase("task-1") == 5
+    assert sorted(await desk.states()) == [*other_tenant, *other_task]
+    for table in ("pushkit_subscriptions", "pushkit_attempts"):
+        rows = await desk.query(f"SELECT * FROM {table}")  # noqa: S608  # one of two names
+        assert len(rows) == 2
+    made = Made(started_at=desk.now, duration=timedelta(0), timing=Timing())
+    late = Result(outcome=Outcome.DELIVERED, status=200, made=made)
+    await desk.database.write(AttemptLog().record(in_flight.id, made, late))
+    assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2

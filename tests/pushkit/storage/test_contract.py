@@ -1,0 +1,473 @@
+"""What both databases promise, whatever runs on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import PushkitError, StorageError
+from pushkit.storage import Database, Migration, Script, SqliteDatabase, Statement, open_location
+from pushkit.storage.postgres import PostgresDatabase
+from tests.databases import PostgresServer, fresh
+from tests.eventually import DEADLINE, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
+COLOURS = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT DEFAULT 'red'",))
+COUNTER = Migration(
+    1,
+    (
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+        "INSERT INTO counters (name, value) VALUES ('one', 0)",
+    ),
+)
+
+
+class RefusedError(PushkitError):
+    code = "refused_by_the_script"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def things(location: str, *migrations: Migration, component: str = "things") -> Database:
+    return open_location(
+        location, component=component, migrations=migrations or (THINGS,), clock=now
+    )
+
+
+@pytest.fixture
+async def database(location: str) -> AsyncIterator[Database]:
+    database = things(location)
+    await database.open()
+    yield database
+    await database.close()
+
+
+def insert(name: str, size: int | None = None) -> Script[str]:
+    yield Statement("INSERT INTO things (name, size) VALUES ($1, $2)", (name, size))
+    return name
+
+
+def insert_twice(name: str) -> Script[None]:
+    yield from insert(name)
+    yield from insert(name)
+
+
+def names() -> Script[list[str]]:
+    rows = yield Statement("SELECT name FROM things ORDER BY name")
+    return [row["name"] for row in rows]
+
+
+def insert_then_fail(name: str, error: Exception) -> Script[None]:
+    yield from insert(name)
+    raise error
+
+
+def versions() -> Script[dict[str, int]]:
+    rows = yield Statement("SELECT component, version FROM pushkit_schema")
+    return {row["component"]: row["version"] for row in rows}
+
+
+# --- one script --------------------------------------------------------------------------------
+
+
+async def test_what_was_written_is_read(database: Database) -> None:
+    assert await database.write(insert("a")) == "a"
+    assert await database.read(names()) == ["a"]
+
+
+async def test_what_was_written_is_there_after_a_restart(location: str) -> None:
+    for expected in ([], ["a"]):
+        database = things(location)
+        await database.open()
+        assert await database.read(names()) == expected
+        if not expected:
+            await database.write(insert("a"))
+        await database.close()
+
+
+async def test_every_kind_of_value_comes_back(database: Database) -> None:
+    name = "\U0001f680 'quoted' $1 % \\ é"
+
+    def insert_and_select() -> Script[tuple[str, int]]:
+        yield from insert(name, 2**63 - 1)
+        rows = yield Statement("SELECT * FROM things WHERE name = $1", (name,))
+        return rows[0]["name"], rows[0]["size"]
+
+    assert await database.write(insert_and_select()) == (name, 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
+)
+async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
+    database: Database, error: Exception
+) -> None:
+    with pytest.raises(type(error)) as caught:
+        await database.write(insert_then_fail("a", error))
+    assert caught.value is error
+    assert await database.read(names()) == []
+
+
+async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_stored(
+    database: Database,
+) -> None:
+    with pytest.raises(StorageError):
+        await database.write(insert_twice("a"))
+    assert await database.read(names()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param("\ud800", 1, id="half a surrogate pair"),
+        pytest.param("a", 2**63, id="65 bits"),
+    ],
+)
+async def test_a_value_that_no_column_holds_is_a_storage_error(
+    database: Database, name: str, size: int
+) -> None:
+    with pytest.raises(StorageError):
+        await database.write(insert(name, size))
+    assert await database.write(insert("b")) == "b"
+    assert await database.read(names()) == ["b"]
+
+
+async def test_a_statement_that_is_none_is_a_storage_error(database: Database) -> None:
+    def nonsense() -> Script[None]:
+        yield Statement("SELECT nonsense")
+
+    for run in (database.write, database.read):
+        with pytest.raises(StorageError):
+            await run(nonsense())
+    assert await database.read(names()) == []
+
+
+async def test_a_reader_cannot_write(database: Database) -> None:
+    with pytest.raises(StorageError):
+        await database.read(insert("a"))
+    assert await database.read(names()) == []
+
+
+async def test_a_reader_sees_one_moment(database: Database) -> None:
+    begun, written = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def write_once_it_has_begun() -> None:
+        await begun.wait()
+        await database.write(insert("a"))
+        written.set()
+
+    def look_twice() -> Script[list[int]]:
+        counts = []
+        for _ in range(2):
+            rows = yield Statement("SELECT COUNT(*) AS found FROM things")
+            counts.append(rows[0]["found"])
+            loop.call_soon_threadsafe(begun.set)
+            if len(counts) == 1:
+                yield from _pause_until(written)
+        return counts
+
+    _, counts = await asyncio.gather(write_once_it_has_begun(), database.read(look_twice()))
+    assert counts == [0, 0]
+    assert await database.read(names()) == ["a"]
+
+
+def _pause_until(event: asyncio.Event) -> Script[None]:
+    # A script cannot wait; it asks the database something until the other one is done.
+    for _ in range(1_000_000):
+        if event.is_set():
+            return
+        yield Statement("SELECT 1")
+    raise TimeoutError
+
+
+# --- many at once ------------------------------------------------------------------------------
+
+
+async def test_200_writers_at_once_are_all_stored(database: Database) -> None:
+    written = await asyncio.gather(*(database.write(insert(f"{n:03}")) for n in range(200)))
+    assert await database.read(names()) == sorted(written)
+
+
+async def test_a_script_that_fails_takes_nobody_with_it(database: Database) -> None:
+    def script(n: int) -> Script[str | None]:
+        if n % 3 == 0:
+            return (yield from insert(f"{n:03}"))
+        if n % 3 == 1:
+            yield from insert_then_fail(f"{n:03}", RefusedError("no"))
+        yield from insert_twice(f"{n:03}")
+        return None
+
+    results = await asyncio.gather(
+        *(database.write(script(n)) for n in range(60)), return_exceptions=True
+    )
+    expected = [(str, RefusedError, StorageError)[n % 3] for n in range(60)]
+    assert [type(result) for result in results] == expected
+    assert await database.read(names()) == [f"{n:03}" for n in range(0, 60, 3)]
+
+
+async def test_a_row_that_is_locked_is_counted_up_by_200_writers_without_a_loss(
+    location: str,
+) -> None:
+    database = things(location, COUNTER)
+    await database.open()
+
+    def count_up() -> Script[int]:
+        rows = yield Statement("SELECT value FROM counters WHERE name = $1 FOR UPDATE", ("one",))
+        value = int(rows[0]["value"]) + 1
+        yield Statement("UPDATE counters SET value = $1 WHERE name = $2", (value, "one"))
+        return value
+
+    found = await asyncio.gather(*(database.write(count_up()) for _ in range(200)))
+    assert sorted(found) == list(range(1, 201))
+    await database.close()
+
+
+# --- life --------------------------------------------------------------------------------------
+
+
+async def test_nothing_works_before_it_is_open_or_after_it_is_closed(location: str) -> None:
+    database = things(location)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="not open"):
+            await database.write(insert("a"))
+        with pytest.raises(StorageError, match="not open"):
+            await database.read(names())
+        await database.open()
+        await database.close()
+
+
+async def test_open_and_close_may_be_called_twice(location: str) -> None:
+    database = things(location)
+    await database.open()
+    await database.open()
+    await database.write(insert("a"))
+    await database.close()
+    await database.close()
+
+
+async def test_close_finishes_what_was_submitted(location: str) -> None:
+    database = things(location)
+    await database.open()
+    waiting = [asyncio.create_task(database.write(insert(f"{n:03}"))) for n in range(200)]
+    await asyncio.sleep(0)
+    await database.close()
+    assert len(await asyncio.gather(*waiting)) == 200
+    await database.open()
+    assert len(await database.read(names())) == 200
+    await database.close()
+
+
+# --- migrations --------------------------------------------------------------------------------
+
+
+async def test_an_older_schema_is_brought_up_to_date(location: str) -> None:
+    for migrations in ((THINGS,), (THINGS, COLOURS), (THINGS, COLOURS)):
+        database = things(location, *migrations)
+        await database.open()
+        assert await database.read(versions()) == {"things": len(migrations)}
+        await database.close()
+
+
+async def test_starters_at_the_same_time_apply_each_migration_once(location: str) -> None:
+    starters = [things(location, THINGS, COLOURS) for _ in range(4)]
+    await asyncio.gather(*(each.open() for each in starters))
+    assert await starters[0].read(versions()) == {"things": 2}
+    for each in starters:
+        await each.close()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(location: str) -> None:
+    newer, older = things(location, THINGS, COLOURS), things(location, THINGS)
+    await newer.open()
+    with pytest.raises(StorageError, match="schema version 2, this code knows up to 1"):
+        await older.open()
+    assert await newer.read(versions()) == {"things": 2}
+    await newer.close()
+
+
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(location: str) -> None:
+    broken = Migration(2, ("CREATE TABLE more (id TEXT)", "CREATE TABLE things (id TEXT)"))
+    with pytest.raises(StorageError):
+        await things(location, THINGS, broken).open()
+    fixed = things(location, THINGS, COLOURS)
+    await fixed.open()
+    assert await fixed.read(names()) == []
+    await fixed.close()
+
+
+async def test_two_components_share_a_database(location: str) -> None:
+    others = Migration(7, ("CREATE TABLE others (id TEXT)",))
+    one, other = things(location), things(location, others, component="others")
+    await asyncio.gather(one.open(), other.open())
+    assert await one.read(versions()) == {"things": 1, "others": 7}
+    await one.close()
+    await other.close()
+
+
+# --- clock and wake-up -------------------------------------------------------------------------
+
+
+async def test_now_is_the_present_and_goes_on_within_a_transaction(database: Database) -> None:
+    def twice() -> Script[tuple[datetime, datetime]]:
+        first = yield from database.now()
+        yield from insert("a")
+        return first, (yield from database.now())
+
+    before = now()
+    first, second = await database.write(twice())
+    assert before - timedelta(seconds=1) <= first <= second <= now() + timedelta(seconds=1)
+    assert first.tzinfo is UTC
+
+
+async def test_now_may_be_read_without_writing(database: Database) -> None:
+    assert await database.read(database.now()) <= now() + timedelta(seconds=1)
+
+
+async def test_a_script_that_wakes_runs_like_any_other(database: Database) -> None:
+    def insert_and_wake() -> Script[None]:
+        yield from insert("a")
+        yield from database.wake()
+
+    await database.write(insert_and_wake())
+    assert await database.read(names()) == ["a"]
+
+
+async def test_listening_ends_when_it_is_cancelled(database: Database) -> None:
+    listening = asyncio.create_task(database.listen(lambda: None))
+    await asyncio.sleep(0)
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(listening, DEADLINE)
+
+
+async def test_another_process_hears_of_work_once_it_is_committed(postgres_dsn: str) -> None:
+    one, other = things(postgres_dsn), things(postgres_dsn)
+    await one.open()
+    await other.open()
+    heard = asyncio.Event()
+    listening = asyncio.create_task(other.listen(heard.set))
+    await asyncio.wait_for(heard.wait(), DEADLINE)  # once at the start, for what was missed
+
+    heard.clear()
+
+    def wake_and_fail() -> Script[None]:
+        yield from one.wake()
+        raise RefusedError
+
+    with pytest.raises(RefusedError):
+        await one.write(wake_and_fail())
+    assert not heard.is_set()
+    await one.write(one.wake())
+    await asyncio.wait_for(heard.wait(), DEADLINE)
+
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    await one.close()
+    await other.close()
+
+
+# --- the server goes and comes -----------------------------------------------------------------
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+async def test_a_server_that_is_gone_is_a_storage_error_until_it_is_back(
+    own_server: PostgresServer,
+) -> None:
+    database = things(await asyncio.to_thread(fresh, own_server.dsn))
+    await database.open()
+    await database.write(insert("a"))
+    heard = 0
+
+    def hear() -> None:
+        nonlocal heard
+        heard += 1
+
+    def heard_more_than(before: int) -> Callable[[], Awaitable[bool]]:
+        async def look() -> bool:
+            return heard > before
+
+        return look
+
+    listening = asyncio.create_task(database.listen(hear))
+    await eventually(heard_more_than(0))
+
+    await asyncio.to_thread(own_server.stop)
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            await database.write(insert("b"))
+        with pytest.raises(StorageError):
+            await database.read(names())
+    with pytest.raises(StorageError, match="cannot connect"):
+        await things(own_server.dsn).open()
+
+    await asyncio.to_thread(own_server.start)
+    assert await database.write(insert("c")) == "c"
+    assert await database.read(names()) == ["a", "c"]
+    await eventually(heard_more_than(heard))  # listens again, and looks what it missed
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    await database.close()
+
+
+async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+
+    def insert_and_break() -> Script[None]:
+        yield from insert("a")
+        yield Statement("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    with pytest.raises(StorageError, match="nothing was stored"):
+        await database.write(insert_and_break())
+    assert await database.read(names()) == []
+    assert await database.write(insert("b")) == "b"
+    await database.close()
+
+
+async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: str) -> None:
+    database = PostgresDatabase(
+        postgres_dsn,
+        component="things",
+        migrations=(THINGS,),
+        command_timeout=timedelta(milliseconds=100),
+    )
+    await database.open()
+
+    def insert_and_sleep() -> Script[None]:
+        yield from insert("a")
+        yield Statement("SELECT pg_sleep(60)")
+
+    with pytest.raises(StorageError):
+        await database.write(insert_and_sleep())
+    assert await database.read(names()) == []
+    await database.close()
+
+
+@pytest.mark.parametrize("where", ["{tmp}/missing/things.db", "postgresql://127.0.0.1:1/nobody"])
+async def test_a_location_where_nothing_is_is_a_storage_error(tmp_path: Path, where: str) -> None:
+    with pytest.raises(StorageError):
+        await things(where.format(tmp=tmp_path)).open()
+
+
+def test_the_two_databases_are_what_the_locations_say(tmp_path: Path) -> None:
+    assert isinstance(things(f"{tmp_path}/things.db"), SqliteDatabase)
+    assert isinstance(things("postgresql://localhost/x"), PostgresDatabase)

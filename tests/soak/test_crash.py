@@ -1,0 +1,30 @@
+"""A short soak in the suite; the long one is `python tests/soak/crash.py --kills 1000`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.soak.crash import Killer
+
+KILLS = 30
+# An attempt's timeout and its lease's margin, in seconds: a lease that ends within the test.
+LEASE = (0.5, 0.5)
+
+
+async def test_30_kills_on_sqlite_lose_and_reorder_nothing(tmp_path: Path) -> None:
+    killer = Killer(str(tmp_path / "outbox.db"), seed=1, lease=(15, 15))
+    report = await killer.run(KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
+    # By the lock file: the leases of half a minute are not waited for.
+    assert report.slowest_resume < 5, report
+
+
+async def test_30_kills_of_three_workers_on_postgresql_lose_and_reorder_nothing(
+    postgres_dsn: str,
+) -> None:
+    killer = Killer(postgres_dsn, seed=2, workers=3, lease=LEASE)
+    report = await killer.run(KILLS)
+    assert report.holds, report
+    assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
+    assert report.slowest_resume < sum(LEASE) + 10, report  # a lease, and a busy machine
