@@ -14,14 +14,14 @@ import click
 from pushkit.a2a import PushConfig, WireVersion, decode_update
 from pushkit.bounded_json import read_json_object
 from pushkit.cli.keys import key_file_options, read_passphrase
-from pushkit.delivery.answers import Meaning, judge
+from pushkit.delivery.answers import judge
 from pushkit.delivery.attempt import OutgoingRequest, build_request
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Answer, Transport
-from pushkit.outbox.model import Delivery, DeliveryState, new_delivery_id
+from pushkit.outbox.model import Delivery, DeliveryState, Outcome, new_delivery_id
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey
 
 __all__ = ["send"]
@@ -114,9 +114,9 @@ def send(
     _show_request(request)
     answer = asyncio.run(_post(policy, request, timedelta(seconds=timeout)))
     judgement = judge(answer.status, answer.headers, now)
-    says = _problem_code(answer) or judgement.error or judgement.meaning.value
+    says = _problem_code(answer) or judgement.error or judgement.outcome.value
     click.echo(f"< {answer.status} ({says})")
-    if judgement.meaning is not Meaning.DELIVERED:
+    if judgement.outcome is not Outcome.DELIVERED:
         sys.exit(1)
 
 

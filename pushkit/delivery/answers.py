@@ -5,23 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 
+from pushkit.outbox import Outcome
 from pushkit.webhook import Headers
 
-__all__ = ["Judgement", "Meaning", "judge", "retry_after"]
+__all__ = ["Judgement", "judge", "retry_after"]
 
 _MIN_HOLD = timedelta(seconds=1)
 _MAX_HOLD = timedelta(hours=24)
-
-
-class Meaning(StrEnum):
-    """What an answer means for the delivery."""
-
-    DELIVERED = "delivered"
-    RETRY = "retry"
-    DEAD = "dead"
-    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,24 +20,24 @@ class Judgement:
     """A verdict on one answer.
 
     Attributes:
-        meaning: What happens to the delivery.
+        outcome: What happens to the delivery.
         error: A short code for the log and the dead letter; None if delivered.
         hold: How long the whole destination of this owner waits (`Retry-After`).
     """
 
-    meaning: Meaning
+    outcome: Outcome
     error: str | None = None
     hold: timedelta | None = None
 
 
 # The statuses that say something of their own; the rest follows by class.
 _TABLE = {
-    400: Judgement(meaning=Meaning.DEAD, error="rejected"),
-    409: Judgement(meaning=Meaning.DEAD, error="conflict"),
-    410: Judgement(meaning=Meaning.GONE, error="gone"),
-    413: Judgement(meaning=Meaning.DEAD, error="too_large"),
-    415: Judgement(meaning=Meaning.DEAD, error="unsupported_media_type"),
-    422: Judgement(meaning=Meaning.DEAD, error="unprocessable"),
+    400: Judgement(outcome=Outcome.DEAD, error="rejected"),
+    409: Judgement(outcome=Outcome.DEAD, error="conflict"),
+    410: Judgement(outcome=Outcome.GONE, error="gone"),
+    413: Judgement(outcome=Outcome.DEAD, error="too_large"),
+    415: Judgement(outcome=Outcome.DEAD, error="unsupported_media_type"),
+    422: Judgement(outcome=Outcome.DEAD, error="unprocessable"),
 }
 _HOLDING = (429, 503)
 
@@ -60,14 +51,14 @@ def judge(status: int, headers: Headers, now: datetime) -> Judgement:
         now: The moment of the answer.
     """
     if 200 <= status < 300:
-        return Judgement(meaning=Meaning.DELIVERED)
+        return Judgement(outcome=Outcome.DELIVERED)
     if status in _TABLE:
         return _TABLE[status]
     if 300 <= status < 400:
         # Never followed: a redirect would carry token and signature to where nobody checked.
-        return Judgement(meaning=Meaning.RETRY, error="redirect")
+        return Judgement(outcome=Outcome.RETRY, error="redirect")
     hold = retry_after(headers, now) if status in _HOLDING else None
-    return Judgement(meaning=Meaning.RETRY, error=f"status_{status}", hold=hold)
+    return Judgement(outcome=Outcome.RETRY, error=f"status_{status}", hold=hold)
 
 
 def retry_after(headers: Headers, now: datetime) -> timedelta | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from pushkit.delivery.answers import Meaning, judge
+from pushkit.delivery.answers import judge
 from pushkit.errors import DestinationRefusedError, NoSigningKeyError, TransportError
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.source import KeySource
@@ -150,7 +150,7 @@ class Attempt:
 
     def _judged(self, delivery: Delivery, answer: Answer, answered_at: datetime) -> Result:
         judgement = judge(answer.status, answer.headers, answered_at)
-        if judgement.meaning is Meaning.RETRY:
+        if judgement.outcome is Outcome.RETRY:
             return self._failed(
                 delivery,
                 answered_at,
@@ -158,9 +158,7 @@ class Attempt:
                 status=answer.status,
                 hold=judgement.hold,
             )
-        return Result(
-            outcome=Outcome(judgement.meaning.value), status=answer.status, error=judgement.error
-        )
+        return Result(outcome=judgement.outcome, status=answer.status, error=judgement.error)
 
     def is_too_old(self, delivery: Delivery, now: datetime) -> bool:
         """Say whether a delivery was overtaken by its age while it waited."""

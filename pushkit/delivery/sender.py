@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pushkit.a2a import (
-    Message,
-    MessageUpdate,
     PushConfig,
-    Role,
     Task,
-    TaskSnapshot,
-    TaskState,
-    TaskStatus,
     TaskUpdate,
-    TextPart,
     WireVersion,
     parse_push_config,
-    push_body,
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.enqueue import Enqueuer, WholeBacklog
 from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.housekeeping import Housekeeper
+from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.registrar import Choice, Registrar
 from pushkit.delivery.worker import Worker, cancelled
 from pushkit.errors import (
     ConfigError,
@@ -46,8 +37,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.outbox import Delivery, OutboxStore, Retention
-from pushkit.storage import Script
+from pushkit.outbox import Delivery, OutboxStore
 from pushkit.subscriptions import (
     EVERYTHING,
     Filter,
@@ -56,54 +46,12 @@ from pushkit.subscriptions import (
     SubscriptionKey,
     SubscriptionStore,
 )
-from pushkit.work import RetryPolicy
 
 __all__ = ["PushSender", "SenderOptions"]
 
 _log = logging.getLogger("pushkit.delivery")
 
 _MAX_ID_CHARS = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SenderOptions:
-    """What one rarely changes.
-
-    Attributes:
-        retry: When to try again, and when to give up.
-        timeout: The deadline of one attempt in total; A2A recommends 10 s to 30 s.
-        concurrency: How many attempts at once.
-        concurrency_per_host: How many connections to one host and port.
-        max_body_bytes: The largest body that `notify()` accepts; receivers refuse more.
-        go_token_spelling: Send the token as `A2A-Notification-Token` too.
-        drain: How long `close()` waits for attempts that are running.
-        breaker: When a destination is left alone, and for how long.
-        disable_after: After how long of nothing but failures a subscription is disabled.
-        max_backlog_per_subscription: The most unfinished deliveries of one subscription.
-        max_backlog: The most unfinished deliveries in all; counted once a second.
-        coalesce: Before an update is refused because of these limits, drop `working` statuses
-            without a message that a newer status overtook; the gap in `seq` tells the receiver.
-        poll_interval: How long an idle worker waits at most before it looks for what other
-            processes stored; PostgreSQL wakes it at once besides.
-        retain: How long the worker lets finished deliveries stay.
-        keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
-    """
-
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    timeout: timedelta = timedelta(seconds=15)
-    concurrency: int = 64
-    concurrency_per_host: int = 16
-    max_body_bytes: int = 1024 * 1024
-    go_token_spelling: bool = False
-    drain: timedelta = timedelta(seconds=20)
-    breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
-    disable_after: timedelta = timedelta(days=5)
-    max_backlog_per_subscription: int = 10_000
-    max_backlog: int = 1_000_000
-    coalesce: bool = False
-    poll_interval: timedelta = timedelta(seconds=1)
-    retain: Retention = field(default_factory=Retention)
-    keep_answers: bool = False
 
 
 def utc_now() -> datetime:
@@ -178,6 +126,7 @@ class PushSender:
             whole_backlog=WholeBacklog(self.options.max_backlog),
             coalesce=self.options.coalesce,
         )
+        self._registrar = Registrar(database=self._database, enqueuer=self._enqueuer)
         self._on_event = on_event
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
@@ -317,7 +266,7 @@ class PushSender:
         )
         await self._ready()
         return await self._database.write(
-            self._put(
+            self._registrar.put(
                 key,
                 parsed,
                 version=wire_version,
@@ -338,9 +287,8 @@ class PushSender:
             How many subscriptions were removed.
         """
         await self._ready()
-        return await self._database.write(
-            self._remove(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        )
+        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+        return await self._database.write(self._registrar.remove(choice))
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -351,22 +299,16 @@ class PushSender:
             How many subscriptions that are: one, or all of that owner's to the task.
         """
         await self._ready()
-        return await self._database.write(
-            self._set_paused(
-                tenant=tenant, task_id=task_id, owner=owner, config_id=config_id, paused=True
-            )
-        )
+        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+        return await self._database.write(self._registrar.pause(choice))
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
     ) -> int:
         """Deliver what was kept back, in order, and what comes; return as `pause` does."""
         await self._ready()
-        resumed = await self._database.write(
-            self._set_paused(
-                tenant=tenant, task_id=task_id, owner=owner, config_id=config_id, paused=False
-            )
-        )
+        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+        resumed = await self._database.write(self._registrar.resume(choice))
         self.worker.pump.wake()
         return resumed
 
@@ -388,15 +330,8 @@ class PushSender:
             The delivery ids: `deliveries()` says what became of them.
         """
         await self._ready()
-        ids = await self._database.write(
-            self._test(
-                tenant=tenant,
-                task_id=task_id,
-                owner=owner,
-                config_id=config_id,
-                snapshot=snapshot,
-            )
-        )
+        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+        ids = await self._database.write(self._registrar.test(choice, snapshot))
         self.worker.pump.wake()
         return ids
 
@@ -484,92 +419,6 @@ class PushSender:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
 
-    # --- scripts -------------------------------------------------------------------------------
-
-    def _put(
-        self,
-        key: SubscriptionKey,
-        config: PushConfig,
-        *,
-        version: WireVersion,
-        origin: str,
-        profile: Profile,
-        wanted: Filter,
-    ) -> Script[Subscription]:
-        subscription = yield from self._subscriptions.put(
-            key,
-            config,
-            version=version,
-            origin=origin,
-            profile=profile,
-            wanted=wanted,
-            now=(yield from self._database.now()),
-        )
-        yield from self._outbox.move(subscription.id, origin)
-        return subscription
-
-    def _set_paused(
-        self, *, tenant: str, task_id: str, owner: str, config_id: str | None, paused: bool
-    ) -> Script[int]:
-        subscriptions = yield from self._chosen(
-            tenant=tenant, task_id=task_id, owner=owner, config_id=config_id
-        )
-        now = yield from self._database.now()
-        for subscription in subscriptions:
-            yield from self._subscriptions.set_paused(subscription.key, now, paused=paused)
-            if paused:
-                yield from self._outbox.hold_back(subscription.id)
-            else:
-                yield from self._outbox.mark_oldest(subscription.id)
-        if not paused:
-            yield from self._database.wake()
-        return len(subscriptions)
-
-    def _test(
-        self,
-        *,
-        tenant: str,
-        task_id: str,
-        owner: str,
-        config_id: str | None,
-        snapshot: Task | None,
-    ) -> Script[list[str]]:
-        subscriptions = yield from self._chosen(
-            tenant=tenant, task_id=task_id, owner=owner, config_id=config_id
-        )
-        now = yield from self._database.now()
-        ids = []
-        for subscription in subscriptions:
-            if subscription.active:
-                body = push_body(*_test_update(task_id, subscription.version, snapshot))
-                ids.append((yield from self._enqueuer.enqueue_one(subscription, body, now=now)))
-        yield from self._database.wake()
-        return ids
-
-    def _chosen(
-        self, *, tenant: str, task_id: str, owner: str, config_id: str | None
-    ) -> Script[list[Subscription]]:
-        """Return an owner's subscriptions, or the one of a config id, their rows held in order."""
-        found = yield from self._subscriptions.of_owner(tenant=tenant, task_id=task_id, owner=owner)
-        held = []
-        for subscription_id in sorted(each.id for each in found):
-            subscription = yield from self._subscriptions.lock(subscription_id)
-            if subscription and config_id in {None, subscription.key.config_id}:
-                held.append(subscription)
-        return held
-
-    def _remove(
-        self, *, tenant: str, task_id: str, owner: str, config_id: str | None
-    ) -> Script[int]:
-        subscriptions = yield from self._chosen(
-            tenant=tenant, task_id=task_id, owner=owner, config_id=config_id
-        )
-        now = yield from self._database.now()
-        for subscription in subscriptions:
-            yield from self._subscriptions.remove(subscription.key)
-            yield from self._outbox.cancel_subscription(subscription.id, now)
-        return len(subscriptions)
-
 
 def _checked_id(name: str, value: str) -> str:
     if not value or len(value) > _MAX_ID_CHARS or not value.isprintable():
@@ -585,20 +434,3 @@ def _parse_profile(profile: Profile | str) -> Profile:
     except ValueError as exc:
         known = ", ".join(entry.value for entry in Profile)
         raise ConfigError(f"profile: found {profile!r}, expected one of {known}") from exc
-
-
-def _test_update(
-    task_id: str, version: WireVersion, snapshot: Task | None
-) -> tuple[TaskUpdate, WireVersion, Task | None]:
-    """Return what a test notification says: a message, or in 0.3, which has only tasks, a task."""
-    if version is WireVersion.V0_3:
-        unknown = TaskStatus(state=TaskState.UNKNOWN)
-        task = snapshot or Task(id=task_id, context_id=task_id, status=unknown)
-        return TaskSnapshot(task=task), version, None
-    message = Message(
-        message_id=f"test_{secrets.token_hex(8)}",
-        role=Role.AGENT,
-        parts=(TextPart(text="This is a test notification."),),
-        task_id=task_id,
-    )
-    return MessageUpdate(message=message), version, None

@@ -217,6 +217,8 @@ class Killer:
 
     async def _kill(self, agent: Agent, reading: asyncio.Task[None]) -> None:
         assert agent.process is not None
+        if agent.process.returncode is not None:
+            raise RuntimeError(f"an agent ended by itself, with {agent.process.returncode}")
         agent.process.send_signal(signal.SIGKILL)
         await agent.process.wait()
         await reading

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushkit.delivery.answers import Meaning, judge, retry_after
+from pushkit.delivery.answers import judge, retry_after
+from pushkit.outbox import Outcome
 from pushkit.webhook import Headers
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -22,13 +23,13 @@ def asking(*values: str) -> Headers:
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 205, 206, 226, 299])
 def test_any_2xx_is_delivered(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.meaning, judgement.error, judgement.hold) == (Meaning.DELIVERED, None, None)
+    assert (judgement.outcome, judgement.error, judgement.hold) == (Outcome.DELIVERED, None, None)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 305, 307, 308, 399])
 def test_a_redirect_is_a_failed_attempt(status: int) -> None:
     judgement = judge(status, Headers({"Location": "https://elsewhere.example.com"}), NOW)
-    assert (judgement.meaning, judgement.error) == (Meaning.RETRY, "redirect")
+    assert (judgement.outcome, judgement.error) == (Outcome.RETRY, "redirect")
 
 
 @pytest.mark.parametrize(
@@ -43,35 +44,35 @@ def test_a_redirect_is_a_failed_attempt(status: int) -> None:
 )
 def test_what_repetition_does_not_mend_is_dead_at_once(status: int, error: str) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.meaning, judgement.error, judgement.hold) == (Meaning.DEAD, error, None)
+    assert (judgement.outcome, judgement.error, judgement.hold) == (Outcome.DEAD, error, None)
 
 
 def test_410_ends_the_subscription() -> None:
-    assert judge(410, Headers(), NOW).meaning is Meaning.GONE
+    assert judge(410, Headers(), NOW).outcome is Outcome.GONE
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 405, 406, 408, 411, 418, 425, 431, 451])
 def test_other_4xx_are_retried_because_configuration_may_change(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.meaning, judgement.hold) == (Meaning.RETRY, None)
+    assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, None)
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 504, 507, 511, 599])
 def test_5xx_is_retried_and_holds_nobody(status: int) -> None:
     judgement = judge(status, asking("60"), NOW)
-    assert (judgement.meaning, judgement.hold) == (Meaning.RETRY, None)
+    assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, None)
     assert judgement.error == f"status_{status}"
 
 
 @pytest.mark.parametrize("status", [101, 600, 999])
 def test_a_status_that_means_nothing_is_retried(status: int) -> None:
-    assert judge(status, Headers(), NOW).meaning is Meaning.RETRY
+    assert judge(status, Headers(), NOW).outcome is Outcome.RETRY
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_holds_the_destination(status: int) -> None:
     judgement = judge(status, asking("120"), NOW)
-    assert (judgement.meaning, judgement.hold) == (Meaning.RETRY, timedelta(seconds=120))
+    assert (judgement.outcome, judgement.hold) == (Outcome.RETRY, timedelta(seconds=120))
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -81,7 +82,7 @@ def test_without_retry_after_nothing_is_held(status: int) -> None:
 
 def test_every_status_that_has_a_name_has_a_meaning() -> None:
     for status in HTTPStatus:
-        assert judge(status, Headers(), NOW).meaning in Meaning
+        assert judge(status, Headers(), NOW).outcome in Outcome
 
 
 @pytest.mark.parametrize(

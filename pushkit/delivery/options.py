@@ -1,0 +1,53 @@
+"""What one rarely changes about a sender."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.outbox import Retention
+from pushkit.work import RetryPolicy
+
+__all__ = ["SenderOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderOptions:
+    """What one rarely changes.
+
+    Attributes:
+        retry: When to try again, and when to give up.
+        timeout: The deadline of one attempt in total; A2A recommends 10 s to 30 s.
+        concurrency: How many attempts at once.
+        concurrency_per_host: How many connections to one host and port.
+        max_body_bytes: The largest body that `notify()` accepts; receivers refuse more.
+        go_token_spelling: Send the token as `A2A-Notification-Token` too.
+        drain: How long `close()` waits for attempts that are running.
+        breaker: When a destination is left alone, and for how long.
+        disable_after: After how long of nothing but failures a subscription is disabled.
+        max_backlog_per_subscription: The most unfinished deliveries of one subscription.
+        max_backlog: The most unfinished deliveries in all; counted once a second.
+        coalesce: Before an update is refused because of these limits, drop `working` statuses
+            without a message that a newer status overtook; the gap in `seq` tells the receiver.
+        poll_interval: How long an idle worker waits at most before it looks for what other
+            processes stored; PostgreSQL wakes it at once besides.
+        retain: How long the worker lets finished deliveries stay.
+        keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
+    """
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout: timedelta = timedelta(seconds=15)
+    concurrency: int = 64
+    concurrency_per_host: int = 16
+    max_body_bytes: int = 1024 * 1024
+    go_token_spelling: bool = False
+    drain: timedelta = timedelta(seconds=20)
+    breaker: BreakerPolicy = field(default_factory=BreakerPolicy)
+    disable_after: timedelta = timedelta(days=5)
+    max_backlog_per_subscription: int = 10_000
+    max_backlog: int = 1_000_000
+    coalesce: bool = False
+    poll_interval: timedelta = timedelta(seconds=1)
+    retain: Retention = field(default_factory=Retention)
+    keep_answers: bool = False
