@@ -9,7 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
+import jsonschema
+import referencing
+from a2a.compat.v0_3 import conversions, types
+from a2a.types import a2a_pb2
+from google.protobuf import json_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,9 +40,6 @@ from pushkit.a2a import (
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidUpdateError
-
-jsonschema = pytest.importorskip("jsonschema")
-referencing = pytest.importorskip("referencing")
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
@@ -379,8 +380,6 @@ def test_the_official_schema_accepts_what_came_as_0_3(document: dict[str, Any]) 
 @slow_to_draw
 @given(updates(V1_0))
 def test_the_official_sdk_reads_what_is_written_as_1_0(update: TaskUpdate) -> None:
-    json_format = pytest.importorskip("google.protobuf.json_format")
-    a2a_pb2 = pytest.importorskip("a2a.types.a2a_pb2")
 
     message = json_format.Parse(encode_update(update, V1_0), a2a_pb2.StreamResponse())
 
@@ -400,7 +399,6 @@ def test_the_official_sdk_reads_what_is_written_as_1_0(update: TaskUpdate) -> No
 @slow_to_draw
 @given(snapshots(V0_3))
 def test_the_official_sdk_reads_what_is_written_as_0_3(snapshot: TaskSnapshot) -> None:
-    types = pytest.importorskip("a2a.compat.v0_3.types")
 
     task = types.Task.model_validate_json(encode_update(snapshot, V0_3))
 
@@ -410,9 +408,6 @@ def test_the_official_sdk_reads_what_is_written_as_0_3(snapshot: TaskSnapshot) -
 
 
 def test_data_that_is_no_object_is_wrapped_as_the_official_sdk_does() -> None:
-    conversions = pytest.importorskip("a2a.compat.v0_3.conversions")
-    json_format = pytest.importorskip("google.protobuf.json_format")
-    a2a_pb2 = pytest.importorskip("a2a.types.a2a_pb2")
     document = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"data": ["a", True, None]}]}
     message = json_format.ParseDict(document, a2a_pb2.Message())
 
