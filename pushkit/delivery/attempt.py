@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ from pushkit.version import USER_AGENT
 from pushkit.work import RetryPolicy, gives_up, next_attempt
 
 __all__ = ["Attempt", "OutgoingRequest", "build_request"]
+
+_log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
 
@@ -141,9 +144,11 @@ class Attempt:
                 request.destination, request.headers, request.body, timeout=self.timeout
             )
         except TransportError as exc:
+            _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
             return failed, exc.timing or Timing(), None
         except (DestinationRefusedError, NoSigningKeyError) as exc:
+            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
         return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
