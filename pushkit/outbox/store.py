@@ -263,11 +263,12 @@ class OutboxStore:
         rows = yield Statement(
             "SELECT MIN(due) AS due FROM (SELECT due FROM (SELECT d.not_before AS due"
             " FROM pushkit_deliveries d WHERE d.head = 1 AND d.state = 'pending'"
-            f" AND NOT EXISTS (SELECT 1 FROM pushkit_destinations h WHERE {_DESTINATION}"
-            " AND h.until > $1) ORDER BY d.not_before LIMIT 1) free"
-            " UNION ALL SELECT h.until FROM pushkit_destinations h WHERE h.until > $1"
-            f" AND EXISTS (SELECT 1 FROM pushkit_deliveries d WHERE {_DESTINATION}"
-            " AND d.head = 1 AND d.state = 'pending')"
+            # Scalar subqueries, not joins: a planner must not read every head for the first one.
+            " AND COALESCE((SELECT h.until FROM pushkit_destinations h"
+            f" WHERE {_DESTINATION}), 0) <= $1 ORDER BY d.not_before LIMIT 1) free"
+            " UNION ALL SELECT CASE WHEN EXISTS (SELECT 1 FROM pushkit_deliveries d"
+            f" WHERE {_DESTINATION} AND d.head = 1 AND d.state = 'pending') THEN h.until END"
+            " FROM pushkit_destinations h WHERE h.until > $1"
             " UNION ALL SELECT lease_until FROM pushkit_deliveries"
             " WHERE state = 'in_flight') moments",
             (to_micros(now),),
