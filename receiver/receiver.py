@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,6 +16,7 @@ from aiohttp import web
 
 from pushkit.a2a import PushConfig, TaskState, UpdateKind, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
@@ -71,11 +72,6 @@ def _base_url(url: str) -> str:
     if "?" in normalised:
         raise ConfigError("url: expected a base URL without a query: the senders' paths follow it")
     return normalised.rstrip("/")
-
-
-def utc_now() -> datetime:
-    """Return now, aware, in UTC."""
-    return datetime.now(UTC)
 
 
 class Receiver:

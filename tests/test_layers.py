@@ -17,7 +17,7 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "command", "webhook"},
+    {"bounded_json", "clock", "command", "webhook"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [

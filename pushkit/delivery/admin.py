@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from pushkit.clock import utc_now
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
     DeadLetters,
@@ -31,11 +32,6 @@ __all__ = ["OutboxAdmin", "Redriven", "open_outbox"]
 _BATCH = 200
 # Between two batches: whoever waits for the database goes first.
 _PAUSE = timedelta(milliseconds=20)
-
-
-def utc_now() -> datetime:
-    """Return now, aware, in UTC."""
-    return datetime.now(UTC)
 
 
 def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.bounded_json import JsonValue
+from pushkit.clock import utc_now
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.consequences import Consequences
@@ -52,11 +53,6 @@ __all__ = ["PushSender", "SenderOptions"]
 _log = logging.getLogger("pushkit.delivery")
 
 _MAX_ID_CHARS = 512
-
-
-def utc_now() -> datetime:
-    """Return now, aware, in UTC."""
-    return datetime.now(UTC)
 
 
 class PushSender:

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration, migrate
@@ -54,7 +55,7 @@ class SqliteDatabase:
         *,
         component: str,
         migrations: Sequence[Migration],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = utc_now,
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
         busy_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
