@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import asyncpg
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 from pushkit.outbox import Claim, OutboxStore
 from pushkit.storage import Database, Script, Statement, to_micros
 from tests.databases import PostgresServer, execute, fresh
@@ -74,6 +74,7 @@ async def opened(location: str, *, working: bool = False) -> AsyncIterator[PushS
         keys=KeyRing.create(NOW),
         database=location,
         allow=["127.0.0.1:*"],
+        options=SenderOptions(max_backlog_per_subscription=10**9, max_backlog=10**9),
     )
     await (sender.start() if working else sender.open())
     try:

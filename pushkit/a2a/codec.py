@@ -76,10 +76,12 @@ def encode_update(update: TaskUpdate, version: WireVersion) -> bytes:
         raise InvalidUpdateError("the update is nested too deeply") from exc
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def _compact_json(document: JsonObject) -> bytes:
     try:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8")
+        return _COMPACT.encode(document).encode("utf-8")
     except ValueError as exc:  # NaN, half of a surrogate pair, an integer with too many digits
         raise InvalidUpdateError("the update holds a value that JSON cannot say") from exc
 

@@ -8,6 +8,8 @@ the original is kept (`_unsaid`), and written back as long as `rewritten` still 
 
 from __future__ import annotations
 
+import functools
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -300,14 +302,22 @@ class Dialect(ABC, Generic[PartT]):
 def without_extra(node: Node) -> Node:
     """Return an update, or anything in one, without what was kept from its origin's version."""
     if isinstance(node, tuple):
-        return cast("Node", tuple(without_extra(item) for item in node))
-    if not is_dataclass(node) or isinstance(node, type):
-        return node
-    changes = {
-        item.name: {} if item.name in _KEPT else without_extra(getattr(node, item.name))
-        for item in fields(node)
-    }
-    return replace(node, **changes)
+        items = tuple(map(without_extra, node))
+        # What has nothing to lose is not built anew: most updates are the agent's own.
+        return node if all(map(operator.is_, items, node)) else cast("Node", items)
+    changes: dict[str, object] = {}
+    kind: type = type(node)
+    for name in _members(kind):
+        value = getattr(node, name)
+        said = (value and {}) if name in _KEPT else without_extra(value)
+        if said is not value:
+            changes[name] = said
+    return replace(node, **changes) if changes else node  # type: ignore[type-var]  # has members
+
+
+@functools.cache
+def _members(node: type) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(node)) if is_dataclass(node) else ()
 
 
 _KEPT = frozenset({"extra", "envelope_extra"})

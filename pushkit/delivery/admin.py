@@ -11,6 +11,7 @@ from pathlib import Path
 from pushkit.clock import utc_now
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
+    IDEMPOTENCY_MIGRATION,
     DeadLetters,
     DeliveryFilter,
     DeliveryReport,
@@ -43,7 +44,12 @@ def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now
     return open_location(
         location,
         component="sender",
-        migrations=(SUBSCRIPTIONS_MIGRATION, OUTBOX_MIGRATION, ATTEMPTS_MIGRATION),
+        migrations=(
+            SUBSCRIPTIONS_MIGRATION,
+            OUTBOX_MIGRATION,
+            ATTEMPTS_MIGRATION,
+            IDEMPOTENCY_MIGRATION,
+        ),
         clock=clock,
     )
 

@@ -9,14 +9,12 @@ from pushkit.a2a import (
     ArtifactUpdate,
     MessageUpdate,
     StatusUpdate,
-    Task,
     TaskState,
     TaskUpdate,
-    WireVersion,
-    push_body,
 )
-from pushkit.errors import BacklogFullError, PayloadTooLargeError
-from pushkit.outbox import OutboxStore, StatusMark
+from pushkit.delivery.bodies import Bodies
+from pushkit.errors import BacklogFullError
+from pushkit.outbox import IdempotencyKey, OutboxStore, StatusMark, find_enqueued
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 
@@ -31,14 +29,12 @@ class Enqueuer:
 
     Attributes:
         database: Whose clock counts, and whose workers are woken.
-        max_body_bytes: The largest body.
         max_backlog: The most unfinished deliveries of one subscription.
         whole_backlog: The room that the whole outbox has.
         coalesce: Drop superseded `working` statuses before an update is refused.
     """
 
     database: Database
-    max_body_bytes: int
     max_backlog: int
     whole_backlog: WholeBacklog
     coalesce: bool
@@ -48,10 +44,10 @@ class Enqueuer:
     def enqueue(
         self,
         update: TaskUpdate,
+        bodies: Bodies,
         *,
         tenant: str,
-        snapshot: Task | None,
-        idempotency_key: str | None,
+        idempotency_key: IdempotencyKey | None,
     ) -> Script[list[str]]:
         """Store an update for every subscription that wants it; return the delivery ids.
 
@@ -60,43 +56,40 @@ class Enqueuer:
 
         Args:
             update: What happened.
+            bodies: Its bodies.
             tenant: The tenant of the task.
-            snapshot: The whole task, for 0.3.
             idempotency_key: The caller's key, if any.
 
         Raises:
             BacklogFullError: There is no room for one of them; nothing may be stored.
+            IdempotencyConflictError: The key was used with another update.
         """
+        task_id, mark = update.task_id or "", _status_mark(update)
         subscriptions = yield from self.subscriptions.lock_active_of_task(
-            tenant=tenant, task_id=update.task_id or ""
+            tenant=tenant, task_id=task_id
         )
+        ids = yield from find_enqueued(idempotency_key, tenant=tenant, task_id=task_id)
         now = yield from self.database.now()
-        bodies = {
-            version: self._body(update, version, snapshot)
-            for version in {each.version for each in subscriptions if each.wanted.accepts(update)}
-        }
+        wanting = [each for each in subscriptions if each.wanted.accepts(update)]
+        contents = bodies.of({each.version for each in wanting})
         room = free = yield from self.whole_backlog.room(now)
-        ids = []
-        for subscription in subscriptions:
-            if subscription.wanted.accepts(update):
-                body = bodies[subscription.version]
-                found = yield from self._found(subscription, idempotency_key, body)
-                if found is None:
-                    room += yield from self._make_room(subscription, update, room, now)
-                    found = yield from self.enqueue_one(
-                        subscription,
-                        body,
-                        idempotency_key=idempotency_key,
-                        status=_status_mark(update),
-                        now=now,
-                    )
-                    room -= 1
-                ids.append(found)
-            if update.state is not None and update.state.terminal:
+        for subscription in wanting:
+            if subscription.id not in ids:
+                room += yield from self._make_room(subscription, mark, room, now)
+                ids[subscription.id] = yield from self.enqueue_one(
+                    subscription,
+                    contents[subscription.version],
+                    idempotency_key=idempotency_key,
+                    status=mark,
+                    now=now,
+                )
+                room -= 1
+        if update.state is not None and update.state.terminal:
+            for subscription in subscriptions:
                 yield from self._end(subscription, now)
         self.whole_backlog.added(free - room)
         yield from self.database.wake()
-        return ids
+        return [ids[subscription_id] for subscription_id in sorted(ids)]
 
     def enqueue_one(
         self,
@@ -104,7 +97,7 @@ class Enqueuer:
         body: bytes,
         *,
         now: datetime,
-        idempotency_key: str | None = None,
+        idempotency_key: IdempotencyKey | None = None,
         status: StatusMark | None = None,
     ) -> Script[str]:
         """Store one delivery for a subscription whose row is held; return its id."""
@@ -127,15 +120,8 @@ class Enqueuer:
             )
         )
 
-    def _found(
-        self, subscription: Subscription, idempotency_key: str | None, body: bytes
-    ) -> Script[str | None]:
-        if idempotency_key is None:
-            return None
-        return (yield from self.outbox.find_enqueued(subscription.id, idempotency_key, body))
-
     def _make_room(
-        self, subscription: Subscription, update: TaskUpdate, room: int, now: datetime
+        self, subscription: Subscription, mark: StatusMark | None, room: int, now: datetime
     ) -> Script[int]:
         """See that one more fits; return how many deliveries were dropped for it."""
         backlog = yield from self.outbox.backlog(
@@ -146,7 +132,7 @@ class Enqueuer:
         dropped = 0
         if self.coalesce:
             dropped = yield from self.outbox.supersede(
-                subscription.id, by_new_status=_status_mark(update) is not None, now=now
+                subscription.id, by_new_status=mark is not None, now=now
             )
         if backlog - dropped >= self.max_backlog:
             raise BacklogFullError(
@@ -165,15 +151,6 @@ class Enqueuer:
         yield from self.subscriptions.end(subscription.id)
         if not (yield from self.outbox.has_unfinished(subscription.id)):
             yield from self.subscriptions.withdraw(subscription.id, now)
-
-    def _body(self, update: TaskUpdate, version: WireVersion, snapshot: Task | None) -> bytes:
-        body = push_body(update, version, snapshot)
-        if len(body) > self.max_body_bytes:
-            raise PayloadTooLargeError(
-                f"the {version.value} body would be {len(body)} bytes,"
-                f" expected at most {self.max_body_bytes}: send large artifacts by URL"
-            )
-        return body
 
 
 def _status_mark(update: TaskUpdate) -> StatusMark | None:

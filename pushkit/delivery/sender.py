@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
+from pushkit.delivery.bodies import BodyEncoder
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.enqueue import Enqueuer, WholeBacklog
 from pushkit.delivery.events import SenderEvent
@@ -38,7 +40,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.outbox import Delivery, OutboxStore
+from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
 from pushkit.subscriptions import (
     EVERYTHING,
     Filter,
@@ -115,9 +117,9 @@ class PushSender:
             clock=clock,
             keep_answers=self.options.keep_answers,
         )
+        self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(
             database=self._database,
-            max_body_bytes=self.options.max_body_bytes,
             max_backlog=self.options.max_backlog_per_subscription,
             whole_backlog=WholeBacklog(self.options.max_backlog),
             coalesce=self.options.coalesce,
@@ -367,13 +369,15 @@ class PushSender:
             update: What happened.
             tenant: The tenant of the task.
             snapshot: The whole task, needed where a 0.3 client subscribed: its body is a task.
-            idempotency_key: The same key and update again changes nothing.
+            idempotency_key: The same key and update again changes nothing, and returns the same
+                ids. A key belongs to its task; it is remembered as long as finished deliveries are.
             connection: A connection of your own to the same database, inside a transaction: the
                 update is stored or lost together with whatever else that transaction writes.
                 An `asyncpg` or `sqlite3` connection, or what SQLAlchemy has above one. The
                 transaction locks the task's subscriptions, in id order, until it ends: keep it
                 short, and notify several tasks in one transaction in one order everywhere. On
-                SQLite, begin it with `BEGIN IMMEDIATE`.
+                SQLite, open the sender first, then begin with `BEGIN IMMEDIATE`: the file has
+                one writer, and opening writes.
 
         Returns:
             The delivery ids, one per subscription that wants the update.
@@ -394,9 +398,9 @@ class PushSender:
         await self._ready()
         script = self._enqueuer.enqueue(
             update,
+            self._bodies.begin(update, snapshot),
             tenant=tenant,
-            snapshot=snapshot,
-            idempotency_key=idempotency_key,
+            idempotency_key=_key_of(update, idempotency_key),
         )
         if connection is not None:
             # Nobody here is woken: there is nothing to see before the caller commits.
@@ -414,6 +418,13 @@ class PushSender:
     def jwks(self, if_none_match: str | None = None) -> JwksResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
+
+
+def _key_of(update: TaskUpdate, key: str | None) -> IdempotencyKey | None:
+    if key is None:
+        return None
+    said = hashlib.sha256(repr(update).encode()).hexdigest()
+    return IdempotencyKey(key=key, update_sha256=said)
 
 
 def _checked_id(name: str, value: str) -> str:

@@ -2,6 +2,7 @@
 
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
 from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, IdempotencyKey, find_enqueued
 from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
@@ -16,6 +17,7 @@ from pushkit.outbox.store import MIGRATION, OutboxStore
 
 __all__ = [
     "ATTEMPTS_MIGRATION",
+    "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
     "AttemptLog",
     "Claim",
@@ -25,6 +27,7 @@ __all__ = [
     "DeliveryReport",
     "DeliveryState",
     "DeliverySummary",
+    "IdempotencyKey",
     "Inspection",
     "LoggedAttempt",
     "Made",
@@ -36,4 +39,5 @@ __all__ = [
     "Result",
     "Retention",
     "StatusMark",
+    "find_enqueued",
 ]

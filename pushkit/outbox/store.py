@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox.destinations import DESTINATIONS_TABLE, DestinationStore
+from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import (
     Claim,
     Delivery,
@@ -141,8 +141,8 @@ class OutboxStore:
         seq: int,
         content_type: str,
         body: bytes,
-        idempotency_key: str | None,
         now: datetime,
+        idempotency_key: IdempotencyKey | None = None,
         status: StatusMark | None = None,
         paused: bool = False,
     ) -> Script[str]:
@@ -158,8 +158,8 @@ class OutboxStore:
             seq: Its place.
             content_type: The media type of the body.
             body: The bytes to send.
-            idempotency_key: The caller's key, if any.
             now: The present.
+            idempotency_key: The caller's key, if any.
             status: What it says of the task's status, if anything.
             paused: Whether the subscription is: it then waits for `mark_oldest`.
         """
@@ -167,8 +167,8 @@ class OutboxStore:
         yield Statement(
             "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
             " config_id, seq, origin, content_type, body, idempotency_key, notified_at,"
-            " not_before, status, head)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13,"
+            " not_before, status, update_sha256, head)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13, $15,"
             " CASE WHEN CAST($14 AS BIGINT) = 1 OR EXISTS (SELECT 1 FROM pushkit_deliveries"
             f" WHERE subscription_id = $2 AND {_UNFINISHED}) THEN 0 ELSE 1 END)",
             (
@@ -182,35 +182,14 @@ class OutboxStore:
                 origin,
                 content_type,
                 body,
-                idempotency_key,
+                idempotency_key.key if idempotency_key else None,
                 to_micros(now),
                 status.value if status else None,
                 int(paused),
+                idempotency_key.update_sha256 if idempotency_key else None,
             ),
         )
         return delivery_id
-
-    def find_enqueued(
-        self, subscription_id: str, idempotency_key: str, body: bytes
-    ) -> Script[str | None]:
-        """Return the delivery that this idempotency key already made, or None.
-
-        Raises:
-            IdempotencyConflictError: The key was used with another payload.
-        """
-        rows = yield Statement(
-            "SELECT id, body FROM pushkit_deliveries"
-            " WHERE subscription_id = $1 AND idempotency_key = $2",
-            (subscription_id, idempotency_key),
-        )
-        if not rows:
-            return None
-        if bytes(rows[0]["body"]) != body:
-            raise IdempotencyConflictError(
-                f"idempotency key {idempotency_key!r} was used before with another payload:"
-                " use a new key for a new update"
-            )
-        return str(rows[0]["id"])
 
     def claim(
         self,

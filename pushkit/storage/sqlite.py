@@ -199,6 +199,8 @@ class SqliteDatabase:
         connection.row_factory = sqlite3.Row
         self._switch_to_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        # Savepoints keep what they would undo: of a few pages, not in a file of its own.
+        connection.execute("PRAGMA temp_store = MEMORY")
 
     def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
         # Here SQLite does not wait by itself: of two processes that create the file together, one

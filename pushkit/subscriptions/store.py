@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from collections.abc import Sequence
@@ -264,6 +265,8 @@ def _filter_column(wanted: Filter) -> str:
     )
 
 
+# Nearly all subscriptions have one of a few filters and schemes: each is read once.
+@functools.lru_cache(maxsize=256)
 def _filter(column: str) -> Filter:
     stored = json.loads(column)
     states, kinds = stored["states"], stored["kinds"]
@@ -274,10 +277,15 @@ def _filter(column: str) -> Filter:
     )
 
 
+@functools.lru_cache(maxsize=256)
+def _schemes(column: str) -> tuple[str, ...]:
+    return tuple(json.loads(column))
+
+
 def _subscription(row: Row) -> Subscription:
-    schemes = json.loads(row["schemes"])
+    schemes = _schemes(row["schemes"])
     authentication = (
-        Authentication(schemes=tuple(schemes), credentials=row["credentials"]) if schemes else None
+        Authentication(schemes=schemes, credentials=row["credentials"]) if schemes else None
     )
     failing_since = row["failing_since"]
     return Subscription(

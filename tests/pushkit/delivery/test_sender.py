@@ -279,6 +279,40 @@ async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_sto
     assert subscription.last_seq == 0
 
 
+async def test_a_repeated_update_is_the_same_though_the_task_has_moved_on(
+    sender: PushSender, status: MakeStatus, task: MakeTask
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="0.3")
+    first = await sender.notify(status(), snapshot=task(), idempotency_key="key")
+    moved_on = task(state="input-required")
+    assert await sender.notify(status(), snapshot=moved_on, idempotency_key="key") == first
+
+
+async def test_the_last_update_can_be_repeated_after_its_subscription_has_gone(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": "https://client.example.com/", "id": "1"}, version="1")
+    last = await sender.notify(status("completed"), idempotency_key="key")
+    await sender.unsubscribe("task-1")
+    assert await sender.notify(status("completed"), idempotency_key="key") == last
+    with pytest.raises(IdempotencyConflictError):
+        await sender.notify(status("failed"), idempotency_key="key")
+
+
+# --- bodies ------------------------------------------------------------------------------------
+
+
+async def test_a_version_that_nobody_wants_any_more_is_no_error(
+    sender: PushSender, status: MakeStatus, task: MakeTask
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="0.3")
+    await sender.subscribe("task-2", HOOK, version="1.0")
+    await sender.notify(status(), snapshot=task())  # 0.3 is now encoded ahead of time
+    assert await sender.notify(status(task_id="task-2"))  # which needs a snapshot, and has none
+    with pytest.raises(SnapshotRequiredError):
+        await sender.notify(status())
+
+
 # --- life --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.outbox import MIGRATION, Claim, Delivery, OutboxStore, Outcome, Result
+from pushkit.outbox import (
+    IDEMPOTENCY_MIGRATION,
+    MIGRATION,
+    Claim,
+    Delivery,
+    IdempotencyKey,
+    OutboxStore,
+    Outcome,
+    Result,
+    find_enqueued,
+)
 from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS
@@ -33,7 +44,7 @@ class Ledger:
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def __post_init__(self) -> None:
-        self.run(migrate("sender", (SUBSCRIPTIONS, MIGRATION)))
+        self.run(migrate("sender", (SUBSCRIPTIONS, MIGRATION, IDEMPOTENCY_MIGRATION)))
 
     def fresh(self) -> Ledger:
         """Return another one, empty."""
@@ -82,10 +93,12 @@ class Ledger:
     def _enqueue(
         self, subscription: Subscription, body: bytes, idempotency_key: str | None
     ) -> Script[str]:
-        if idempotency_key is not None:
-            found = yield from self.outbox.find_enqueued(subscription.id, idempotency_key, body)
-            if found is not None:
-                return found
+        update_sha256 = hashlib.sha256(body).hexdigest()
+        key = idempotency_key and IdempotencyKey(key=idempotency_key, update_sha256=update_sha256)
+        of_task = {"tenant": subscription.key.tenant, "task_id": subscription.key.task_id}
+        found = yield from find_enqueued(key or None, **of_task)
+        if subscription.id in found:
+            return found[subscription.id]
         seq = yield from self.subscriptions.take_seq(subscription.id)
         return (
             yield from self.outbox.enqueue(
@@ -98,7 +111,7 @@ class Ledger:
                 seq=seq,
                 content_type="application/json",
                 body=body,
-                idempotency_key=idempotency_key,
+                idempotency_key=key or None,
                 now=self.now,
             )
         )

@@ -287,9 +287,13 @@ def test_the_same_key_with_another_payload_is_a_conflict(ledger: Ledger) -> None
     assert [delivery.body for delivery in ledger.deliveries()] == [b"1"]
 
 
-def test_a_key_belongs_to_its_subscription(ledger: Ledger) -> None:
+def test_a_key_belongs_to_its_task(ledger: Ledger) -> None:
     one, other = ledger.subscribe("one"), ledger.subscribe("other")
-    assert ledger.enqueue(one, b"1", "key") != ledger.enqueue(other, b"2", "key")
+    first = ledger.enqueue(one, b"1", "key")
+    assert ledger.enqueue(other, b"1", "key") != first
+    with pytest.raises(IdempotencyConflictError):
+        ledger.enqueue(ledger.subscribe("third"), b"2", "key")
+    ledger.enqueue(ledger.subscribe(task_id="task-2"), b"2", "key")
 
 
 # --- ids ---------------------------------------------------------------------------------------
