@@ -107,7 +107,7 @@ _WINDOW = (
     " AND (COALESCE(h.failures, 0) < CAST($6 AS BIGINT)"
     f" OR (d.tenant, d.owner, d.origin) NOT IN {_PROBED})"
     f" AND d.origin NOT IN (SELECT origin FROM ({_BUSY}) b WHERE b.busy >= $5)"
-    " ORDER BY d.not_before LIMIT CAST($4 AS BIGINT) * 4 FOR UPDATE OF d SKIP LOCKED"
+    " ORDER BY d.not_before LIMIT CAST($4 AS BIGINT) * 2 FOR UPDATE OF d SKIP LOCKED"
 )
 _PROBES = (
     "SELECT w.*, CASE WHEN w.failures < CAST($6 AS BIGINT) THEN 1 ELSE ROW_NUMBER() OVER"

@@ -199,6 +199,8 @@ class SqliteDatabase:
         connection.row_factory = sqlite3.Row
         self._switch_to_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        # Settling goes from page to page of a long backlog: 2 MiB, the default, forget them.
+        connection.execute("PRAGMA cache_size = -16384")
         # Savepoints keep what they would undo: of a few pages, not in a file of its own.
         connection.execute("PRAGMA temp_store = MEMORY")
 
