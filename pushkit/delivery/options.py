@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.errors import ConfigError
 from pushkit.outbox import Retention
 from pushkit.work import RetryPolicy
 
@@ -30,6 +31,8 @@ class SenderOptions:
         max_backlog: The most unfinished deliveries in all; counted once a second.
         coalesce: Before an update is refused because of these limits, drop `working` statuses
             without a message that a newer status overtook; the gap in `seq` tells the receiver.
+        lease_margin: How much longer than an attempt a lease lasts: what a worker that died had
+            in work is taken over after `timeout` and this (at once, where that was on SQLite).
         poll_interval: How long an idle worker waits at most before it looks for what other
             processes stored; PostgreSQL wakes it at once besides.
         retain: How long the worker lets finished deliveries stay.
@@ -48,6 +51,25 @@ class SenderOptions:
     max_backlog_per_subscription: int = 10_000
     max_backlog: int = 1_000_000
     coalesce: bool = False
+    lease_margin: timedelta = timedelta(seconds=15)
     poll_interval: timedelta = timedelta(seconds=1)
     retain: Retention = field(default_factory=Retention)
     keep_answers: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least 1")
+        for name in _LONGER_THAN_NOTHING:
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected more than 0 s")
+
+
+_AT_LEAST_ONE = (
+    "concurrency",
+    "concurrency_per_host",
+    "max_body_bytes",
+    "max_backlog_per_subscription",
+    "max_backlog",
+)
+_LONGER_THAN_NOTHING = ("timeout", "disable_after", "lease_margin", "poll_interval")

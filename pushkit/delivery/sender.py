@@ -162,6 +162,7 @@ class PushSender:
                 consequences=Consequences(
                     breaker=self.options.breaker, disable_after=self.options.disable_after
                 ),
+                lease_margin=self.options.lease_margin,
                 poll_interval=self.options.poll_interval,
                 on_event=self._on_event,
             )

@@ -13,16 +13,15 @@ from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent, tell
+from pushkit.errors import StorageError
 from pushkit.outbox import AttemptLog, Claim, Delivery, OutboxStore, Outcome, Result
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
-from pushkit.work import Pump
+from pushkit.work import Pump, persist
 
 __all__ = ["Worker", "cancelled"]
 
 _log = logging.getLogger("pushkit.delivery")
-
-_LEASE_MARGIN = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class Worker:
         concurrency: How many attempts at once.
         concurrency_per_origin: How many of them to one destination, over all owners.
         consequences: What attempts mean for destinations and subscriptions.
+        lease_margin: How much longer than an attempt a lease lasts, for settling.
         poll_interval: How long to wait at most before looking for what other processes added.
         on_event: Told what an operator may want to hear of.
     """
@@ -54,9 +54,11 @@ class Worker:
         concurrency: int,
         concurrency_per_origin: int,
         consequences: Consequences,
+        lease_margin: timedelta = timedelta(seconds=15),
         poll_interval: timedelta = timedelta(seconds=1),
         on_event: Callable[[SenderEvent], None] | None = None,
     ) -> None:
+        self._lease_margin = lease_margin
         self._per_origin = concurrency_per_origin
         self._database = database
         self._attempt = attempt
@@ -101,7 +103,7 @@ class Worker:
     def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
         yield from self._take_over()
         now = yield from self._database.now()
-        claim = Claim(worker=self.name, until=now + self._attempt.timeout + _LEASE_MARGIN)
+        claim = Claim(worker=self.name, until=now + self._attempt.timeout + self._lease_margin)
         deliveries = yield from self._outbox.claim(
             claim,
             limit=limit,
@@ -124,7 +126,13 @@ class Worker:
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
-        events = await self._database.write(self._settle_script(claimed, result))
+        # What the webhook has is sent again unless that gets written down: while the database is
+        # away it is tried until the lease ends.
+        events = await persist(
+            lambda: self._database.write(self._settle_script(claimed, result)),
+            through=StorageError,
+            within=self._lease_margin,
+        )
         _report(claimed.delivery, result)
         tell(self._on_event, events)
 

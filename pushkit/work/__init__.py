@@ -6,6 +6,7 @@ from pushkit.work.retry import (
     RetryPolicy,
     gives_up,
     next_attempt,
+    persist,
     stop_after_attempt,
     wait_schedule,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "RetryPolicy",
     "gives_up",
     "next_attempt",
+    "persist",
     "stop_after_attempt",
     "wait_schedule",
 ]

@@ -2,19 +2,27 @@
 
 tenacity's loop sleeps in memory; a retry here may be a day and a restart away. So only its
 arithmetic is used: a policy is asked once per failed attempt, with the number of attempts and the
-age of the work, both read from the database.
+age of the work, both read from the database. What is over within seconds, `persist` sleeps out.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, stop_after_attempt, stop_after_delay
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+)
 from tenacity.stop import stop_base
-from tenacity.wait import wait_base
+from tenacity.wait import wait_base, wait_random_exponential
 
 from pushkit.errors import ConfigError
 
@@ -23,9 +31,12 @@ __all__ = [
     "RetryPolicy",
     "gives_up",
     "next_attempt",
+    "persist",
     "stop_after_attempt",
     "wait_schedule",
 ]
+
+T = TypeVar("T")
 
 # Standard Webhooks' recommendation: the waits after the 1st, 2nd, … failed attempt, in seconds.
 DEFAULT_SCHEDULE = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
@@ -105,6 +116,28 @@ def next_attempt(
 def gives_up(policy: RetryPolicy, *, attempts: int, since: datetime, now: datetime) -> bool:
     """Say whether work with this many failed attempts has been given up at this moment."""
     return bool(policy.stop(_call_state(attempts, now - since)))
+
+
+async def persist(
+    call: Callable[[], Awaitable[T]], *, through: type[Exception], within: timedelta
+) -> T:
+    """Call until it succeeds, through errors of one kind, at growing intervals of up to 2 s.
+
+    Args:
+        call: What is to succeed.
+        through: The kind of error; any other is raised at once.
+        within: For how long: then the last error is raised.
+    """
+    attempts = AsyncRetrying(
+        retry=retry_if_exception_type(through),
+        wait=wait_random_exponential(multiplier=0.05, max=2),
+        stop=stop_after_delay(within.total_seconds()),
+        reraise=True,
+    )
+    async for attempt in attempts:
+        with attempt:
+            return await call()
+    raise AssertionError("tenacity ends in a value or in the error")  # pragma: no cover
 
 
 def _call_state(attempts: int, age: timedelta) -> RetryCallState:

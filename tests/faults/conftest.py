@@ -17,7 +17,6 @@ from tenacity import stop_after_attempt
 
 from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, StatusUpdate, wait_schedule
 from pushkit.a2a import TaskState, TaskStatus
-from pushkit.delivery import worker
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import StorageError
 from pushkit.outbox import DeliveryState
@@ -28,12 +27,6 @@ RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_a
 RETRY_AT_ONCE = RetryPolicy(wait=wait_schedule([0], jitter=0), stop=stop_after_attempt(1000))
 NEVER_OPENS = BreakerPolicy(failures=1_000_000)
 KEYS = KeyRing.create(datetime.now(UTC) - timedelta(days=2))
-
-
-@pytest.fixture(autouse=True)
-def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a fault leaves in flight comes back within the test."""
-    monkeypatch.setattr(worker, "_LEASE_MARGIN", timedelta(seconds=0.5))
 
 
 def utc_now() -> datetime:
@@ -91,6 +84,8 @@ class Senders:
             "breaker": NEVER_OPENS,
             "timeout": timedelta(seconds=2),
             "drain": timedelta(seconds=1),
+            # What a fault leaves in flight comes back within the test.
+            "lease_margin": timedelta(seconds=0.5),
         }
         sender = PushSender(
             issuer="https://agent.example.com",

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from pushkit.errors import StorageError
+from pushkit.outbox import DeliveryState
 from pushkit.storage import Script, Statement
+from tests.eventually import eventually
 from tests.faults.conftest import Senders, Traffic, Webhook, database_of, numbered
 
 _HOLD = """
@@ -60,6 +62,44 @@ async def test_a_lock_of_another_process_refuses_loses_nothing_and_is_outlived(
     traffic.stopping = True
     await running
     await traffic.assert_all_arrived_in_order()
+
+
+async def test_what_arrived_while_the_file_was_locked_is_not_sent_again(
+    tmp_path: Path, senders: Senders, webhook: Webhook
+) -> None:
+    path = tmp_path / "outbox.db"
+    asked, answering = asyncio.Event(), asyncio.Event()
+
+    async def wait(_task: str, _number: int) -> int:
+        asked.set()
+        await answering.wait()
+        return 202
+
+    webhook.answer = wait
+    sender = await senders.make(str(path), prepare=_impatient)
+    await sender.subscribe("task-1", {"url": webhook.url}, version="1.0")
+    await sender.notify(numbered("task-1", 1))
+    await asked.wait()
+    refused = asyncio.Event()
+    write = database_of(sender).write
+
+    async def watched(script: Script[Any]) -> Any:
+        try:
+            return await write(script)
+        except StorageError:
+            refused.set()
+            raise
+
+    database_of(sender).write = watched  # type: ignore[method-assign]
+    async with locked_by_another_process(path):
+        answering.set()
+        await refused.wait()  # the attempt is over, and could not be written down
+
+    async def delivered() -> bool:
+        return (await sender.deliveries("task-1"))[0].state is DeliveryState.DELIVERED
+
+    await eventually(delivered)
+    assert webhook.numbers["task-1"] == [1]
 
 
 async def test_a_full_disk_refuses_loses_nothing_and_is_outlived(

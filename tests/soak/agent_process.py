@@ -12,7 +12,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.delivery import worker
 
 
 def say(line: str) -> None:
@@ -43,18 +42,20 @@ async def main() -> None:
     parser.add_argument("--database", required=True)
     parser.add_argument("--webhook", required=True)
     parser.add_argument("--timeout", type=float, default=15, help="Of an attempt, in seconds.")
-    parser.add_argument("--margin", type=float, help="Of a lease beyond an attempt, in seconds.")
+    parser.add_argument(
+        "--margin", type=float, default=15, help="Of a lease beyond an attempt, in seconds."
+    )
     parser.add_argument("--start", action="append", default=[], help="task=number")
     arguments = parser.parse_args()
-    if arguments.margin is not None:
-        # No option of the sender: an operator has no reason to cut it short, a soak has.
-        worker._LEASE_MARGIN = timedelta(seconds=arguments.margin)
     sender = PushSender(
         issuer="https://agent.example.com",
         keys=KeyRing.create(datetime.now(UTC)),
         database=arguments.database,
         allow=["127.0.0.1:*"],
-        options=SenderOptions(timeout=timedelta(seconds=arguments.timeout)),
+        options=SenderOptions(
+            timeout=timedelta(seconds=arguments.timeout),
+            lease_margin=timedelta(seconds=arguments.margin),
+        ),
     )
     async with sender:
         say(f"WORKER {sender.worker.name}")

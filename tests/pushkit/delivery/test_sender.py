@@ -20,6 +20,7 @@ from pushkit import (
     PushConfig,
     PushSender,
     Role,
+    SenderOptions,
     StatusUpdate,
     Task,
     TaskSnapshot,
@@ -311,6 +312,24 @@ async def test_a_version_that_nobody_wants_any_more_is_no_error(
     assert await sender.notify(status(task_id="task-2"))  # which needs a snapshot, and has none
     with pytest.raises(SnapshotRequiredError):
         await sender.notify(status())
+
+
+# --- options -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("concurrency", 0, id="no attempt at all"),
+        pytest.param("concurrency_per_host", -1, id="fewer than no connection"),
+        pytest.param("max_backlog", 0, id="no room"),
+        pytest.param("timeout", timedelta(0), id="no time"),
+        pytest.param("lease_margin", timedelta(seconds=-1), id="a lease shorter than an attempt"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: found"):
+        SenderOptions(**{name: value})
 
 
 # --- life --------------------------------------------------------------------------------------
