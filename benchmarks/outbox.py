@@ -1,6 +1,6 @@
 """What the outbox costs, beside the bare database in the same run: trust the ratios.
 
-python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only enqueue claim memory]
+python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only enqueue claim memory size]
 
 - enqueue: `PushSender.notify`, durable, at 1, 64 and 256 callers at once; beside a bare loop over
   the driver that runs the same statements, as many rows a transaction (SQLite) or as many
@@ -8,6 +8,7 @@ python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only enqueue cl
 - claim: one claim of 64, and the look for what is due next, with a backlog of 100 rows and of
   `--rows`, in three shapes. Bar: within a factor of 2.
 - memory: what the process holds more after it has delivered `--drain` rows.
+- size: what a delivery takes on the disk, indexes included, beside the bytes of its body.
 
 Without `--postgres` a server of the wheel is started.
 """
@@ -230,6 +231,9 @@ async def measure_enqueue(name: str, location: str, seconds: float) -> None:
 # --- claim -------------------------------------------------------------------------------------
 
 
+_BODY = b'{"statusUpdate":{"taskId":"task"}}' * 16
+
+
 def fill(name: str, shape: str, rows: int) -> Script[None]:
     """Put a backlog into an empty outbox."""
     subscription, host, head = SHAPES[shape]
@@ -243,7 +247,7 @@ def fill(name: str, shape: str, rows: int) -> Script[None]:
         f" SELECT 'dlv_' || s.n, 'sub_' || {subscription}, '', '', 'task', 'config', s.n,"
         f" 'https://host-' || {host}, 'application/json', $1, {to_micros(NOW)} + s.n,"
         f" {to_micros(NOW)} + s.n, {head or 'CASE WHEN s.n < 10 THEN 1 ELSE 0 END'} FROM s",
-        (b'{"statusUpdate":{"taskId":"task"}}' * 16,),
+        (_BODY,),
     )
 
 
@@ -358,6 +362,29 @@ async def measure_memory(location: str, rows: int) -> None:
     say("  SQLite", f"{before:.0f}", f"{early:.0f}", f"{peak:.0f}", f"{rows / taken:.0f}")
 
 
+# --- size --------------------------------------------------------------------------------------
+
+SIZED = 20_000
+
+
+def size_of(name: str) -> Script[int]:
+    """Return the bytes of the deliveries table and its indexes."""
+    if name == "SQLite":
+        pages = yield Statement("SELECT SUM(pgsize) AS n FROM dbstat WHERE name LIKE '%deliveries%'")
+    else:
+        pages = yield Statement("SELECT pg_total_relation_size('pushkit_deliveries') AS n")
+    return int(pages[0]["n"])
+
+
+async def measure_size(name: str, sender: PushSender) -> None:
+    """Print what a pending delivery takes."""
+    database = database_of(sender)
+    await database.write(fill(name, "deep, ten tasks", SIZED))
+    body = len(_BODY)
+    taken = await database.read(size_of(name)) / SIZED
+    say(f"  {name}", f"{body}", f"{taken:.0f}", "", f"{taken - body:.0f}")
+
+
 # --- all of it ---------------------------------------------------------------------------------
 
 
@@ -387,6 +414,12 @@ async def run(arguments: argparse.Namespace, folder: Path, server: str) -> None:
         async with opened(dsn) as sender:
             await measure_claim("PostgreSQL", sender, arguments.rows, 30)
         await asyncio.to_thread(execute, server, f"DROP SCHEMA {dsn.rpartition('=')[2]} CASCADE")
+    if "size" in arguments.only:
+        say("a pending delivery, bytes", "body", "on disk", "", "beside it")
+        async with opened(str(folder / "size.db")) as sender:
+            await measure_size("SQLite", sender)
+        async with opened(await asyncio.to_thread(fresh, server)) as sender:
+            await measure_size("PostgreSQL", sender)
     if "memory" in arguments.only:
         await measure_memory(str(folder / "memory.db"), arguments.drain)
 
@@ -398,7 +431,7 @@ def main() -> None:
     parser.add_argument("--drain", type=int, default=64_000)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--postgres", help="A DSN; schemas are made and left there.")
-    parts = ["enqueue", "claim", "memory"]
+    parts = ["enqueue", "claim", "memory", "size"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, postgres(arguments.postgres) as server:
