@@ -370,7 +370,9 @@ SIZED = 20_000
 def size_of(name: str) -> Script[int]:
     """Return the bytes of the deliveries table and its indexes."""
     if name == "SQLite":
-        pages = yield Statement("SELECT SUM(pgsize) AS n FROM dbstat WHERE name LIKE '%deliveries%'")
+        pages = yield Statement(
+            "SELECT SUM(pgsize) AS n FROM dbstat WHERE name LIKE '%deliveries%'"
+        )
     else:
         pages = yield Statement("SELECT pg_total_relation_size('pushkit_deliveries') AS n")
     return int(pages[0]["n"])

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.soak.crash import Killer
 
 KILLS = 30
-# An attempt's timeout and its lease's margin, in seconds: a lease that ends within the test, and does
-# not end because the machine is busy.
+# An attempt's timeout and its lease's margin, in seconds: a lease that ends within the test, and not
+# because the machine is busy.
 LEASE = (0.5, 1.5)
 
 
