@@ -16,6 +16,7 @@ kept apart, and with each config's protocol version remembered. An update is con
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -44,6 +45,7 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, InvalidUpdateError
+from pushkit.integrations.enqueue_buffer import EnqueueBuffer
 from pushkit.subscriptions import Subscription
 
 __all__ = ["PushkitConfigStore", "PushkitNotificationSender", "TaskReader"]
@@ -122,18 +124,37 @@ class PushkitNotificationSender(PushNotificationSender):
     Args:
         sender: Where updates are enqueued.
         task_store: The agent's task store, from which A2A 0.3 clients get whole tasks.
+        buffer: Where updates wait while the outbox is out of reach.
     """
 
-    def __init__(self, sender: PushSender, *, task_store: TaskReader) -> None:
+    def __init__(
+        self,
+        sender: PushSender,
+        *,
+        task_store: TaskReader,
+        buffer: EnqueueBuffer | None = None,
+    ) -> None:
         self._sender = sender
         self._task_store = task_store
+        self.buffer = buffer or EnqueueBuffer()
 
     async def send_notification(self, task_id: str, event: PushEvent) -> None:
         """Enqueue an event for every subscriber of its task; returns when it is on disk.
 
+        While the outbox is out of reach it is kept in memory instead, and stored later: the SDK
+        logs an error of this method and goes on with the task.
+
         Raises:
-            PushkitError: It could not be stored. The SDK logs this and goes on with the task.
+            PushkitError: It is not valid, or too many updates wait already.
         """
+        as_it_is_now = copy.deepcopy(event)  # the agent may go on changing its own
+        await self.buffer.run(lambda: self._enqueue(task_id, as_it_is_now))
+
+    async def close(self) -> None:
+        """Store what still waits in memory; before the `PushSender` is closed."""
+        await self.buffer.close()
+
+    async def _enqueue(self, task_id: str, event: PushEvent) -> None:
         subscribers = await self._sender.subscribers(task_id)
         if subscribers:
             update = _to_update(event)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.soak.crash import Killer
 
 KILLS = 30
-# An attempt's timeout and its lease's margin, in seconds: a lease that ends within the test, and not
+# An attempt's timeout and its lease's margin, in seconds. It ends within the test, and not only
 # because the machine is busy.
 LEASE = (0.5, 1.5)
 

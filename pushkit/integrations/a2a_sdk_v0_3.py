@@ -1,0 +1,121 @@
+"""a2a-sdk 0.2.11 to 0.3.x: drop-ins for its push-notification sender and config store.
+
+    push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
+    handler = DefaultRequestHandler(
+        agent_executor=..., task_store=...,
+        push_config_store=PushkitConfigStore(push),
+        push_sender=PushkitNotificationSender(push),
+    )
+
+This SDK hands its config store no call context. Where an agent serves several users who must not
+see each other's configs, give `owner_of` a function that reads whom the present call is from, out
+of a `ContextVar` that the agent's authentication sets.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
+from pushkit.bounded_json import JsonValue
+from pushkit.delivery.sender import PushSender
+from pushkit.errors import ConfigError
+from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from pushkit.subscriptions import Subscription
+
+__all__ = ["PushkitConfigStore", "PushkitNotificationSender", "SdkObject"]
+
+
+class SdkObject(Protocol):
+    """A pydantic object of the SDK: `Task` or `PushNotificationConfig`."""
+
+    def model_dump(
+        self, *, mode: str, by_alias: bool, exclude_none: bool
+    ) -> Mapping[str, JsonValue]:
+        """Return it as it is written on the wire."""
+        ...
+
+
+def _everybody() -> str:
+    return ""
+
+
+class PushkitConfigStore:
+    """The SDK's config store over a `PushSender`'s subscriptions.
+
+    Args:
+        sender: Where configs become subscriptions.
+        owner_of: Says whom the present call is from.
+    """
+
+    def __init__(self, sender: PushSender, owner_of: Callable[[], str] = _everybody) -> None:
+        self._sender = sender
+        self._owner_of = owner_of
+        self._sdk: Any = importlib.import_module("a2a.types")  # 1.x has other names there
+        if not hasattr(self._sdk, "PushNotificationConfig"):
+            raise ConfigError(
+                "the installed a2a-sdk is 1.x, expected 0.2 or 0.3: for it there is"
+                " pushkit.integrations.a2a_sdk"
+            )
+
+    async def set_info(self, task_id: str, notification_config: SdkObject) -> None:
+        """Register a config; a refused one is the client's error, `-32602`."""
+        try:
+            await self._sender.subscribe(
+                task_id,
+                parse_push_config(_as_json(notification_config), WireVersion.V0_3),
+                version=WireVersion.V0_3,
+                owner=self._owner_of(),
+            )
+        except ConfigError as exc:
+            errors: Any = importlib.import_module("a2a.utils.errors")
+            raise errors.ServerError(error=self._sdk.InvalidParamsError(message=str(exc))) from exc
+
+    async def get_info(self, task_id: str) -> list[Any]:
+        """Return the caller's own configs for a task, as the SDK's `PushNotificationConfig`."""
+        found = await self._sender.subscriptions(task_id, owner=self._owner_of())
+        return [self._to_sdk(subscription) for subscription in found]
+
+    async def delete_info(self, task_id: str, config_id: str | None = None) -> None:
+        """Remove one of the caller's configs; by default, as in the SDK, the one named as the task.
+
+        What is undelivered of it is cancelled.
+        """
+        await self._sender.unsubscribe(task_id, config_id or task_id, owner=self._owner_of())
+
+    def _to_sdk(self, subscription: Subscription) -> Any:
+        document = format_push_config(subscription.config, WireVersion.V0_3)
+        inner = document.get("pushNotificationConfig", document)
+        return self._sdk.PushNotificationConfig.model_validate(inner)
+
+
+class PushkitNotificationSender:
+    """The SDK's notification sender over a `PushSender`.
+
+    Args:
+        sender: Where updates are enqueued.
+        buffer: Where they wait while the outbox is out of reach.
+    """
+
+    def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
+        self._sender = sender
+        self.buffer = buffer or EnqueueBuffer()
+
+    async def send_notification(self, task: SdkObject) -> None:
+        """Enqueue a task as it is now for every subscriber; returns when it is on disk.
+
+        Raises:
+            PushkitError: It is not valid, or too many updates wait. The SDK goes on with the task.
+        """
+        update = parse_update(_as_json(task), WireVersion.V0_3)
+        await self.buffer.run(lambda: self._sender.notify(update))
+
+    async def close(self) -> None:
+        """Store what still waits in memory; before the `PushSender` is closed."""
+        await self.buffer.close()
+
+
+def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:
+    return sdk_object.model_dump(mode="json", by_alias=True, exclude_none=True)

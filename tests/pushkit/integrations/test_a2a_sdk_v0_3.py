@@ -1,0 +1,141 @@
+"""The adapter of a2a-sdk 0.2/0.3, over the 0.3 types that a2a-sdk 1.x ships for compatibility.
+
+The real SDK 0.2.16 and 0.3.26 stand at the other end in `make interop`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from a2a.compat.v0_3 import types as v0_3
+
+from pushkit import KeyRing, PushSender
+from pushkit.errors import ConfigError, StorageError
+from pushkit.integrations.a2a_sdk_v0_3 import PushkitConfigStore, PushkitNotificationSender
+
+HOOK = "https://client.example.com/hook"
+
+
+class ServerError(Exception):
+    """As `a2a.utils.errors` of 0.3 has it."""
+
+    def __init__(self, error: v0_3.InvalidParamsError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@pytest.fixture
+def _sdk_of_0_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = ModuleType("a2a.utils.errors")
+    errors.__dict__["ServerError"] = ServerError
+    monkeypatch.setitem(sys.modules, "a2a.types", v0_3)
+    monkeypatch.setitem(sys.modules, "a2a.utils.errors", errors)
+
+
+@pytest.fixture
+async def push(tmp_path: Path) -> AsyncIterator[PushSender]:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=tmp_path / "outbox.db",
+    )
+    await sender.open()
+    yield sender
+    await sender.close()
+
+
+def config(url: str = HOOK, config_id: str | None = None) -> v0_3.PushNotificationConfig:
+    return v0_3.PushNotificationConfig(
+        url=url,
+        id=config_id,
+        token="tok-1",
+        authentication=v0_3.PushNotificationAuthenticationInfo(schemes=["Bearer"], credentials="c"),
+    )
+
+
+def task() -> v0_3.Task:
+    return v0_3.Task(
+        id="task-1",
+        context_id="context-1",
+        status=v0_3.TaskStatus(state=v0_3.TaskState.working),
+        kind="task",
+    )
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_config_becomes_a_subscription_of_0_3(push: PushSender) -> None:
+    store = PushkitConfigStore(push)
+    await store.set_info("task-1", config())
+    [found] = await store.get_info("task-1")
+    assert isinstance(found, v0_3.PushNotificationConfig)
+    assert (found.url, found.id) == (HOOK, "task-1")
+    [subscription] = await push.subscribers("task-1")
+    assert (subscription.version, subscription.config.token) == ("0.3", "tok-1")
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_refused_config_is_the_clients_error(push: PushSender) -> None:
+    with pytest.raises(ServerError) as caught:
+        await PushkitConfigStore(push).set_info("task-1", config("http://169.254.169.254/"))
+    assert isinstance(caught.value.error, v0_3.InvalidParamsError)
+    assert await push.subscribers("task-1") == []
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_without_a_name_the_config_of_the_tasks_name_is_deleted(push: PushSender) -> None:
+    store = PushkitConfigStore(push)
+    await store.set_info("task-1", config())
+    await store.set_info("task-1", config(config_id="another"))
+    await store.delete_info("task-1")
+    assert [found.id for found in await store.get_info("task-1")] == ["another"]
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_owners_are_kept_apart(push: PushSender) -> None:
+    owner = "alice"
+    store = PushkitConfigStore(push, owner_of=lambda: owner)
+    await store.set_info("task-1", config())
+    owner = "bob"
+    assert await store.get_info("task-1") == []
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_task_is_enqueued_whole(push: PushSender) -> None:
+    await PushkitConfigStore(push).set_info("task-1", config())
+    await PushkitNotificationSender(push).send_notification(task())
+    [delivery] = await push.deliveries("task-1")
+    assert delivery.content_type == "application/json"
+    assert v0_3.Task.model_validate_json(delivery.body) == task()
+
+
+@pytest.mark.usefixtures("_sdk_of_0_3")
+async def test_a_task_waits_in_memory_while_the_outbox_is_away(
+    push: PushSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await PushkitConfigStore(push).set_info("task-1", config())
+
+    async def away(*_: object, **__: object) -> list[str]:
+        raise StorageError("the database is away")
+
+    notifications = PushkitNotificationSender(push)
+    with monkeypatch.context() as patch:
+        patch.setattr(push, "notify", away)
+        await notifications.send_notification(task())
+        assert len(notifications.buffer) == 1
+    await notifications.close()
+    assert len(await push.deliveries("task-1")) == 1
+
+
+def test_with_a2a_sdk_1_the_other_adapter_is_named(tmp_path: Path) -> None:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=tmp_path / "outbox.db",
+    )
+    with pytest.raises(ConfigError, match=r"pushkit\.integrations\.a2a_sdk"):
+        PushkitConfigStore(sender)
