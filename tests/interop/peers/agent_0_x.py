@@ -1,0 +1,85 @@
+"""An agent on a2a-sdk 0.2.11 to 0.3.x, run in an environment of its own.
+
+python agent_0_x.py --port 9000 --sender sdk
+python agent_0_x.py --port 9000 --sender pushkit --folder somewhere
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.apps import A2AStarletteApplication
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+    TaskUpdater,
+)
+from a2a.types import AgentCard, Part, TaskState, TextPart
+from a2a.utils import new_task
+from starlette.routing import Route
+
+
+class WorkingAgent(AgentExecutor):
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = context.current_task or new_task(context.message)
+        await event_queue.enqueue_event(task)
+        contexts = getattr(task, "context_id", None) or getattr(task, "contextId", None)
+        updater = TaskUpdater(event_queue, task.id, contexts)
+        await updater.update_status(TaskState.working)
+        await updater.add_artifact([Part(root=TextPart(text="héllo <b>&"))], name="result")
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+def card(port: int) -> AgentCard:
+    return AgentCard.model_validate(
+        {
+            "name": "Working agent",
+            "description": "Works.",
+            "url": f"http://127.0.0.1:{port}/",
+            "version": "1.0.0",
+            "capabilities": {"pushNotifications": True, "streaming": True},
+            "defaultInputModes": ["text/plain"],
+            "defaultOutputModes": ["text/plain"],
+            "skills": [],
+        }
+    )
+
+
+def serve(port: int, sender: str, folder: Path) -> None:
+    parts: dict[str, Any] = {}
+    routes: list[Route] = []
+    lifespan = None
+    if sender == "sdk":
+        store = InMemoryPushNotificationConfigStore()
+        parts["push_config_store"] = store
+        parts["push_sender"] = BasePushNotificationSender(httpx.AsyncClient(), store)
+    else:
+        from pushkit_parts import pushkit_parts  # only where pushkit is installed
+
+        parts, routes, lifespan = pushkit_parts(port, folder, generation="0.3")
+    handler = DefaultRequestHandler(
+        agent_executor=WorkingAgent(), task_store=InMemoryTaskStore(), **parts
+    )
+    app = A2AStarletteApplication(agent_card=card(port), http_handler=handler)
+    built = app.build(routes=routes, lifespan=lifespan) if lifespan else app.build()
+    uvicorn.run(built, host="127.0.0.1", port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--sender", choices=["sdk", "pushkit"], default="sdk")
+    parser.add_argument("--folder", type=Path, default=Path())
+    arguments = parser.parse_args()
+    serve(arguments.port, arguments.sender, arguments.folder)

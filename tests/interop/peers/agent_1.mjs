@@ -1,0 +1,54 @@
+// An agent on @a2a-js/sdk 1.x: node agent_1.mjs --port 9000 --modules DIR
+import { createRequire } from 'node:module';
+import { pathToFileURL } from 'node:url';
+
+const argument = (name) => process.argv[process.argv.indexOf(`--${name}`) + 1];
+const require = createRequire(`${argument('modules')}/package.json`);
+const load = (name) => import(pathToFileURL(require.resolve(name)).href);
+const { default: express } = await load('express');
+const server = await load('@a2a-js/sdk/server');
+const { jsonRpcHandler, UserBuilder } = await load('@a2a-js/sdk/server/express');
+const { AgentCard, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent } =
+  await load('@a2a-js/sdk');
+const port = Number(argument('port'));
+
+const card = AgentCard.fromJSON({
+  name: 'Working agent', description: 'Works.', version: '1.0.0',
+  supportedInterfaces: [
+    { url: `http://127.0.0.1:${port}/`, protocolBinding: 'JSONRPC', protocolVersion: '1.0' },
+  ],
+  capabilities: { pushNotifications: true, streaming: true },
+  defaultInputModes: ['text/plain'], defaultOutputModes: ['text/plain'], skills: [],
+});
+
+const { AgentEvent } = server;
+const executor = {
+  async execute(context, bus) {
+    const { taskId, contextId, userMessage } = context;
+    const now = () => new Date().toISOString();
+    const status = (state) => bus.publish(AgentEvent.statusUpdate(TaskStatusUpdateEvent.fromJSON({
+      taskId, contextId, status: { state, timestamp: now() },
+    })));
+    bus.publish(AgentEvent.task(Task.fromJSON({
+      id: taskId, contextId, history: [Message.toJSON(userMessage)],
+      status: { state: 'TASK_STATE_SUBMITTED', timestamp: now() },
+    })));
+    status('TASK_STATE_WORKING');
+    bus.publish(AgentEvent.artifactUpdate(TaskArtifactUpdateEvent.fromJSON({
+      taskId, contextId, lastChunk: true,
+      artifact: { artifactId: 'result-1', name: 'result', parts: [{ text: 'héllo <b>&' }] },
+    })));
+    status('TASK_STATE_COMPLETED');
+    bus.finished();
+  },
+  async cancelTask() {},
+};
+
+const store = new server.InMemoryPushNotificationStore();
+const handler = new server.DefaultRequestHandler(
+  card, new server.InMemoryTaskStore(), executor, undefined, store,
+  new server.DefaultPushNotificationSender(store),
+);
+const app = express();
+app.use('/', jsonRpcHandler({ requestHandler: handler, userBuilder: UserBuilder.noAuthentication }));
+app.listen(port, '127.0.0.1');

@@ -1,0 +1,89 @@
+"""An agent on a2a-sdk 1.x, run in an environment of its own; it serves 0.3 clients too.
+
+python agent_1_x.py --port 9000 --sender sdk
+python agent_1_x.py --port 9000 --sender pushkit --folder somewhere
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from a2a.helpers import new_task_from_user_message, new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+    TaskUpdater,
+)
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+
+class WorkingAgent(AgentExecutor):
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = new_task_from_user_message(context.message)
+        task.id, task.context_id = context.task_id, context.context_id
+        await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.start_work()
+        await updater.add_artifact([new_text_part("héllo <b>&")], name="result")
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+def card(port: int) -> AgentCard:
+    url = f"http://127.0.0.1:{port}/"
+    return AgentCard(
+        name="Working agent",
+        description="Works.",
+        version="1.0.0",
+        supported_interfaces=[
+            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
+        ],
+        capabilities=AgentCapabilities(push_notifications=True, streaming=True),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+    )
+
+
+def serve(port: int, sender: str, folder: Path) -> None:
+    task_store = InMemoryTaskStore()
+    parts: dict[str, Any] = {}
+    routes: list[Route] = []
+    lifespan = None
+    if sender == "sdk":
+        store = InMemoryPushNotificationConfigStore()
+        parts["push_config_store"] = store
+        parts["push_sender"] = BasePushNotificationSender(httpx.AsyncClient(), store)
+    else:
+        from pushkit_parts import pushkit_parts  # only where pushkit is installed
+
+        parts, routes, lifespan = pushkit_parts(
+            port, folder, generation="1.x", task_store=task_store
+        )
+    handler = DefaultRequestHandler(
+        agent_executor=WorkingAgent(), task_store=task_store, agent_card=card(port), **parts
+    )
+    rpc = create_jsonrpc_routes(handler, rpc_url="/", enable_v0_3_compat=True)
+    app = Starlette(routes=[*rpc, *routes], lifespan=lifespan)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--sender", choices=["sdk", "pushkit"], default="sdk")
+    parser.add_argument("--folder", type=Path, default=Path())
+    arguments = parser.parse_args()
+    serve(arguments.port, arguments.sender, arguments.folder)
