@@ -5,7 +5,9 @@ from receiver.inbox import Notification
 from receiver.limits import RateLimit
 from receiver.pipeline import Limits, Verdict
 from receiver.receiver import Expectation, Receiver
-from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
+from receiver.trust import SenderProfile, TaskPolicy, TrustedSender, TrustSnapshot
+from receiver.trusted_keys import fetch_trust, load_trust
+from receiver.verify import VerifiedNotification, verify_notification
 
 __all__ = [
     "Expectation",
@@ -16,7 +18,12 @@ __all__ = [
     "SenderProfile",
     "TaskPolicy",
     "TaskState",
+    "TrustSnapshot",
     "TrustedSender",
     "UpdateKind",
     "Verdict",
+    "VerifiedNotification",
+    "fetch_trust",
+    "load_trust",
+    "verify_notification",
 ]

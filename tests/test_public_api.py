@@ -58,9 +58,14 @@ PUBLIC = {
         "SenderProfile",
         "TaskPolicy",
         "TaskState",
+        "TrustSnapshot",
         "TrustedSender",
         "UpdateKind",
         "Verdict",
+        "VerifiedNotification",
+        "fetch_trust",
+        "load_trust",
+        "verify_notification",
     ],
 }
 
