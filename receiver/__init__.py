@@ -1,6 +1,8 @@
 """The receiving half of A2A push notifications: verify, refuse replays, call back once."""
 
 from pushkit.a2a import TaskState, UpdateKind
+from pushkit.errors import InboundError
+from pushkit.webhook import Headers, WebhookRequest
 from receiver.inbox import Notification
 from receiver.limits import RateLimit
 from receiver.pipeline import Limits, Verdict
@@ -11,6 +13,8 @@ from receiver.verify import VerifiedNotification, verify_notification
 
 __all__ = [
     "Expectation",
+    "Headers",
+    "InboundError",
     "Limits",
     "Notification",
     "RateLimit",
@@ -23,6 +27,7 @@ __all__ = [
     "UpdateKind",
     "Verdict",
     "VerifiedNotification",
+    "WebhookRequest",
     "fetch_trust",
     "load_trust",
     "verify_notification",
