@@ -324,7 +324,7 @@ class Receiver:
 
         Args:
             sender: Which trusted sender; may be left out if there is only one.
-            task_id: The task, if it is known already.
+            task_id: The task, if it is known already; not with `replaces`.
             version: The A2A version that the agent speaks.
             expires_in: How long the token is good for; None for ever.
             authentication: Mint credentials of this scheme too (`Bearer`, `Basic` or `ApiKey`),
@@ -336,6 +336,8 @@ class Receiver:
         Raises:
             ConfigError: No such sender or scheme, or the token to replace is none that is good.
         """
+        if replaces is not None and task_id is not None:
+            raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
         trusted, wire_version = self._sender(sender), WireVersion.parse(str(version))
         token, now = mint_token(), self._clock()
         minted = mint_authentication(authentication) if authentication else None

@@ -335,6 +335,13 @@ async def test_a_token_and_its_replacement_bind_one_task_between_them(
     assert [verdict.status for verdict in verdicts] == [202, 404, 202]
 
 
+async def test_what_replaces_a_token_has_no_task_of_its_own(registered: World) -> None:
+    old = await expect(registered, "task-1")
+
+    with pytest.raises(ConfigError, match="task_id"):
+        await registered.receiver.expect("agent", replaces=old, task_id="task-2")
+
+
 async def test_a_replaced_token_does_not_outlive_its_own_end(registered: World) -> None:
     old = await expect(registered, expires_in=timedelta(seconds=60))
     await replace(registered, old, overlap=timedelta(hours=1))
