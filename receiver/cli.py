@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
@@ -21,6 +23,8 @@ from pushkit.command import run_command
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
+from receiver.receiver import Receiver
+from receiver.reload import watching
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -65,9 +69,11 @@ def serve(path: Path, *, verbose: bool) -> None:
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+    app = receiver.app()
+    app.cleanup_ctx.append(functools.partial(_follow, receiver, path, settings))
     try:
         web.run_app(
-            receiver.app(),
+            app,
             host=host,
             port=port,
             access_log=None,
@@ -77,6 +83,15 @@ def serve(path: Path, *, verbose: bool) -> None:
     except OSError as exc:
         reason = os.strerror(exc.errno) if exc.errno else str(exc)
         raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
+
+
+async def _follow(
+    receiver: Receiver, path: Path, settings: ReceiverSettings, _app: web.Application
+) -> AsyncIterator[None]:
+    """Reload the senders on SIGHUP, and when their files change, from start to end of an app."""
+    async with watching(receiver, path, settings) as watcher:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watcher.hang_up)
+        yield
 
 
 @cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -116,15 +115,15 @@ def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
 async def watching(
     receiver: Receiver, path: Path, settings: ReceiverSettings, *, poll: timedelta = _POLL
 ) -> AsyncIterator[SettingsWatcher]:
-    """Follow the configuration while a service runs. Takes SIGHUP; call it on the main thread."""
+    """Follow the configuration while a service runs.
+
+    Signals are the service's own: its handler of SIGHUP calls the watcher's `hang_up`.
+    """
     watcher = SettingsWatcher(receiver, path, settings, poll=poll)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, watcher.hang_up)
     task = asyncio.create_task(watcher.run(), name="receiver-reload")
     try:
         yield watcher
     finally:
-        loop.remove_signal_handler(signal.SIGHUP)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
-import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,9 +83,9 @@ async def service(tmp_path: Path, world: World) -> AsyncIterator[Service]:
 async def test_a_hangup_reloads(service: Service) -> None:
     async with watching(
         service.receiver, service.config, load_settings(service.config), poll=NEVER
-    ):
+    ) as watcher:
         service.write("receiver.toml", CONFIG.replace("tokens_file", "tokens = ['new'] #"))
-        os.kill(os.getpid(), signal.SIGHUP)
+        watcher.hang_up()
         await eventually(lambda: service.trusts("new"))
 
     assert (await service.send("old")).status == 401

@@ -383,11 +383,12 @@ def _check_log(verdict: Verdict, log: list[str], case: Case, request: WebhookReq
     presented = [value for name in TOKEN_HEADERS for value in request.headers.all(name)]
     parts = [part for compact in (case.compact, *case.signed) for part in compact.split(".")[1:]]
     private = {value for value in (TOKEN, MARK, *presented, *parts) if len(value) > 16}
-    # An id is to be in the log: a sender that makes its token its id has told it.
-    private -= {value.strip(" \t") for value in request.headers.all("webhook-id")}
     text = "\n".join(log)
-    assert not [value for value in private if value in text], f"a secret is in {log}"
     assert text.isprintable(), f"more than a line: {log}"
+    # An id is to be in the log: a sender that makes an id of its token has told it.
+    for value in request.headers.all("webhook-id"):
+        text = text.replace(value.strip(" \t"), "") if value.strip() else text
+    assert not [value for value in private if value in text], f"a secret is in {log}"
 
 
 class _Lines(logging.Handler):
