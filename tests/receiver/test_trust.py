@@ -19,7 +19,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import StaticKeys, VerificationKeys
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
-from receiver import SenderProfile, TrustedSender
+from receiver import SenderProfile, TrustedSender, fetch_trust, load_trust
 from receiver.trust import UnknownSenderError
 from receiver.trusted_keys import Trust, sender_keys
 
@@ -218,3 +218,45 @@ async def test_a_sender_without_an_issuer_does_not_silence_one_that_has_it() -> 
     selected = await trust.select("/a2a/push", token(KEY.kid, ISSUER))
 
     assert selected.sender is standard
+
+
+# --- snapshots ----------------------------------------------------------------------------------
+
+BASE = "https://client.example.com"
+
+
+def test_a_snapshot_without_a_socket_cannot_have_fetched_keys() -> None:
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_url="https://agent.example.com/jwks")
+
+    with pytest.raises(ConfigError, match="fetch_trust"):
+        load_trust(BASE, [sender])
+
+
+async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
+    unused_tcp_port: int,
+) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
+    down = TrustedSender(name="down", issuer=ISSUER, jwks_url=url)
+    up = TrustedSender(name="up", issuer="https://other.example.com", keys={OTHER.kid: OTHER})
+
+    trust = await fetch_trust(BASE, [down, up], allow=["127.0.0.1:*"])
+
+    assert trust.select("/a2a/push", token(OTHER.kid, "https://other.example.com")).key == OTHER
+    with pytest.raises(KeysUnavailableError) as refusal:
+        trust.select("/a2a/push", token(issuer=ISSUER))
+    assert refusal.value.status == 503
+
+
+async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:
+    live = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
+
+    snapshot = await live.snapshot()
+
+    for headers in (token(KEY.kid), token(OTHER.kid)):
+        assert snapshot.select("/a2a/push", headers) == await live.select("/a2a/push", headers)
+
+
+@pytest.mark.parametrize("url", ["client.example.com", "https://client.example.com/?x=1"])
+def test_a_snapshot_has_a_base_url(url: str) -> None:
+    with pytest.raises(ConfigError):
+        load_trust(url, [TrustedSender(**SETTINGS)])
