@@ -7,7 +7,8 @@ from receiver.inbox import Notification
 from receiver.limits import RateLimit
 from receiver.pipeline import Limits, Verdict
 from receiver.receiver import Expectation, Receiver
-from receiver.trust import SenderProfile, TaskPolicy, TrustedSender, TrustSnapshot
+from receiver.selection import TrustSnapshot
+from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
 from receiver.trusted_keys import fetch_trust, load_trust
 from receiver.verify import VerifiedNotification, verify_notification
 

@@ -23,7 +23,8 @@ from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
 from receiver.replay import ConflictError, Replay, ReplayStore
-from receiver.trust import Selected, TrustedSender, printable
+from receiver.selection import Selected, printable
+from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust
 from receiver.verify import (
     VerifiedHead,

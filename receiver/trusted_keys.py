@@ -17,17 +17,16 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
-from receiver.trust import (
+from receiver.selection import (
     HeldKeys,
     Selected,
-    TrustedSender,
     TrustSnapshot,
     base_url,
-    check_senders,
     claimed_jwt,
     one_of,
     possible,
 )
+from receiver.trust import TrustedSender, check_senders
 
 __all__ = ["Trust", "fetch_trust", "load_trust", "sender_keys", "warn_of_unsigned"]
 

@@ -38,7 +38,8 @@ from pushkit.signing.notification_jwt import (
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.credentials import HandedOut, check_presented, presented
-from receiver.trust import Selected, SenderProfile, TrustedSender, TrustSnapshot
+from receiver.selection import Selected, TrustSnapshot
+from receiver.trust import SenderProfile, TrustedSender
 
 __all__ = [
     "VerifiedHead",

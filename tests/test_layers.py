@@ -30,6 +30,7 @@ RECEIVER_ROWS = [
     {"expected", "inbox"},
     {"replay", "verify"},
     {"credentials", "trusted_keys"},
+    {"selection"},
     {"trust"},
     {"limits"},
 ]

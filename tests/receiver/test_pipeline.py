@@ -329,6 +329,8 @@ STEP_4 = [
     pytest.param(claims(iat=0), 401, "stale_timestamp", id="iat-zero"),
     pytest.param(claims(iat=10**18), 401, "invalid_signature", id="iat-beyond-the-calendar"),
     pytest.param(raw_claim("iat", "1e400"), 401, "invalid_signature", id="iat-infinite"),
+    pytest.param(raw_claim("iat", "1e308"), 401, "invalid_signature", id="iat-a-huge-float"),
+    pytest.param(raw_claim("exp", "1e308"), 401, "invalid_signature", id="exp-a-huge-float"),
     pytest.param(raw_claim("iat", "NaN"), 401, "invalid_signature", id="iat-not-a-number"),
     pytest.param(raw_claim("iat", "1" * 4000), 401, "invalid_signature", id="iat-of-4000-digits"),
     pytest.param(raw_claim("exp", "1" * 4000), 401, "invalid_signature", id="exp-of-4000-digits"),
@@ -437,6 +439,8 @@ REPEATED = [
         "malformed_request",
         id="signature-header-twice",
     ),
+    pytest.param(field("Authorization", "Bearer other"), 400, "malformed_request", id="two-bearer"),
+    pytest.param(field("X-Api-Key", "a", "a"), 400, "malformed_request", id="api-key-twice"),
 ]
 
 REFUSED = [*STEP_2, *STEP_3, *STEP_4, *STEP_5, *STEP_6, *REPEATED]

@@ -20,7 +20,7 @@ from pushkit.net.jwks_client import StaticKeys, VerificationKeys
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
 from receiver import SenderProfile, TrustedSender, fetch_trust, load_trust
-from receiver.trust import UnknownSenderError
+from receiver.selection import UnknownSenderError
 from receiver.trusted_keys import Trust, sender_keys
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()
