@@ -76,8 +76,19 @@ async def test_a_body_may_come_in_chunks(world: World) -> None:
     assert answer.status == 202
 
 
-async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory) -> None:
-    world = make_world({"limits": Limits(max_body_bytes=1000)})
+@pytest.mark.parametrize(
+    ("receivers", "senders"),
+    [
+        pytest.param(1000, None, id="the-receivers"),
+        pytest.param(100_000, 1000, id="the-senders"),
+        pytest.param(1000, 100_000, id="the-receivers-which-the-sender-cannot-lift"),
+    ],
+)
+async def test_a_chunked_body_over_the_limit_is_refused(
+    make_world: WorldFactory, receivers: int, senders: int | None
+) -> None:
+    limits = {"limits": Limits(max_body_bytes=receivers)}
+    world = make_world(limits, max_body_bytes=senders)
     draft = world.draft()
     draft.body = b"x" * 1001
     chunk = b"%x\r\n%s\r\n" % (len(draft.body), draft.body)  # and no end

@@ -34,7 +34,7 @@ def test_a_secret_in_the_log_would_be_seen(tmp_path: Path, monkeypatch: pytest.M
 
     async def telling(self: Receiver, request: WebhookRequest, *, peer: str = "") -> Verdict:
         verdict = await receive(self, request, peer=peer)
-        fuzz_receiver._LINES.lines.append(f"the token was {fuzz_receiver.TOKEN}")
+        fuzz_receiver._LINES.lines[-1] += f" with {fuzz_receiver.TOKEN}"
         return verdict
 
     monkeypatch.setattr(Receiver, "receive", telling)
