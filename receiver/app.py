@@ -66,10 +66,13 @@ async def _receive(receiver: Receiver, request: web.Request, path: str) -> Verdi
     verdict = receiver.pipeline.admit(headers, request.content_length, peer=peer)
     if verdict is not None:
         return verdict
-    limits = receiver.pipeline.limits
+    # Who cannot prove to be somebody is refused here: a stranger's body is never read.
+    proven = await receiver.pipeline.select(headers, target=request.raw_path, path=path, peer=peer)
+    if isinstance(proven, Verdict):
+        return proven
     try:
-        async with asyncio.timeout(limits.request_timeout.total_seconds()):
-            body = await _read_body(request, limits.max_body_bytes)
+        async with asyncio.timeout(receiver.pipeline.limits.request_timeout.total_seconds()):
+            body = await _read_body(request, proven.max_body_bytes)
     except TimeoutError:
         _log.warning("refused 408 body_timeout peer=%s", peer)
         return Verdict(status=408, code="body_timeout")
@@ -82,7 +85,7 @@ async def _receive(receiver: Receiver, request: web.Request, path: str) -> Verdi
     webhook = WebhookRequest(
         method=request.method, target=request.raw_path, headers=headers, body=body
     )
-    return await receiver.receive(webhook, path=path, peer=peer)
+    return await receiver.receive_admitted(webhook, path=path, peer=peer, proven=proven)
 
 
 async def _read_body(request: web.Request, limit: int) -> bytes | None:

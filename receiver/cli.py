@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import TextIO
 
 import click
 from aiohttp import web
@@ -20,6 +23,8 @@ from pushkit.command import run_command
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
+from receiver.receiver import Receiver
+from receiver.reload import watching
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -64,9 +69,11 @@ def serve(path: Path, *, verbose: bool) -> None:
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+    app = receiver.app()
+    app.cleanup_ctx.append(functools.partial(_follow, receiver, path, settings))
     try:
         web.run_app(
-            receiver.app(),
+            app,
             host=host,
             port=port,
             access_log=None,
@@ -76,6 +83,15 @@ def serve(path: Path, *, verbose: bool) -> None:
     except OSError as exc:
         reason = os.strerror(exc.errno) if exc.errno else str(exc)
         raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
+
+
+async def _follow(
+    receiver: Receiver, path: Path, settings: ReceiverSettings, _app: web.Application
+) -> AsyncIterator[None]:
+    """Reload the senders on SIGHUP, and when their files change, from start to end of an app."""
+    async with watching(receiver, path, settings) as watcher:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watcher.hang_up)
+        yield
 
 
 @cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")
@@ -88,6 +104,9 @@ def check(path: Path) -> None:
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
     click.echo(json.dumps(_masked(settings), indent=2))
+    for sender in receiver.senders.values():
+        if not sender.profile.signed:
+            click.echo(f"{sender.name}: {sender.profile.value}: nothing is verified but its secret")
     problems = asyncio.run(_try_keys(receiver.trust.keys_by_sender(), receiver.close))
     if problems:
         sys.exit(1)
@@ -103,8 +122,31 @@ def check(path: Path) -> None:
     type=click.IntRange(1, _MAX_EXPIRES_IN),
     help="Seconds that the token is good for.",
 )
+@click.option(
+    "--authentication", help="Mint credentials too, of this scheme: Bearer, Basic or ApiKey."
+)
+@click.option(
+    "--replaces",
+    type=click.File("r"),
+    help="A file with the token that the new one takes the place of; - for standard input.",
+)
+@click.option(
+    "--overlap",
+    type=click.IntRange(0, _MAX_EXPIRES_IN),
+    default=3600,
+    show_default=True,
+    help="Seconds for which the replaced token stays good.",
+)
 def expect(
-    path: Path, sender: str | None, task_id: str | None, version: str, expires_in: int | None
+    path: Path,
+    *,
+    sender: str | None,
+    task_id: str | None,
+    version: str,
+    expires_in: int | None,
+    authentication: str | None,
+    replaces: TextIO | None,
+    overlap: int,
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
     settings = load_settings(path)
@@ -117,6 +159,9 @@ def expect(
                 task_id=task_id,
                 version=WireVersion.parse(version),
                 expires_in=timedelta(seconds=expires_in) if expires_in else None,
+                authentication=authentication,
+                replaces=replaces.read().strip() if replaces else None,
+                overlap=timedelta(seconds=overlap),
             )
         finally:
             await receiver.close()

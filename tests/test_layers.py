@@ -22,13 +22,17 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli"},
+    {"reload"},
     {"settings"},
     {"receiver"},
     {"app", "callbacks"},
     {"pipeline"},
     {"expected", "inbox"},
-    {"limits", "replay", "verify"},
+    {"replay", "verify"},
+    {"credentials", "trusted_keys"},
+    {"selection"},
     {"trust"},
+    {"limits"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[3:])
