@@ -27,6 +27,7 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
+from receiver.peers import rate_key
 from receiver.replay import ConflictError, Replay, ReplayStore
 from receiver.trust import PresentedToken, Trust, TrustedSender
 from receiver.verify import Verified, presented_token, verify_credentials, verify_signed
@@ -133,12 +134,27 @@ class Pipeline:
 
     def admit(self, headers: Headers, declared_length: int | None, *, peer: str) -> Verdict | None:
         """Do step 1 before the body is read; None to go on."""
+        limited = self.admit_peer(peer)
+        if limited is not None:
+            return limited
         try:
-            self._peers.take(peer, self._clock())
             self._check_head(headers, declared_length)
         except InboundError as exc:
             return self._refuse(exc, peer=peer)
         return None
+
+    def admit_peer(self, peer: str) -> Verdict | None:
+        """Count one request of an address; None to go on."""
+        try:
+            self._peers.take(rate_key(peer), self._clock())
+        except InboundError as exc:
+            return self._refuse(exc, peer=peer)
+        return None
+
+    def refuse_unread(self, status: int, code: str, *, peer: str) -> Verdict:
+        """Return the verdict on a body that did not come in time, or not to its end."""
+        _log.warning("refused %d %s peer=%s", status, code, peer)
+        return Verdict(status=status, code=code)
 
     def body_too_large(self, *, peer: str) -> Verdict:
         """Return the verdict on a body that turned out to be over the limit."""

@@ -17,21 +17,24 @@ from aiohttp import web
 from pushkit.a2a import PushConfig, TaskState, UpdateKind, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
 from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy
-from receiver.app import problems, routes
+from receiver.app import application
+from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
+from receiver.edge import Edge
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import ExpectedStore, mint_token
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.inbox import Inbox, Notification
+from receiver.peers import ForwardedHeader, Peers
 from receiver.pipeline import Limits, Pipeline, Verdict
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import ReplayStore
@@ -100,6 +103,10 @@ class Receiver:
         concurrency: How many callbacks at once.
         keep: How long a notification stays in the inbox once every callback has had it; dead
             letters stay. The memory of ids is apart from it: 96 hours.
+        trusted_proxies: Addresses and networks of the reverse proxies in front, for example
+            `["10.0.0.0/8"]`: what they say of a client's address is believed.
+        forwarded_header: Which header these proxies write.
+        validation_echo: Whether a `GET` with `validationToken` is answered with the token.
         clock: Returns now, aware, in UTC.
     """
 
@@ -114,6 +121,9 @@ class Receiver:
         retry: RetryPolicy | None = None,
         concurrency: int = 16,
         keep: timedelta = timedelta(days=7),
+        trusted_proxies: Sequence[str] = (),
+        forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
+        validation_echo: bool = False,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         if not senders:
@@ -146,7 +156,13 @@ class Receiver:
             retry=retry or callback_retry(),
             concurrency=concurrency,
         )
+        self.edge = Edge(
+            self,
+            peers=Peers(trusted_proxies, forwarded_header),
+            validation_echo=validation_echo,
+        )
         self._arrivals = Arrivals(self._database)
+        self._inbox = Inbox()
         self._expected = ExpectedStore()
         self._opening = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
@@ -205,10 +221,41 @@ class Receiver:
 
         Mount it under a prefix with `add_subapp`, or run it alone.
         """
-        app = web.Application(middlewares=[problems])
-        app.add_routes(routes(self))
-        app.cleanup_ctx.append(self._lifespan)
-        return app
+        return application(self)
+
+    def asgi(self) -> AsgiApp:
+        """Return an ASGI application: alone, it starts and stops with this receiver.
+
+        A mounted application is told neither by Starlette nor by FastAPI: there, pass
+        `lifespan=receiver.lifespan` to the host, or enter this receiver in the host's own.
+        """
+        return AsgiApp(self)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Run from start to end of a host: `FastAPI(lifespan=receiver.lifespan)`."""
+        async with self:
+            yield
+
+    async def unready(self) -> dict[str, str]:
+        """Return what stands in the way of serving, `{}` if nothing does.
+
+        `storage`, `keys` (of a sender, never loaded and not to be had) and `callbacks` (they do not
+        run), each with the reason.
+        """
+        unready: dict[str, str] = {}
+        try:
+            await self._database.read(self._inbox.next_due())
+        except StorageError as exc:
+            unready["storage"] = f"storage: {exc}"
+        for name, keys in self.trust.keys_by_sender().items():
+            try:
+                await keys.keys()
+            except PushkitError as exc:
+                unready["keys"] = f"keys of sender {name}: {exc}"
+        if not self._background or any(task.done() for task in self._background):
+            unready["callbacks"] = "callbacks: the dispatcher does not run"
+        return unready
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
@@ -226,10 +273,6 @@ class Receiver:
             self.dispatcher.pump.wake()
             self._arrivals.announce()
         return verdict
-
-    async def _lifespan(self, _app: web.Application) -> AsyncIterator[None]:
-        async with self:
-            yield
 
     # --- callbacks -----------------------------------------------------------------------------
 

@@ -24,10 +24,11 @@ RECEIVER_ROWS = [
     {"__init__", "cli"},
     {"settings"},
     {"receiver"},
-    {"app", "callbacks"},
+    {"app", "asgi", "callbacks"},
+    {"edge"},
     {"pipeline"},
     {"expected", "inbox"},
-    {"limits", "replay", "verify"},
+    {"limits", "peers", "replay", "verify"},
     {"trust"},
 ]
 # What the receiver may use of pushkit.
