@@ -17,7 +17,7 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "clock", "command", "webhook"},
+    {"bounded_json", "clock", "command", "processes", "webhook"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
@@ -39,7 +39,7 @@ DOORS = {
     "a2a": {"pushkit.integrations"},
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.cli"}
     | {"receiver.receiver"},
-    "click": {"pushkit.cli", "pushkit.command", "receiver.cli"},
+    "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"},
     "cryptography": {"pushkit.keys"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},
