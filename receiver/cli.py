@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import click
-from aiohttp import web
 
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.command import run_command
-from pushkit.errors import ConfigError, PushkitError
+from pushkit.errors import PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
+from receiver.serving.service import ServiceOptions, run_service
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -47,35 +45,27 @@ def cli() -> None:
     """Receive signed A2A push notifications, and call back once for each."""
 
 
-@cli.command(epilog="\b\nExample:\n  receiver serve --config receiver.toml --verbose")
+@cli.command(
+    epilog="\b\nExample:\n  receiver serve --config receiver.toml --processes 2 --log-json"
+)
 @_config
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes over one socket; one per core is plenty.",
+)
 @click.option("--verbose", is_flag=True, help="Log accepted notifications too, not only refusals.")
-def serve(path: Path, *, verbose: bool) -> None:
-    """Serve the webhook and run the callbacks."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    # Its tracebacks are of requests that are no HTTP, with the stranger's text in them.
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    settings = load_settings(path)
-    receiver = settings.build(path.parent.resolve())
-    host, port = settings.host_and_port
-    for sender in receiver.senders.values():
-        url = f"{receiver.url}{sender.path}"
-        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
-    try:
-        web.run_app(
-            receiver.app(),
-            host=host,
-            port=port,
-            access_log=None,
-            print=None,
-            auto_decompress=False,  # what is compressed is refused, not unpacked
-        )
-    except OSError as exc:
-        reason = os.strerror(exc.errno) if exc.errno else str(exc)
-        raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
+@click.option("--log-json", is_flag=True, help="Log JSON objects, a line each.")
+def serve(path: Path, *, processes: int, verbose: bool, log_json: bool) -> None:
+    """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
+
+    Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
+    without a restart. A process of several that dies is started again.
+    """
+    options = ServiceOptions(path=path, processes=processes, verbose=verbose, log_json=log_json)
+    sys.exit(run_service(options))
 
 
 @cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")

@@ -37,7 +37,9 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.audience import audience_of
 from receiver.callbacks.registry import CallbackFunction
+from receiver.connections import ConnectionLimits
 from receiver.limits import RateLimit
+from receiver.peers import ForwardedHeader
 from receiver.pipeline import Limits
 from receiver.receiver import Receiver
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
@@ -115,6 +117,15 @@ class CallbackSettings(BaseModel):
     senders: list[str] = []
 
 
+class TlsSettings(BaseModel):
+    """The `[tls]` table: PEM files, read again upon SIGHUP."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    certificate: Path
+    key: Path
+
+
 class ReceiverSettings(BaseSettings):
     """The whole file.
 
@@ -127,6 +138,16 @@ class ReceiverSettings(BaseSettings):
         peer_rate: Requests a second from one address, before the signature; twice that at once.
         sender_rate: Notifications a second from one sender, after it; twice that at once.
         callback_concurrency: How many callbacks at once.
+        max_header_bytes: The largest header section.
+        request_timeout_seconds: For the head of a request, and for its body.
+        keep_alive_seconds: How long a connection may wait for its next request.
+        stop_timeout_seconds: How long requests in flight are given at the end.
+        max_connections: How many at once, in each process.
+        max_connections_per_peer: How many from one address.
+        trusted_proxies: Addresses and networks of the reverse proxies in front.
+        forwarded_header: Which header they write: `X-Forwarded-For` or `Forwarded`.
+        validation_echo: Whether `GET ?validationToken=` is answered with the token.
+        tls: Certificate and key.
         senders: Who is trusted.
         callbacks: What is called.
     """
@@ -141,6 +162,16 @@ class ReceiverSettings(BaseSettings):
     peer_rate: _Positive = 1000
     sender_rate: _Positive = 1000
     callback_concurrency: _Positive = 16
+    max_header_bytes: _Positive = 16 * 1024
+    request_timeout_seconds: _Positive = 10
+    keep_alive_seconds: _Positive = 75
+    stop_timeout_seconds: _Positive = 20
+    max_connections: _Positive = 512
+    max_connections_per_peer: _Positive = 128
+    trusted_proxies: list[str] = []
+    forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
+    validation_echo: bool = False
+    tls: TlsSettings | None = None
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
     callbacks: list[CallbackSettings] = []
 
@@ -162,6 +193,23 @@ class ReceiverSettings(BaseSettings):
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
 
+    @property
+    def stop_timeout(self) -> timedelta:
+        """How long requests in flight are given at the end."""
+        return timedelta(seconds=self.stop_timeout_seconds)
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """What a connection may take."""
+        timeout = timedelta(seconds=self.request_timeout_seconds)
+        return ConnectionLimits(
+            max_connections=self.max_connections,
+            max_connections_per_peer=self.max_connections_per_peer,
+            head_timeout=timeout,
+            write_timeout=timeout,
+            keep_alive=timedelta(seconds=self.keep_alive_seconds),
+        )
+
     def build(self, folder: Path) -> Receiver:
         """Return the receiver that this configuration describes, its callbacks loaded.
 
@@ -181,10 +229,15 @@ class ReceiverSettings(BaseSettings):
             allow=self.allow,
             limits=Limits(
                 max_body_bytes=self.max_body_bytes,
+                max_header_bytes=self.max_header_bytes,
+                request_timeout=timedelta(seconds=self.request_timeout_seconds),
                 peer_rate=RateLimit(per_second=self.peer_rate, burst=2 * self.peer_rate),
                 sender_rate=RateLimit(per_second=self.sender_rate, burst=2 * self.sender_rate),
             ),
             concurrency=self.callback_concurrency,
+            trusted_proxies=self.trusted_proxies,
+            forwarded_header=self.forwarded_header,
+            validation_echo=self.validation_echo,
         )
         for callback in self.callbacks:
             receiver.callbacks.add(
@@ -256,7 +309,7 @@ def _place(path: Path, text: str, location: _Location) -> str:
 
 
 def _did_you_mean(name: str) -> str:
-    models = (ReceiverSettings, SenderSettings, CallbackSettings)
+    models = (ReceiverSettings, SenderSettings, CallbackSettings, TlsSettings)
     known = [field for model in models for field in model.model_fields]
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

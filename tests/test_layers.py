@@ -22,14 +22,15 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli"},
+    {"serving"},
     {"settings"},
     {"receiver"},
     {"app", "asgi", "callbacks"},
-    {"edge"},
+    {"connections", "edge"},
     {"pipeline"},
     {"expected", "inbox"},
     {"limits", "peers", "replay", "verify"},
-    {"trust"},
+    {"logs", "trust"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[3:])
@@ -37,9 +38,10 @@ KERNEL = set().union(*SENDER_ROWS[3:])
 # Swapping a library touches one room.
 DOORS = {
     "a2a": {"pushkit.integrations"},
-    "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.cli"}
-    | {"receiver.receiver"},
-    "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"},
+    "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
+    | {"receiver.serving"},
+    "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
+    | {"receiver.serving"},
     "cryptography": {"pushkit.keys"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},
