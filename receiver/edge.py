@@ -38,6 +38,10 @@ _TEXT = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
 )
+_HOW_TO_START = (
+    "the receiver is not started: lifespan=receiver.lifespan, or `async with receiver`,"
+    " in the application that it is mounted in"
+)
 _LIVENESS, _READINESS = "/healthz", "/readyz"
 
 
@@ -137,6 +141,9 @@ class Edge:
     async def _receive(
         self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]], path: str, peer: str
     ) -> Answer:
+        if not self._receiver.is_open:
+            _log.error("refused 503 not_started: %s", _HOW_TO_START)
+            return problem(Verdict(status=503, code="not_started"), close=True)
         pipeline = self._receiver.pipeline
         verdict = pipeline.admit(head.headers, _declared_length(head.headers), peer=peer)
         if verdict is not None:

@@ -165,6 +165,7 @@ class Receiver:
         self._inbox = Inbox()
         self._expected = ExpectedStore()
         self._opening = asyncio.Lock()
+        self.is_open = False
         self._background: list[asyncio.Task[None]] = []
 
     # --- life ----------------------------------------------------------------------------------
@@ -173,6 +174,7 @@ class Receiver:
         """Open the inbox without callbacks: for a process that only expects, or only waits."""
         async with self._opening:
             await self._database.open()
+            self.is_open = True
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
@@ -188,6 +190,7 @@ class Receiver:
 
         A callback that does not end in time is cancelled, and called again then.
         """
+        self.is_open = False
         background, self._background = self._background, []
         for task in background:
             task.cancel()
