@@ -32,6 +32,7 @@ from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.edge import Edge
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import ExpectedStore, mint_token
+from receiver.forwards import Forward
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.inbox import Inbox, Notification
 from receiver.peers import ForwardedHeader, Peers
@@ -161,6 +162,7 @@ class Receiver:
             peers=Peers(trusted_proxies, forwarded_header),
             validation_echo=validation_echo,
         )
+        self._forwards: list[Forward] = []
         self._arrivals = Arrivals(self._database)
         self._inbox = Inbox()
         self._expected = ExpectedStore()
@@ -201,6 +203,8 @@ class Receiver:
                 await self.dispatcher.pump.drain()
         except TimeoutError:
             await self.dispatcher.pump.abandon()
+        for forward in self._forwards:
+            await forward.close()
         await self.trust.close()
         await self._transport.close()
         await self._database.close()
@@ -285,30 +289,58 @@ class Receiver:
         kinds: Iterable[UpdateKind | str] = (),
         states: Iterable[TaskState | str] = (),
         senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a callback for every update, or for those that are named."""
 
         def register(function: F) -> F:
-            self.callbacks.add(function, kinds=kinds, states=states, senders=senders, name=name)
+            self.callbacks.add(
+                function, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
+            )
             return function
 
         return register
 
     def on_status(
-        self, *states: TaskState | str, senders: Iterable[str] = (), name: str | None = None
+        self,
+        *states: TaskState | str,
+        senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
+        name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a callback for task states: status updates, and whole tasks (A2A 0.3)."""
-        return self.on_update(kinds=KINDS_WITH_STATE, states=states, senders=senders, name=name)
+        return self.on_update(
+            kinds=KINDS_WITH_STATE, states=states, senders=senders, tasks=tasks, name=name
+        )
 
     def on_artifact(
-        self, *, senders: Iterable[str] = (), name: str | None = None
+        self, *, senders: Iterable[str] = (), tasks: Iterable[str] = (), name: str | None = None
     ) -> Callable[[F], F]:
         """Register a callback for artifact updates.
 
         An A2A 0.3 agent sends whole tasks instead: their artifacts come with `on_status`.
         """
-        return self.on_update(kinds=[UpdateKind.ARTIFACT_UPDATE], senders=senders, name=name)
+        return self.on_update(
+            kinds=[UpdateKind.ARTIFACT_UPDATE], senders=senders, tasks=tasks, name=name
+        )
+
+    def forward(
+        self,
+        to: Forward,
+        *,
+        kinds: Iterable[UpdateKind | str] = (),
+        states: Iterable[TaskState | str] = (),
+        senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
+        name: str | None = None,
+    ) -> None:
+        """Hand on every update, or those that are named: `receiver.forward(HttpForward(url))`."""
+        name = name or to.name
+        self.callbacks.add(
+            to.send, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
+        )
+        self._forwards.append(to)
 
     # --- expecting and waiting -----------------------------------------------------------------
 

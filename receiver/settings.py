@@ -38,6 +38,7 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.signing.audience import audience_of
 from receiver.callbacks.registry import CallbackFunction
 from receiver.connections import ConnectionLimits
+from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
 from receiver.limits import RateLimit
 from receiver.peers import ForwardedHeader
 from receiver.pipeline import Limits
@@ -115,6 +116,43 @@ class CallbackSettings(BaseModel):
     kinds: list[UpdateKind] = []
     states: list[TaskState] = []
     senders: list[str] = []
+    tasks: list[str] = []
+
+
+class ForwardSettings(BaseModel):
+    """One `[[forwards]]` table: a URL or a command, and what is handed on to it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: str | None = None
+    command: list[str] | None = None
+    name: str | None = None
+    timeout_seconds: _Positive = 30
+    kinds: list[UpdateKind] = []
+    states: list[TaskState] = []
+    senders: list[str] = []
+    tasks: list[str] = []
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.to is None) == (self.command is None):
+            raise ValueError("expected exactly one of to and command")
+        return self
+
+    def build(self, folder: Path) -> Forward:
+        """Return what hands notifications on.
+
+        Raises:
+            ConfigError: The URL or the command is none.
+        """
+        timeout = (
+            {"timeout": timedelta(seconds=self.timeout_seconds)} if self.timeout_seconds else {}
+        )
+        if self.command is not None:
+            return CommandForward(self.command, folder=folder, **timeout)
+        to = self.to or ""
+        stream = to.startswith(("redis://", "rediss://"))
+        return StreamForward(to, **timeout) if stream else HttpForward(to, **timeout)
 
 
 class TlsSettings(BaseModel):
@@ -150,6 +188,7 @@ class ReceiverSettings(BaseSettings):
         tls: Certificate and key.
         senders: Who is trusted.
         callbacks: What is called.
+        forwards: Where notifications are handed on to.
     """
 
     model_config = SettingsConfigDict(env_prefix="RECEIVER_", extra="forbid")
@@ -174,6 +213,7 @@ class ReceiverSettings(BaseSettings):
     tls: TlsSettings | None = None
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
     callbacks: list[CallbackSettings] = []
+    forwards: list[ForwardSettings] = []
 
     @classmethod
     def settings_customise_sources(
@@ -245,7 +285,17 @@ class ReceiverSettings(BaseSettings):
                 kinds=callback.kinds,
                 states=callback.states,
                 senders=callback.senders,
+                tasks=callback.tasks,
                 name=callback.call,
+            )
+        for forward in self.forwards:
+            receiver.forward(
+                forward.build(folder),
+                kinds=forward.kinds,
+                states=forward.states,
+                senders=forward.senders,
+                tasks=forward.tasks,
+                name=forward.name,
             )
         return receiver
 
@@ -280,11 +330,12 @@ def load_settings(path: Path) -> ReceiverSettings:
 def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[_Location, str]]:
     """Find callbacks that would never be called, because they name a sender that is none."""
     known = [sender.name for sender in settings.senders]
-    for number, callback in enumerate(settings.callbacks):
-        for name in callback.senders:
-            if name not in known:
-                says = f"found {name!r}, expected one of {', '.join(known)}"
-                yield ("callbacks", number, "senders"), says
+    for table in ("callbacks", "forwards"):
+        for number, wish in enumerate(getattr(settings, table)):
+            for name in wish.senders:
+                if name not in known:
+                    says = f"found {name!r}, expected one of {', '.join(known)}"
+                    yield (table, number, "senders"), says
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
@@ -309,7 +360,7 @@ def _place(path: Path, text: str, location: _Location) -> str:
 
 
 def _did_you_mean(name: str) -> str:
-    models = (ReceiverSettings, SenderSettings, CallbackSettings, TlsSettings)
+    models = (ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings, TlsSettings)
     known = [field for model in models for field in model.model_fields]
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

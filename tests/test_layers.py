@@ -25,7 +25,7 @@ RECEIVER_ROWS = [
     {"serving"},
     {"settings"},
     {"receiver"},
-    {"app", "asgi", "callbacks"},
+    {"app", "asgi", "callbacks", "forwards"},
     {"connections", "edge"},
     {"pipeline"},
     {"expected", "inbox"},
@@ -47,6 +47,7 @@ DOORS = {
     "jwt": {"pushkit.signing"},
     "pydantic": {"pushkit.a2a", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
+    "redis": {"receiver.forwards"},
     "sqlite3": {"pushkit.storage"},
     "tenacity": {"pushkit.work"},
 }
