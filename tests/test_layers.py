@@ -21,7 +21,7 @@ SENDER_ROWS = [
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
-    {"__init__", "cli"},
+    {"__init__", "cli", "integrations"},
     {"serving"},
     {"settings"},
     {"receiver"},
@@ -37,7 +37,7 @@ KERNEL = set().union(*SENDER_ROWS[3:])
 
 # Swapping a library touches one room.
 DOORS = {
-    "a2a": {"pushkit.integrations"},
+    "a2a": {"pushkit.integrations", "receiver.integrations"},
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
     | {"receiver.serving"},
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
