@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import click
 
@@ -17,7 +18,10 @@ from pushkit.command import run_command
 from pushkit.errors import PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
+from receiver.forwards.stream import SCHEMES
+from receiver.receiver import Receiver
 from receiver.serving.service import ServiceOptions, run_service
+from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -71,15 +75,16 @@ def serve(path: Path, *, processes: int, verbose: bool, log_json: bool) -> None:
 @cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")
 @_config
 def check(path: Path) -> None:
-    """Print the effective configuration, secrets masked, and try every sender's JWK Set.
+    """Print the effective configuration, secrets masked, and try what it names.
 
-    Exit status 1 if a sender's keys cannot be had.
+    Every sender's keys, the database (its tables are made, if there are none) and the TLS files.
+    Exit status 1 if one of them cannot be had.
     """
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
     click.echo(json.dumps(_masked(settings), indent=2))
-    problems = asyncio.run(_try_keys(receiver.trust.keys_by_sender(), receiver.close))
-    if problems:
+    tls = _try_tls(settings, path)
+    if tls + asyncio.run(_try(receiver)):
         sys.exit(1)
 
 
@@ -115,9 +120,22 @@ def expect(
     click.echo(json.dumps(asyncio.run(register())))
 
 
-async def _try_keys(
-    keys_by_sender: Mapping[str, VerificationKeys], close: Callable[[], Awaitable[None]]
-) -> int:
+async def _try(receiver: Receiver) -> int:
+    """Open the database and fetch every sender's keys; return how many of these failed."""
+    try:
+        failed = await _try_keys(receiver.trust.keys_by_sender())
+        try:
+            await receiver.open()
+        except PushkitError as exc:
+            click.echo(f"database: error: {exc}", err=True)
+            return failed + 1
+        click.echo("database: ok")
+        return failed
+    finally:
+        await receiver.close()
+
+
+async def _try_keys(keys_by_sender: Mapping[str, VerificationKeys]) -> int:
     """Fetch every sender's keys once and say what was found; return how many failed."""
     failed = 0
     for name, source in keys_by_sender.items():
@@ -130,8 +148,19 @@ async def _try_keys(
         click.echo(f"{name}: {len(keys)} keys")
         for key in keys.values():
             click.echo(f"  {key.algorithm.value:6} {key.kid}")
-    await close()
     return failed
+
+
+def _try_tls(settings: ReceiverSettings, path: Path) -> int:
+    """Load certificate and key; return how many of these failed."""
+    try:
+        found = TlsFiles.of(settings, path.parent.resolve())
+    except PushkitError as exc:
+        click.echo(f"tls: error: {str(exc).removeprefix('tls: ')}", err=True)
+        return 1
+    if found is not None:
+        click.echo("tls: ok")
+    return 0
 
 
 def _masked(settings: ReceiverSettings) -> JsonObject:
@@ -142,7 +171,22 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
             for secret in ("tokens", "credentials"):
                 values = sender[secret]
                 sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
+    for forward in document["forwards"] if isinstance(document["forwards"], list) else []:
+        if isinstance(forward, dict) and isinstance(forward["to"], str):
+            forward["to"] = _without_secrets(forward["to"])
     return document
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL whose user, password and query are masked; a stream's name is no secret."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    hidden = parts.query and parts.scheme not in SCHEMES
+    return urlunsplit(
+        parts._replace(
+            netloc=f"***{at}{host}" if user else host, query="***" if hidden else parts.query
+        )
+    )
 
 
 def main() -> None:

@@ -153,7 +153,8 @@ class Pipeline:
 
     def refuse_unread(self, status: int, code: str, *, peer: str) -> Verdict:
         """Return the verdict on a body that did not come in time, or not to its end."""
-        _log.warning("refused %d %s peer=%s", status, code, peer)
+        facts = {"status": status, "code": code, "peer": peer}
+        _log.warning("refused %d %s peer=%s", status, code, peer, extra=facts)
         return Verdict(status=status, code=code)
 
     def body_too_large(self, *, peer: str) -> Verdict:
@@ -200,6 +201,15 @@ class Pipeline:
             _printable(verified.delivery_id),
             verified.seq,
             update.kind.value,
+            extra={
+                "status": verdict.status,
+                "code": verdict.code,
+                "sender": sender.name,
+                "task": task_id,
+                "delivery_id": verified.delivery_id,
+                "seq": verified.seq,
+                "kind": update.kind.value,
+            },
         )
         return verdict
 
@@ -298,7 +308,10 @@ class Pipeline:
 
     def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
-        _log.warning("refused %d %s peer=%s: %s", error.status, error.code, peer, error)
+        facts = {"status": error.status, "code": error.code, "peer": peer, "reason": str(error)}
+        _log.warning(
+            "refused %d %s peer=%s: %s", error.status, error.code, peer, error, extra=facts
+        )
         retry_after = None
         if isinstance(error, RateLimitedError):
             retry_after = error.retry_after

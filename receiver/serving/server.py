@@ -206,10 +206,7 @@ class _Connection(web.RequestHandler):
         if verdict.status == HTTPStatus.SERVICE_UNAVAILABLE:
             _log.error("refused 503 internal peer=%s", self._peer, exc_info=exc)
         else:
-            kind = type(exc).__name__
-            _log.warning(
-                "refused %d %s peer=%s: %s", verdict.status, verdict.code, self._peer, kind
-            )
+            _log_refusal(verdict, self._peer)
         return response(problem(verdict, close=True))
 
     # --- within ---------------------------------------------------------------------------------
@@ -236,7 +233,7 @@ class _Connection(web.RequestHandler):
 
     def _refuse(self, verdict: Verdict) -> None:
         """Answer what is no request yet, and close."""
-        _log.warning("refused %d %s peer=%s", verdict.status, verdict.code, self._peer)
+        _log_refusal(verdict, self._peer)
         body = problem(verdict).body
         head = (
             f"HTTP/1.1 {verdict.status} {HTTPStatus(verdict.status).phrase}\r\nServer: receiver\r\n"
@@ -254,6 +251,11 @@ def _verdict(status: int, exc: BaseException | None) -> Verdict:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Verdict(status=503, code="internal")
     return Verdict(status=status, code="malformed_http")
+
+
+def _log_refusal(verdict: Verdict, peer: str) -> None:
+    facts = {"status": verdict.status, "code": verdict.code, "peer": peer}
+    _log.warning("refused %d %s peer=%s", verdict.status, verdict.code, peer, extra=facts)
 
 
 class _Deadline:

@@ -63,8 +63,8 @@ def run_service(options: ServiceOptions) -> int:
     """
     log_to_stderr(verbose=options.verbose, as_json=options.log_json)
     settings = load_settings(options.path)
-    receiver = settings.build(options.path.parent.resolve())
-    tls = _tls(settings, options.path)
+    folder = options.path.parent.resolve()
+    receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
@@ -95,8 +95,9 @@ def _child(options: ServiceOptions, sockets: Sequence[socket.socket]) -> None:
     log_to_stderr(verbose=options.verbose, as_json=options.log_json)
     try:
         settings = load_settings(options.path)
-        receiver = settings.build(options.path.parent.resolve())
-        asyncio.run(_serve(receiver, settings, sockets, _tls(settings, options.path)))
+        folder = options.path.parent.resolve()
+        receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
+        asyncio.run(_serve(receiver, settings, sockets, tls))
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
@@ -161,13 +162,6 @@ def _reload(tls: TlsFiles | None) -> None:
         _log.error("not reloaded, going on with what was loaded before: %s", exc)
         return
     _log.warning("reloaded the TLS certificate")
-
-
-def _tls(settings: ReceiverSettings, path: Path) -> TlsFiles | None:
-    if settings.tls is None:
-        return None
-    folder = path.parent.resolve()
-    return TlsFiles(folder / settings.tls.certificate, folder / settings.tls.key)
 
 
 def _listen(settings: ReceiverSettings) -> list[socket.socket]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Self
 
 from pushkit.errors import ConfigError
+from receiver.settings import ReceiverSettings
 
 __all__ = ["TlsFiles"]
 
@@ -25,6 +27,13 @@ class TlsFiles:
         self._certificate = certificate
         self._key = key
         self.context = self._read()
+
+    @classmethod
+    def of(cls, settings: ReceiverSettings, folder: Path) -> Self | None:
+        """Return what the configuration names, relative to a folder; None for no TLS."""
+        if settings.tls is None:
+            return None
+        return cls(folder / settings.tls.certificate, folder / settings.tls.key)
 
     def reload(self) -> None:
         """Read the files again: for connections from now on.
