@@ -152,10 +152,9 @@ class Edge:
             async with asyncio.timeout(pipeline.limits.request_timeout.total_seconds()):
                 body = await _read_bounded(read(), pipeline.limits.max_body_bytes)
         except TimeoutError:
-            return problem(pipeline.refuse_unread(408, "body_timeout", peer=peer), close=True)
+            return problem(pipeline.body_too_slow(peer=peer), close=True)
         except BrokenBodyError:
-            # A peer that went away in the middle: nobody to answer, no fault here.
-            return problem(pipeline.refuse_unread(400, "incomplete_body", peer=peer), close=True)
+            return problem(pipeline.body_broken(peer=peer), close=True)
         if body is None:
             return problem(pipeline.body_too_large(peer=peer), close=True)
         request = WebhookRequest(

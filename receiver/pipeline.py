@@ -89,6 +89,15 @@ class _BodyTooLargeError(InboundError):
     status = 413
 
 
+class _BodyTimeoutError(InboundError):
+    code = "body_timeout"
+    status = 408
+
+
+class _IncompleteBodyError(InboundError):
+    code = "incomplete_body"
+
+
 class _HeadersTooLargeError(InboundError):
     code = "headers_too_large"
     status = 431
@@ -151,11 +160,15 @@ class Pipeline:
             return self._refuse(exc, peer=peer)
         return None
 
-    def refuse_unread(self, status: int, code: str, *, peer: str) -> Verdict:
-        """Return the verdict on a body that did not come in time, or not to its end."""
-        facts = {"status": status, "code": code, "peer": peer}
-        _log.warning("refused %d %s peer=%s", status, code, peer, extra=facts)
-        return Verdict(status=status, code=code)
+    def body_too_slow(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that was not there at the deadline."""
+        limit = self.limits.request_timeout.total_seconds()
+        return self._refuse(_BodyTimeoutError(f"not whole within {limit:g} s"), peer=peer)
+
+    def body_broken(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that ended early: nobody to answer, no fault here."""
+        error = _IncompleteBodyError("the peer went away, or its framing is broken")
+        return self._refuse(error, peer=peer)
 
     def body_too_large(self, *, peer: str) -> Verdict:
         """Return the verdict on a body that turned out to be over the limit."""

@@ -152,7 +152,8 @@ class _Connection(web.RequestHandler):
         if data and not (self.busy or self._closing):
             self._head_deadline.begin()
             if self._head_is_large(data):
-                self._refuse(Verdict(status=431, code="headers_too_large"))
+                reason = f"more than {self._server.max_head_bytes} bytes of headers"
+                self._refuse(Verdict(status=431, code="headers_too_large"), reason)
                 return
         super().data_received(data)
 
@@ -206,7 +207,7 @@ class _Connection(web.RequestHandler):
         if verdict.status == HTTPStatus.SERVICE_UNAVAILABLE:
             _log.error("refused 503 internal peer=%s", self._peer, exc_info=exc)
         else:
-            _log_refusal(verdict, self._peer)
+            _log_refusal(verdict, self._peer, reason=f"no HTTP request: {type(exc).__name__}")
         return response(problem(verdict, close=True))
 
     # --- within ---------------------------------------------------------------------------------
@@ -227,13 +228,13 @@ class _Connection(web.RequestHandler):
         if self.busy or self.transport is None:
             return
         if self._head_bytes:
-            self._refuse(Verdict(status=408, code="head_timeout"))
+            self._refuse(Verdict(status=408, code="head_timeout"), "the headers came too slowly")
         else:
             self.force_close()
 
-    def _refuse(self, verdict: Verdict) -> None:
+    def _refuse(self, verdict: Verdict, reason: str) -> None:
         """Answer what is no request yet, and close."""
-        _log_refusal(verdict, self._peer)
+        _log_refusal(verdict, self._peer, reason=reason)
         body = problem(verdict).body
         head = (
             f"HTTP/1.1 {verdict.status} {HTTPStatus(verdict.status).phrase}\r\nServer: receiver\r\n"
@@ -253,9 +254,11 @@ def _verdict(status: int, exc: BaseException | None) -> Verdict:
     return Verdict(status=status, code="malformed_http")
 
 
-def _log_refusal(verdict: Verdict, peer: str) -> None:
-    facts = {"status": verdict.status, "code": verdict.code, "peer": peer}
-    _log.warning("refused %d %s peer=%s", verdict.status, verdict.code, peer, extra=facts)
+def _log_refusal(verdict: Verdict, peer: str, *, reason: str) -> None:
+    facts = {"status": verdict.status, "code": verdict.code, "peer": peer, "reason": reason}
+    _log.warning(
+        "refused %d %s peer=%s: %s", verdict.status, verdict.code, peer, reason, extra=facts
+    )
 
 
 class _Deadline:
