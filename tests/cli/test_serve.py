@@ -22,6 +22,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from pushkit import load_key_ring
+from pushkit.signing.notification_jwt import (
+    NotificationClaims,
+    body_sha256,
+    sign_notification,
+)
 from tests.cli.conftest import ISSUER, UPDATE, Ran, Run, environment, free_port
 from tests.eventually import DEADLINE, eventually_sync
 
@@ -242,19 +248,39 @@ def test_a_wrong_start_is_told_once_for_all_processes(start: Start, tmp_path: Pa
 # --- the end ------------------------------------------------------------------------------------
 
 
-def test_a_request_in_flight_is_answered_at_the_end(service: Service) -> None:
+def signed_request(folder: Path, service: Service) -> tuple[bytes, bytes]:
+    """Return the head and the body of a request that is accepted."""
+    now = datetime.now(UTC)
+    claims = NotificationClaims(
+        issuer=ISSUER,
+        audience=f"http://127.0.0.1:{service.port}/a2a/push",
+        issued_at=now,
+        delivery_id="dlv_in_flight",
+        task_id="task-1",
+        config_id="config-1",
+        seq=1,
+        body_sha256=body_sha256(UPDATE),
+    )
+    jwt = sign_notification(claims, load_key_ring(folder / "keys.json").signing_key(now))
+    fields = ["Host: x", f"Authorization: Bearer {jwt}", f"X-A2A-Token: {service.token}"]
+    fields += [f"Content-Length: {len(UPDATE)}", "Expect: 100-continue"]
+    return "\r\n".join(["POST /a2a/push HTTP/1.1", *fields, "", ""]).encode(), UPDATE
+
+
+def test_a_request_in_flight_is_answered_at_the_end(service: Service, tmp_path: Path) -> None:
     serving(service, 1)
+    head, body = signed_request(tmp_path, service)
     with socket.create_connection(("127.0.0.1", service.port), DEADLINE) as client:
-        head = b"POST /a2a/push HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
-        client.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        client.sendall(head)
         assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # it waits for the body
         service.process.terminate()
         eventually_sync(lambda: "answers what is in flight" in service.output.read_text())
-        client.sendall(b"{}")
+        client.sendall(body)
         answer = client.recv(1000)
-    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert answer.startswith(b"HTTP/1.1 202 ")
     assert b"connection: close" in answer.lower()
     assert service.process.wait(DEADLINE) == 0
+    assert "Traceback" not in service.output.read_text()
 
 
 # --- TLS ----------------------------------------------------------------------------------------
