@@ -25,11 +25,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class _Child:
     process: SpawnProcess
     started: float  # monotonic
-    reported: bool = False
-
-    @property
-    def dead(self) -> bool:
-        return self.process.exitcode is not None
+    dead: bool = False  # said once its end has been seen, and reported
 
 
 class Supervisor:
@@ -86,7 +82,7 @@ class Supervisor:
                 return True
             for number in numbers:
                 self._hand_on(number)
-            self._report_dead()
+            self._bury(ready)
             if self._restart_after is None and any(child.dead for child in self._children):
                 return False
             self._restart_due()
@@ -96,10 +92,12 @@ class Supervisor:
             if child.process.pid is not None and not child.dead:
                 os.kill(child.process.pid, number)
 
-    def _report_dead(self) -> None:
+    def _bury(self, ready: Sequence[object]) -> None:
+        """Note and report the processes whose end was seen."""
         for child in self._children:
-            if child.dead and not child.reported:
-                child.reported = True
+            if child.process.sentinel in ready:
+                child.process.join()  # the sentinel may be a moment ahead of the exit status
+                child.dead = True
                 ended = f"process {child.process.pid} ended with {child.process.exitcode}"
                 click.echo(f"error: {ended}", err=True)
 
