@@ -62,6 +62,8 @@ def run_service(options: ServiceOptions) -> int:
         PushkitError: It cannot start: configuration, address, certificate or database.
     """
     log_to_stderr(verbose=options.verbose, as_json=options.log_json)
+    # Until there is a handler it waits; unhandled, it would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     settings = load_settings(options.path)
     folder = options.path.parent.resolve()
     receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)

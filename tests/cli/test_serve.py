@@ -337,6 +337,15 @@ def test_a_renewed_certificate_is_served_after_sighup(
     assert "Traceback" not in service.output.read_text()
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_sighup_during_the_start_ends_nothing(start: Start, processes: str) -> None:
+    service = start("--processes", processes)  # it listens; its processes are not up yet
+    service.process.send_signal(signal.SIGHUP)
+    serving(service, int(processes))
+    assert service.stop() == 0
+    assert "ended with" not in service.output.read_text()
+
+
 # --- the log ------------------------------------------------------------------------------------
 
 
