@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -162,24 +163,28 @@ async def test_a_failed_forward_is_retried_and_the_others_are_not(
 
 
 @pytest.fixture(scope="module")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server() -> Iterator[str]:
+    """Return the URL of a Redis server: `PUSHKIT_TEST_REDIS_URL`, or one from the wheel."""
+    if url := os.environ.get("PUSHKIT_TEST_REDIS_URL"):
+        yield url
+        return
     server = RedisServer()
-    yield server
+    yield server.url
     server.remove()
 
 
 @pytest.fixture
-async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    async with Redis.from_url(redis_server.url) as redis:
-        await redis.flushall()
+async def redis(redis_server: str) -> AsyncIterator[Redis]:
+    async with Redis.from_url(redis_server) as redis:
+        await redis.flushdb()
         yield redis
 
 
 async def test_a_notification_is_added_to_a_stream(
-    world: World, redis: Redis, redis_server: RedisServer
+    world: World, redis: Redis, redis_server: str
 ) -> None:
     notification = await accepted(world)
-    forward = StreamForward(f"{redis_server.url}?stream=updates&maxlen=1000")
+    forward = StreamForward(f"{redis_server}?stream=updates&maxlen=1000")
     await forward.send(notification)
     await forward.close()
     found: Any = await redis.xrange("updates")
@@ -192,10 +197,10 @@ async def test_a_notification_is_added_to_a_stream(
 
 
 async def test_a_stream_that_is_none_is_tried_again(
-    world: World, redis: Redis, redis_server: RedisServer
+    world: World, redis: Redis, redis_server: str
 ) -> None:
     await redis.set("updates", "a string")
-    forward = StreamForward(f"{redis_server.url}?stream=updates")
+    forward = StreamForward(f"{redis_server}?stream=updates")
     with pytest.raises(ForwardFailedError):
         await forward.send(await accepted(world))
     await forward.close()
