@@ -1,14 +1,21 @@
 """The receiving half of A2A push notifications: verify, refuse replays, call back once."""
 
 from pushkit.a2a import TaskState, UpdateKind
+from pushkit.errors import InboundError
+from pushkit.webhook import Headers, WebhookRequest
 from receiver.inbox import Notification
 from receiver.limits import RateLimit
 from receiver.pipeline import Limits, Verdict
 from receiver.receiver import Expectation, Receiver
+from receiver.selection import TrustSnapshot
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
+from receiver.trusted_keys import fetch_trust, load_trust
+from receiver.verify import VerifiedNotification, verify_notification
 
 __all__ = [
     "Expectation",
+    "Headers",
+    "InboundError",
     "Limits",
     "Notification",
     "RateLimit",
@@ -16,7 +23,13 @@ __all__ = [
     "SenderProfile",
     "TaskPolicy",
     "TaskState",
+    "TrustSnapshot",
     "TrustedSender",
     "UpdateKind",
     "Verdict",
+    "VerifiedNotification",
+    "WebhookRequest",
+    "fetch_trust",
+    "load_trust",
+    "verify_notification",
 ]

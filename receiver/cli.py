@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import urlsplit, urlunsplit
 
 import click
@@ -83,6 +84,9 @@ def check(path: Path) -> None:
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
     click.echo(json.dumps(_masked(settings), indent=2))
+    for sender in receiver.senders.values():
+        if not sender.profile.signed:
+            click.echo(f"{sender.name}: {sender.profile.value}: nothing is verified but its secret")
     tls = _try_tls(settings, path)
     if tls + asyncio.run(_try(receiver)):
         sys.exit(1)
@@ -98,8 +102,31 @@ def check(path: Path) -> None:
     type=click.IntRange(1, _MAX_EXPIRES_IN),
     help="Seconds that the token is good for.",
 )
+@click.option(
+    "--authentication", help="Mint credentials too, of this scheme: Bearer, Basic or ApiKey."
+)
+@click.option(
+    "--replaces",
+    type=click.File("r"),
+    help="A file with the token that the new one takes the place of; - for standard input.",
+)
+@click.option(
+    "--overlap",
+    type=click.IntRange(0, _MAX_EXPIRES_IN),
+    default=3600,
+    show_default=True,
+    help="Seconds for which the replaced token stays good.",
+)
 def expect(
-    path: Path, sender: str | None, task_id: str | None, version: str, expires_in: int | None
+    path: Path,
+    *,
+    sender: str | None,
+    task_id: str | None,
+    version: str,
+    expires_in: int | None,
+    authentication: str | None,
+    replaces: TextIO | None,
+    overlap: int,
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
     settings = load_settings(path)
@@ -112,6 +139,9 @@ def expect(
                 task_id=task_id,
                 version=WireVersion.parse(version),
                 expires_in=timedelta(seconds=expires_in) if expires_in else None,
+                authentication=authentication,
+                replaces=replaces.read().strip() if replaces else None,
+                overlap=timedelta(seconds=overlap),
             )
         finally:
             await receiver.close()

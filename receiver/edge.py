@@ -148,20 +148,34 @@ class Edge:
         verdict = pipeline.admit(head.headers, _declared_length(head.headers), peer=peer)
         if verdict is not None:
             return problem(verdict, close=verdict.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        try:
-            async with asyncio.timeout(pipeline.limits.request_timeout.total_seconds()):
-                body = await _read_bounded(read(), pipeline.limits.max_body_bytes)
-        except TimeoutError:
-            return problem(pipeline.body_too_slow(peer=peer), close=True)
-        except BrokenBodyError:
-            return problem(pipeline.body_broken(peer=peer), close=True)
-        if body is None:
-            return problem(pipeline.body_too_large(peer=peer), close=True)
+        # Who cannot prove to be somebody is refused here: a stranger's body is never read.
+        proven = await pipeline.select(head.headers, target=head.target, path=path, peer=peer)
+        if isinstance(proven, Verdict):
+            return problem(proven)
+        body = await self._read_body(read, proven.max_body_bytes, peer)
+        if isinstance(body, Verdict):
+            return problem(body, close=True)
         request = WebhookRequest(
             method=head.method, target=head.target, headers=head.headers, body=body
         )
-        verdict = await self._receiver.receive(request, path=path, peer=peer)
+        verdict = await self._receiver.receive_admitted(
+            request, path=path, peer=peer, proven=proven
+        )
         return problem(verdict) if verdict.refused else Answer(status=verdict.status)
+
+    async def _read_body(
+        self, read: Callable[[], AsyncGenerator[bytes, None]], limit: int, peer: str
+    ) -> bytes | Verdict:
+        """Return the body, or what is wrong with it: large, slow or broken off."""
+        pipeline = self._receiver.pipeline
+        try:
+            async with asyncio.timeout(pipeline.limits.request_timeout.total_seconds()):
+                body = await _read_bounded(read(), limit)
+        except TimeoutError:
+            return pipeline.body_too_slow(peer=peer)
+        except BrokenBodyError:
+            return pipeline.body_broken(peer=peer)
+        return pipeline.body_too_large(peer=peer) if body is None else body
 
     async def _readiness(self) -> Answer:
         unready = await self._receiver.unready()

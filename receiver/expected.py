@@ -7,15 +7,22 @@ was accepted under it gets past step 5 and is recognised as one, while anything 
 
 from __future__ import annotations
 
-import secrets
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pushkit.errors import InboundError
+from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.token import hash_token
-from pushkit.storage import Migration, Script, Statement, to_micros
-from receiver.trust import PresentedToken, TaskPolicy
+from pushkit.storage import Migration, Row, Script, Statement, to_micros
+from receiver.credentials import HandedOut, Presented, ProvenSecret
+from receiver.trust import TaskPolicy
 
-__all__ = ["MIGRATION", "ExpectedStore", "TaskNotExpectedError", "mint_token"]
+__all__ = [
+    "MIGRATION",
+    "SECRETS_MIGRATION",
+    "ExpectedStore",
+    "Registration",
+    "TaskNotExpectedError",
+]
 
 MIGRATION = Migration(
     2,
@@ -38,6 +45,26 @@ MIGRATION = Migration(
     ),
 )
 
+# A token's credentials; what replaced what (`expectation`); and the rows that bind a static token,
+# which are kept: were one forgotten, the token would be free for another task.
+SECRETS_MIGRATION = Migration(
+    4,
+    (
+        "ALTER TABLE pushkit_expected ADD COLUMN credentials_sha256 TEXT",
+        "ALTER TABLE pushkit_expected ADD COLUMN expectation TEXT",
+        "ALTER TABLE pushkit_expected ADD COLUMN static INTEGER NOT NULL DEFAULT 0",
+        (
+            "CREATE UNIQUE INDEX pushkit_expected_credentials"
+            " ON pushkit_expected (sender, credentials_sha256)"
+            " WHERE credentials_sha256 IS NOT NULL"
+        ),
+        (
+            "CREATE INDEX pushkit_expected_expectation ON pushkit_expected (expectation)"
+            " WHERE expectation IS NOT NULL"
+        ),
+    ),
+)
+
 
 class TaskNotExpectedError(InboundError):
     """Nobody here waits for this task (A2A §4.3.3)."""
@@ -50,36 +77,74 @@ _KEPT = timedelta(hours=96)  # as long as ids are remembered, see receiver.repla
 _PURGED_AT_ONCE = 100
 
 
-def mint_token() -> str:
-    """Return a fresh token: 256 random bits, URL-safe."""
-    return secrets.token_urlsafe(32)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One thing that is expected.
+
+    Attributes:
+        sender: Of whom.
+        expectation: Its own id; what replaces a token takes the id over, and the task with it.
+        token_sha256: The token that was handed out, hashed.
+        credentials_sha256: The credentials that were handed out with it, hashed.
+        task_id: The task, if it is known.
+        created_at: Now.
+        expires_at: When it ends; None for never.
+    """
+
+    sender: str
+    expectation: str
+    token_sha256: str
+    credentials_sha256: str | None = None
+    task_id: str | None = None
+    created_at: datetime
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What a secret stands for: whether it is good still, and its task."""
+
+    live: bool
+    task_id: str | None
 
 
 class ExpectedStore:
     """Scripts over `pushkit_expected`."""
 
-    def register(
-        self,
-        *,
-        sender: str,
-        token: str | None,
-        task_id: str | None,
-        now: datetime,
-        expires_at: datetime | None,
-    ) -> Script[None]:
-        """Expect a token, a task, or a task under a token."""
-        yield from self._forget(now)
-        yield Statement(
-            "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at, expires_at)"
-            " VALUES ($1, $2, $3, $4, $5)",
-            (
-                sender,
-                hash_token(token) if token else None,
-                task_id,
-                to_micros(now),
-                to_micros(expires_at) if expires_at else None,
-            ),
+    def register(self, registration: Registration) -> Script[None]:
+        """Expect a task, known or not, under a token."""
+        yield from self._forget(registration.created_at)
+        yield from self._insert(registration)
+
+    def replace(self, old: str, new: Registration, *, overlap: timedelta) -> Script[str | None]:
+        """Let a new token stand for what an old one stands for; return the task, if it has one.
+
+        Args:
+            old: The hash of the token that goes; it is good for `overlap` from now.
+            new: What takes its place; its task and its `expectation` are the old one's.
+            overlap: For how long both are good.
+
+        Raises:
+            ConfigError: The old token is none that is good.
+        """
+        now = new.created_at
+        rows = yield Statement(
+            "SELECT * FROM pushkit_expected WHERE sender = $1 AND token_sha256 = $2"
+            " AND static = 0 FOR UPDATE",
+            (new.sender, old),
         )
+        if not rows or not _standing(rows[0], now).live:
+            raise ConfigError(f"replaces: no token that sender {new.sender!r} may use now")
+        expectation = rows[0]["expectation"] or new.expectation
+        yield Statement(
+            "UPDATE pushkit_expected SET expectation = $3,"
+            " expires_at = CASE WHEN expires_at < $4 THEN expires_at ELSE $4 END"
+            " WHERE sender = $1 AND token_sha256 = $2",
+            (new.sender, old, expectation, to_micros(now + overlap)),
+        )
+        task_id: str | None = rows[0]["task_id"]
+        yield from self._insert(replace(new, expectation=expectation, task_id=task_id))
+        return task_id
 
     def unregister(
         self, *, sender: str, token: str | None, task_id: str | None, now: datetime
@@ -92,55 +157,64 @@ class ExpectedStore:
         )
         return len(rows)
 
-    def knows_token(self, sender: str, token_sha256: str) -> Script[bool]:
-        """Say whether a token was handed to this sender: step 5. `admit` says if it is good still.
+    def handed_out(self, sender: str, secret: Presented) -> Script[list[HandedOut]]:
+        """Return what was handed to this sender and fits what it sent: for step 5.
 
-        One that ended longer ago than ids are remembered is forgotten at some time.
+        Also what has ended: `admit` says if it is good still. One that ended longer ago than ids
+        are remembered is forgotten at some time.
         """
+        first, second = [*secret.credentials, None, None][:2]
         rows = yield Statement(
-            "SELECT 1 FROM pushkit_expected WHERE sender = $1 AND token_sha256 = $2",
-            (sender, token_sha256),
+            "SELECT token_sha256, credentials_sha256 FROM pushkit_expected"
+            " WHERE sender = $1 AND static = 0 AND"
+            " (token_sha256 = $2 OR credentials_sha256 = $3 OR credentials_sha256 = $4)",
+            (sender, secret.token, first, second),
         )
-        return bool(rows)
+        return [
+            HandedOut(token=row["token_sha256"], credentials=row["credentials_sha256"])
+            for row in rows
+        ]
 
     def admit(
         self,
         policy: TaskPolicy,
         *,
         sender: str,
-        token: PresentedToken | None,
+        secret: ProvenSecret | None,
         task_id: str | None,
         now: datetime,
     ) -> Script[None]:
-        """Do step 8: refuse a task that is not expected, or bind it to its token.
+        """Do step 8: refuse a task that is not expected, or bind it to its secret.
 
         Raises:
-            TaskNotExpectedError: By the policy, or because the token is good no longer.
+            TaskNotExpectedError: By the policy, or because the secret is good no longer.
         """
-        live, bound_to = (yield from self._by_token(sender, token, now)) if token else (False, None)
-        if token is not None and not token.static and not live:
+        stands = (yield from self._stands_for(sender, secret, now)) if secret else None
+        if secret is not None and not (stands.live if stands else secret.static):
             raise TaskNotExpectedError("the token was withdrawn or has expired")
         if policy is TaskPolicy.ANY:
             return
-        if token is not None and policy is TaskPolicy.BIND and task_id and bound_to is None:
-            yield from self._bind(sender, token.sha256, task_id, now)
+        bound_to = stands.task_id if stands else None
+        if secret is not None and policy is TaskPolicy.BIND and task_id and bound_to is None:
+            bound_to = yield from self._bind(sender, secret, task_id, now)
+            stands = _Standing(live=True, task_id=bound_to)
+        if stands is None and (yield from self._knows_task(sender, task_id, now)):
             return
-        if live and bound_to in (None, task_id):
-            return
-        if not live and (yield from self._knows_task(sender, task_id, now)):
+        if stands is not None and bound_to in (None, task_id):
             return
         raise TaskNotExpectedError("the task is not expected under this token")
 
-    def _by_token(
-        self, sender: str, token: PresentedToken, now: datetime
-    ) -> Script[tuple[bool, str | None]]:
-        """Return whether a token is registered and good still, and the task that it stands for."""
+    def _stands_for(
+        self, sender: str, secret: ProvenSecret, now: datetime
+    ) -> Script[_Standing | None]:
+        """Return what a secret stands for; None for a static one that is not bound yet."""
         rows = yield Statement(
-            "SELECT task_id FROM pushkit_expected WHERE sender = $1 AND token_sha256 = $2"
-            " AND withdrawn_at IS NULL AND (expires_at IS NULL OR expires_at > $3)",
-            (sender, token.sha256, to_micros(now)),
+            "SELECT task_id, withdrawn_at, expires_at FROM pushkit_expected"
+            " WHERE sender = $1 AND static = $3"
+            " AND (token_sha256 = $2 OR credentials_sha256 = $2)",
+            (sender, secret.sha256, int(secret.static)),
         )
-        return (True, rows[0]["task_id"]) if rows else (False, None)
+        return _standing(rows[0], now) if rows else None
 
     def _knows_task(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
         """Say whether a task is expected, for a notification without a token of its own."""
@@ -151,14 +225,49 @@ class ExpectedStore:
         )
         return bool(rows)
 
-    def _bind(self, sender: str, token_sha256: str, task_id: str, now: datetime) -> Script[None]:
-        """Bind a token to its first task; a static one has no row before, or a withdrawn one."""
+    def _bind(
+        self, sender: str, secret: ProvenSecret, task_id: str, now: datetime
+    ) -> Script[str | None]:
+        """Bind a secret to its first task, if it is free still; return the task that has it.
+
+        Two notifications may race for one secret: each changes only what is free, and then sees
+        who was first.
+        """
+        if secret.static:
+            yield Statement(
+                "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at, static)"
+                " VALUES ($1, $2, $3, $4, 1) ON CONFLICT (sender, token_sha256)"
+                " WHERE token_sha256 IS NOT NULL DO UPDATE SET static = 1,"
+                " task_id = COALESCE(pushkit_expected.task_id, excluded.task_id)",
+                (sender, secret.sha256, task_id, to_micros(now)),
+            )
+        else:
+            # With what it replaced and what replaced it: together they stand for one task.
+            yield Statement(
+                "UPDATE pushkit_expected SET task_id = $3 WHERE sender = $1 AND task_id IS NULL"
+                " AND (token_sha256 = $2 OR credentials_sha256 = $2 OR expectation ="
+                " (SELECT e.expectation FROM pushkit_expected e WHERE e.sender = $1"
+                " AND (e.token_sha256 = $2 OR e.credentials_sha256 = $2)))",
+                (sender, secret.sha256, task_id),
+            )
+        stands = yield from self._stands_for(sender, secret, now)
+        return stands.task_id if stands else None
+
+    def _insert(self, registration: Registration) -> Script[None]:
+        ends = registration.expires_at
         yield Statement(
-            "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at)"
-            " VALUES ($1, $2, $3, $4) ON CONFLICT (sender, token_sha256)"
-            " WHERE token_sha256 IS NOT NULL"
-            " DO UPDATE SET task_id = excluded.task_id, withdrawn_at = NULL",
-            (sender, token_sha256, task_id, to_micros(now)),
+            "INSERT INTO pushkit_expected (sender, expectation, token_sha256,"
+            " credentials_sha256, task_id, created_at, expires_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            (
+                registration.sender,
+                registration.expectation,
+                registration.token_sha256,
+                registration.credentials_sha256,
+                registration.task_id,
+                to_micros(registration.created_at),
+                to_micros(ends) if ends else None,
+            ),
         )
 
     def _forget(self, now: datetime) -> Script[None]:
@@ -166,6 +275,12 @@ class ExpectedStore:
         yield Statement(
             "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
             " (SELECT sender, token_sha256 FROM pushkit_expected"
-            " WHERE COALESCE(withdrawn_at, expires_at) < $1 LIMIT $2)",
+            " WHERE COALESCE(withdrawn_at, expires_at) < $1 AND static = 0 LIMIT $2)",
             (to_micros(now - _KEPT), _PURGED_AT_ONCE),
         )
+
+
+def _standing(row: Row, now: datetime) -> _Standing:
+    expires_at = row["expires_at"]
+    live = row["withdrawn_at"] is None and (expires_at is None or expires_at > to_micros(now))
+    return _Standing(live=live, task_id=row["task_id"])

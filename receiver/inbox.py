@@ -97,7 +97,7 @@ class Notification:
         idempotency_key: The same whenever this notification is handed out: a process that dies
             inside a callback must run it again.
         sender: The name of the trusted sender.
-        kid: The key that signed it.
+        kid: The key that signed it; empty if its sender does not sign.
         delivery_id: The sender's id of it: `jti`, the same on every retry.
         update: What happened, version-free.
         task_id: The task, from the body or the signature.
@@ -105,7 +105,7 @@ class Notification:
         seq: 1, 2, 3… per subscription and task, if the sender states one.
         missing: How many updates before this one never came (dead, cancelled or superseded).
         late: An update with a higher `seq` was accepted before this one.
-        issued_at: When this attempt was signed.
+        issued_at: When this attempt was signed; when it was accepted, if its sender does not sign.
         received_at: When it was accepted.
         body: The raw bytes that were signed.
     """

@@ -1,42 +1,46 @@
 """`Pipeline`: the ten steps from a request to an answer (wire profile §4). No web framework.
 
-The steps are methods, named and numbered as on that page. The edge calls `admit` with the head,
-reads the body within the limits, and calls `receive`; both end in a verdict, never in an exception.
-Step 10, the callbacks, begins where the notification is committed.
+The steps are numbered as on that page. The edge calls `admit` and `select` with the head, so that a
+stranger's body is never read, then reads the body within the limits, and calls `receive`; all three
+end in a verdict, never in an exception. Step 10, the callbacks, begins where the notification is
+committed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
-from pushkit.a2a import TaskUpdate, decode_update
-from pushkit.errors import (
-    InboundError,
-    InvalidSignatureError,
-    MalformedRequestError,
-    StorageError,
-    TokenError,
-)
-from pushkit.net.jwks_client import VerificationKeys
-from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unverified
+from pushkit.errors import InboundError, StorageError
 from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.credentials import HandedOut, ProvenSecret, check_presented, presented
 from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
 from receiver.peers import rate_key
 from receiver.replay import ConflictError, Replay, ReplayStore
-from receiver.trust import PresentedToken, Trust, TrustedSender
-from receiver.verify import Verified, presented_token, verify_credentials, verify_signed
+from receiver.selection import Selected, printable
+from receiver.trust import TrustedSender
+from receiver.trusted_keys import Trust
+from receiver.verify import (
+    VerifiedHead,
+    VerifiedNotification,
+    read_notification,
+    verify_body,
+    verify_head,
+)
 
-__all__ = ["Limits", "Pipeline", "Verdict"]
+__all__ = ["Limits", "Pipeline", "ProvenHead", "Verdict"]
 
 _log = logging.getLogger("receiver")
 
-_SHOWN_CHARACTERS = 128
+T = TypeVar("T")
+
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 # About what one process can verify: a flood is cut, a busy agent is not.
 _PEER_RATE = RateLimit(per_second=1000, burst=2000)
@@ -84,6 +88,21 @@ class Verdict:
         return self.status >= 400
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenHead:
+    """What `select` found out from the head of a request, for `receive`.
+
+    Attributes:
+        head: Sender and signature.
+        secret: The token or the credentials that the notification stands on, if any.
+        max_body_bytes: How much of a body this sender may send.
+    """
+
+    head: VerifiedHead
+    secret: ProvenSecret | None
+    max_body_bytes: int
+
+
 class _BodyTooLargeError(InboundError):
     code = "body_too_large"
     status = 413
@@ -112,9 +131,9 @@ class Pipeline:
     """Takes requests to verdicts.
 
     Args:
-        trust: The trusted senders and their keys.
+        trust: The trusted senders and their keys. May be replaced at any time: a request is held
+            against the one that it met.
         database: Where inbox, replay memory and expected tasks live.
-        own_url: Says this receiver's URL for a path, from the configuration.
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
     """
@@ -124,22 +143,21 @@ class Pipeline:
         trust: Trust,
         database: SqliteDatabase,
         *,
-        own_url: Callable[[str], str],
         limits: Limits,
         clock: Callable[[], datetime],
     ) -> None:
         self.trust = trust
         self.limits = limits
         self._database = database
-        self._own_url = own_url
         self._clock = clock
         self._peers = RateLimiter(limits.peer_rate)
         self._senders = RateLimiter(limits.sender_rate)
+        self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._replay = ReplayStore()
         self._expected = ExpectedStore()
         self._inbox = Inbox()
 
-    # --- the two calls of the edge --------------------------------------------------------------
+    # --- the calls of the edge ------------------------------------------------------------------
 
     def admit(self, headers: Headers, declared_length: int | None, *, peer: str) -> Verdict | None:
         """Do step 1 before the body is read; None to go on."""
@@ -170,23 +188,42 @@ class Pipeline:
         error = _IncompleteBodyError("the peer went away, or its framing is broken")
         return self._refuse(error, peer=peer)
 
+    async def select(
+        self, headers: Headers, *, target: str, path: str, peer: str
+    ) -> ProvenHead | Verdict:
+        """Do steps 2 to 5 before the body is read: what the head proves, or the refusal.
+
+        Args:
+            headers: The request's headers.
+            target: Its path and query as received.
+            path: The sender's path at which it arrived, without any prefix of a mount.
+            peer: The address that it came from, for the log.
+        """
+        return await self._answer(self._prove_head(headers, target, path), peer=peer)
+
     def body_too_large(self, *, peer: str) -> Verdict:
         """Return the verdict on a body that turned out to be over the limit."""
         return self._refuse(
             _BodyTooLargeError(f"more than {self.limits.max_body_bytes} bytes"), peer=peer
         )
 
-    async def receive(self, request: WebhookRequest, *, path: str, peer: str) -> Verdict:
+    async def receive(
+        self, request: WebhookRequest, *, path: str, peer: str, proven: ProvenHead | None = None
+    ) -> Verdict:
         """Do steps 2 to 9 and answer.
 
         Args:
             request: The request, whole.
             path: The sender's path at which it arrived, without any prefix of a mount.
             peer: The address that it came from, for the log.
+            proven: What `select` said of its head; without it, that is done here.
         """
+        return await self._answer(self._steps(request, path, proven), peer=peer)
+
+    async def _answer(self, steps: Awaitable[T], *, peer: str) -> T | Verdict:
+        """Turn every refusal into its verdict."""
         try:
-            self._check_body_size(len(request.body))
-            return await self._steps(request, path)
+            return await steps
         except StorageError:
             _log.exception("refused 503 storage peer=%s", peer)
             return Verdict(status=503, code="storage", retry_after=timedelta(seconds=1))
@@ -195,33 +232,51 @@ class Pipeline:
 
     # --- the steps --------------------------------------------------------------------------------
 
-    async def _steps(self, request: WebhookRequest, path: str) -> Verdict:
-        token = self._read_jwt(request.headers)
-        sender, keys = await self.trust.select(path, token)  # 2
-        verified = await self._verify(request, token, sender, keys)  # 3, 4
-        presented = await self._check_token(request.headers, sender)  # 5
-        self._senders.take(sender.name, self._clock())  # 6
-        update = decode_update(request.body)
-        task_id = _agreed_task_id(update, verified)
+    async def _prove_head(self, headers: Headers, target: str, path: str) -> ProvenHead:
+        trust = self.trust
+        selected = await trust.select(path, headers)  # 2
+        head = verify_head(  # 3, 4
+            selected, headers, target, own_url=f"{trust.url}{path}", now=self._clock()
+        )
+        secret = await self._check_secrets(headers, selected)  # 5
+        limit = self.limits.max_body_bytes
+        return ProvenHead(
+            head=head,
+            secret=secret,
+            max_body_bytes=min(limit, selected.sender.max_body_bytes or limit),
+        )
+
+    async def _steps(
+        self, request: WebhookRequest, path: str, proven: ProvenHead | None
+    ) -> Verdict:
+        if proven is None:
+            proven = await self._prove_head(request.headers, request.target, path)
+        sender, size = proven.head.sender, len(request.body)
+        self._check_body_size(size, proven.max_body_bytes)
+        verify_body(proven.head, request.body)  # 3, the body's part
+        self._rate_of(sender).take(sender.name, self._clock())  # 6
+        verified = read_notification(proven.head, request)
         verdict = await self._database.write(  # 7, 8, 9
-            self._accept(sender, verified, presented, task_id, request.body)
+            self._accept(sender, verified, proven.secret, request.body)
         )
         _log.info(
-            "%s sender=%s task=%s id=%s seq=%s kind=%s",
+            "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s",
             verdict.code,
             sender.name,
-            _printable(task_id),
-            _printable(verified.delivery_id),
+            sender.profile.value,
+            printable(verified.task_id),
+            printable(verified.delivery_id),
             verified.seq,
-            update.kind.value,
+            verified.update.kind.value,
             extra={
                 "status": verdict.status,
                 "code": verdict.code,
                 "sender": sender.name,
-                "task": task_id,
+                "profile": sender.profile.value,
+                "task": verified.task_id,
                 "delivery_id": verified.delivery_id,
                 "seq": verified.seq,
-                "kind": update.kind.value,
+                "kind": verified.update.kind.value,
             },
         )
         return verdict
@@ -231,7 +286,7 @@ class Pipeline:
         size = headers.size()
         if size > self.limits.max_header_bytes:
             raise _HeadersTooLargeError(f"{size} bytes of headers")
-        self._check_body_size(declared_length or 0)
+        self._check_body_size(declared_length or 0, self.limits.max_body_bytes)
         media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
         if media_type not in _CONTENT_TYPES:
             raise _MediaTypeError("expected application/json or application/a2a+json")
@@ -239,74 +294,52 @@ class Pipeline:
         if (headers.one("Content-Encoding") or "identity").lower() != "identity":
             raise _MediaTypeError("the body is compressed, expected Content-Encoding identity")
 
-    def _check_body_size(self, size: int) -> None:
-        if size > self.limits.max_body_bytes:
-            limit = self.limits.max_body_bytes
+    def _check_body_size(self, size: int, limit: int) -> None:
+        if size > limit:
             raise _BodyTooLargeError(f"a body of {size} bytes, expected at most {limit}")
 
-    def _read_jwt(self, headers: Headers) -> UnverifiedJwt | None:
-        token = find_jwt(headers)
-        return None if token is None else read_unverified(token)
+    def _rate_of(self, sender: TrustedSender) -> RateLimiter:
+        if sender.rate is None:
+            return self._senders
+        return self._own_rates.setdefault((sender.name, sender.rate), RateLimiter(sender.rate))
 
-    async def _verify(
-        self,
-        request: WebhookRequest,
-        token: UnverifiedJwt | None,
-        sender: TrustedSender,
-        keys: VerificationKeys,
-    ) -> Verified:
-        """Steps 3 and 4: find the key among the sender's own, then hold everything against it."""
-        if token is None:
-            raise InvalidSignatureError(f"no JWT, expected one from sender {sender.name}")
-        key = await keys.find(token.kid) if token.kid else None
-        if key is None:
-            kid = _printable(token.kid)
-            raise InvalidSignatureError(f"kid {kid} is no key of sender {sender.name}")
-        own_url = self._own_url(sender.path)
-        return verify_signed(request, token, key, sender, own_url=own_url, now=self._clock())
-
-    async def _check_token(self, headers: Headers, sender: TrustedSender) -> PresentedToken | None:
-        """Step 5: the token, and any static credentials that the sender was given."""
-        verify_credentials(headers, sender.credentials)
-        token = presented_token(headers, sender)
-        if token is None or token.static:
-            return token
-        # A token may be optional; one that is wrong is wrong all the same.
-        if not await self._database.read(self._expected.knows_token(sender.name, token.sha256)):
-            raise TokenError(f"the token is none that was handed to sender {sender.name}")
-        return token
+    async def _check_secrets(self, headers: Headers, selected: Selected) -> ProvenSecret | None:
+        """Step 5: the token, and any static credentials, among what this sender was given."""
+        sender = selected.sender
+        secret = presented(headers, sender, selected.jwt)
+        handed_out: list[HandedOut] = []
+        if not secret.settled:
+            handed_out = await self._database.read(self._expected.handed_out(sender.name, secret))
+        return check_presented(sender, secret, handed_out)
 
     def _accept(
         self,
         sender: TrustedSender,
-        verified: Verified,
-        token: PresentedToken | None,
-        task_id: str | None,
+        verified: VerifiedNotification,
+        secret: ProvenSecret | None,
         body: bytes,
     ) -> Script[Verdict]:
         """Steps 7, 8 and 9, in one transaction."""
         now = self._clock()
-        replay = yield from self._replay.look_up(
-            sender.name, verified.delivery_id, verified.body_sha256
-        )
+        # Without an id a repetition cannot be told from a new one: each is stored.
+        delivery_id = verified.delivery_id or f"none_{uuid.uuid4().hex}"
+        replay = yield from self._replay.look_up(sender.name, delivery_id, verified.body_sha256)
         if replay is Replay.DUPLICATE:
             return Verdict(status=200, code="duplicate")
         yield from self._expected.admit(
             sender.tasks,
             sender=sender.name,
-            token=token,
-            task_id=task_id,
+            secret=secret,
+            task_id=verified.task_id,
             now=now,
         )
-        yield from self._replay.remember(
-            sender.name, verified.delivery_id, verified.body_sha256, now
-        )
+        yield from self._replay.remember(sender.name, delivery_id, verified.body_sha256, now)
         notification_id = yield from self._inbox.store(
             sender=sender.name,
-            delivery_id=verified.delivery_id,
-            kid=verified.kid,
-            issued_at=verified.issued_at,
-            task_id=task_id,
+            delivery_id=delivery_id,
+            kid=verified.kid or "",
+            issued_at=verified.issued_at or now,
+            task_id=verified.task_id,
             config_id=verified.config_id,
             seq=verified.seq,
             body=body,
@@ -314,7 +347,7 @@ class Pipeline:
         )
         if notification_id is None:
             # Older than the memory of ids, but still in the inbox: an update is called back once.
-            if not (yield from self._inbox.has(sender.name, verified.delivery_id, body)):
+            if not (yield from self._inbox.has(sender.name, delivery_id, body)):
                 raise ConflictError("this id is in the inbox with another body")
             return Verdict(status=200, code="duplicate")
         return Verdict(status=202, code="accepted", notification_id=notification_id)
@@ -331,15 +364,3 @@ class Pipeline:
         elif error.status == 503:
             retry_after = timedelta(seconds=5)
         return Verdict(status=error.status, code=error.code, retry_after=retry_after)
-
-
-def _printable(text: str | None) -> str:
-    """Return what a sender wrote as it may stand in a log: on one line, and not too long."""
-    return "-" if text is None else ascii(text)[1:-1][:_SHOWN_CHARACTERS]
-
-
-def _agreed_task_id(update: TaskUpdate, verified: Verified) -> str | None:
-    """Return the task that body and signature speak of."""
-    if update.task_id and verified.task_id and update.task_id != verified.task_id:
-        raise MalformedRequestError("the signed `taskId` is another task than the body's")
-    return update.task_id or verified.task_id

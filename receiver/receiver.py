@@ -20,7 +20,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.signing.audience import audience_of
+from pushkit.signing.token import hash_token
 from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy
@@ -29,17 +29,19 @@ from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
+from receiver.credentials import mint_authentication, mint_token
 from receiver.edge import Edge
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
-from receiver.expected import ExpectedStore, mint_token
+from receiver.expected import SECRETS_MIGRATION, ExpectedStore, Registration
 from receiver.forwards import Forward
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.inbox import Inbox, Notification
 from receiver.peers import ForwardedHeader, Peers
-from receiver.pipeline import Limits, Pipeline, Verdict
+from receiver.pipeline import Limits, Pipeline, ProvenHead, Verdict
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import ReplayStore
-from receiver.trust import Trust, TrustedSender, sender_keys
+from receiver.trust import TrustedSender
+from receiver.trusted_keys import Trust, warn_of_unsigned
 
 __all__ = ["Expectation", "Receiver"]
 
@@ -69,13 +71,6 @@ class Expectation:
     def as_json(self) -> JsonObject:
         """Return the config object as this A2A version writes it."""
         return format_push_config(self.config, self.version)
-
-
-def _base_url(url: str) -> str:
-    normalised = audience_of(url)
-    if "?" in normalised:
-        raise ConfigError("url: expected a base URL without a query: the senders' paths follow it")
-    return normalised.rstrip("/")
 
 
 class Receiver:
@@ -129,23 +124,24 @@ class Receiver:
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
-        self.url = _base_url(url)
-        self.senders = {sender.name: sender for sender in senders}
         self._clock = clock
         self._keep = keep
         self._database = SqliteDatabase(
             database,
             component="receiver",
-            migrations=(REPLAY_MIGRATION, EXPECTED_MIGRATION, INBOX_MIGRATION),
+            migrations=(
+                REPLAY_MIGRATION,
+                EXPECTED_MIGRATION,
+                INBOX_MIGRATION,
+                SECRETS_MIGRATION,
+            ),
         )
         self._transport = Transport(DestinationPolicy(allow))
-        self.trust = Trust(
-            [(sender, sender_keys(sender, self._transport, clock)) for sender in senders]
-        )
+        trust = Trust.build(url, senders, self._transport, clock)
+        self.url = trust.url
         self.pipeline = Pipeline(
-            self.trust,
+            trust,
             self._database,
-            own_url=lambda path: f"{self.url}{path}",
             limits=limits or Limits(),
             clock=clock,
         )
@@ -170,6 +166,16 @@ class Receiver:
         self.is_open = False
         self._background: list[asyncio.Task[None]] = []
 
+    @property
+    def trust(self) -> Trust:
+        """The trusted senders, as they are at this moment."""
+        return self.pipeline.trust
+
+    @property
+    def senders(self) -> dict[str, TrustedSender]:
+        """The trusted senders by name, as they are at this moment."""
+        return {sender.name: sender for sender in self.trust.senders()}
+
     # --- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -182,6 +188,7 @@ class Receiver:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self.open()
         if not self._background:
+            warn_of_unsigned(self.trust.senders())
             self._background = [
                 asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
                 asyncio.create_task(self._keep_house(), name="receiver-housekeeping"),
@@ -267,19 +274,55 @@ class Receiver:
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
     ) -> Verdict:
-        """Take one request through the steps, for frameworks that have no adapter here.
+        """Take one request through all steps, for frameworks that have no adapter here.
 
         Args:
             request: The request, whole.
             path: The sender's path, where the request's own path has a prefix before it.
             peer: The address that it came from.
         """
+        refused = self.pipeline.admit(request.headers, len(request.body), peer=peer)
+        if refused is not None:
+            return refused
         path = path or request.target.partition("?")[0]
-        verdict = await self.pipeline.receive(request, path=path, peer=peer)
+        return await self.receive_admitted(request, path=path, peer=peer)
+
+    async def receive_admitted(
+        self, request: WebhookRequest, *, path: str, peer: str, proven: ProvenHead | None = None
+    ) -> Verdict:
+        """Take a request on from where an edge of ours has `admit`ted it, or proven its head.
+
+        Args:
+            request: The request, whole.
+            path: The sender's path, without any prefix of a mount.
+            peer: The address that it came from.
+            proven: What `pipeline.select` said of its head.
+        """
+        verdict = await self.pipeline.receive(request, path=path, peer=peer, proven=proven)
         if verdict.notification_id is not None:
             self.dispatcher.pump.wake()
             self._arrivals.announce()
         return verdict
+
+    # --- trust ---------------------------------------------------------------------------------
+
+    async def reload_senders(self, senders: Sequence[TrustedSender]) -> None:
+        """Trust these senders from now on, instead of those before.
+
+        All or nothing: if one of them is wrong, nothing changes. A request that is under way goes
+        on with the trust that it met. Keys that were fetched stay, of senders whose `jwks_url` is
+        the same; key files are read again.
+
+        Raises:
+            ConfigError: As for `senders` of the constructor; what was trusted before still is.
+        """
+        if not senders:
+            raise ConfigError("senders: expected at least one trusted sender")
+        before = self.trust
+        trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
+        warn_of_unsigned(senders)
+        self.pipeline.trust = trust
+        await before.close(but=trust)
 
     # --- callbacks -----------------------------------------------------------------------------
 
@@ -351,31 +394,53 @@ class Receiver:
         task_id: str | None = None,
         version: WireVersion | str = WireVersion.V1_0,
         expires_in: timedelta | None = None,
+        authentication: str | None = None,
+        replaces: str | None = None,
+        overlap: timedelta = timedelta(hours=1),
     ) -> Expectation:
         """Mint a token for a task, and return the push config to hand to the agent.
 
         Args:
             sender: Which trusted sender; may be left out if there is only one.
-            task_id: The task, if it is known already.
+            task_id: The task, if it is known already; not with `replaces`.
             version: The A2A version that the agent speaks.
             expires_in: How long the token is good for; None for ever.
+            authentication: Mint credentials of this scheme too (`Bearer`, `Basic` or `ApiKey`),
+                which the agent must then send: one that ignores the config's `authentication` is
+                refused.
+            replaces: A token that was handed out before. The new one stands for the same task.
+            overlap: For how long the replaced token is good beside the new one.
+
+        Raises:
+            ConfigError: No such sender or scheme, or the token to replace is none that is good.
         """
-        trusted = self._sender(sender)
+        if replaces is not None and task_id is not None:
+            raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
+        trusted, wire_version = self._sender(sender), WireVersion.parse(str(version))
         token, now = mint_token(), self._clock()
+        minted = mint_authentication(authentication) if authentication else None
+        registration = Registration(
+            sender=trusted.name,
+            expectation=mint_token(),
+            token_sha256=hash_token(token),
+            credentials_sha256=minted.sha256 if minted else None,
+            task_id=task_id,
+            created_at=now,
+            expires_at=now + expires_in if expires_in else None,
+        )
         await self.open()
-        await self._database.write(
-            self._expected.register(
-                sender=trusted.name,
-                token=token,
-                task_id=task_id,
-                now=now,
-                expires_at=now + expires_in if expires_in else None,
-            )
+        if replaces is None:
+            await self._database.write(self._expected.register(registration))
+        else:
+            replacing = self._expected.replace(hash_token(replaces), registration, overlap=overlap)
+            task_id = await self._database.write(replacing)
+        config = PushConfig(
+            url=f"{self.url}{trusted.path}",
+            token=token,
+            task_id=task_id,
+            authentication=minted.authentication if minted else None,
         )
-        config = PushConfig(url=f"{self.url}{trusted.path}", token=token, task_id=task_id)
-        return Expectation(
-            sender=trusted.name, config=config, version=WireVersion.parse(str(version))
-        )
+        return Expectation(sender=trusted.name, config=config, version=wire_version)
 
     async def expect_no_longer(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None

@@ -94,11 +94,14 @@ class SenderSettings(BaseModel):
     token_required: bool = True
     credentials: list[str] = []
     tasks: TaskPolicy = TaskPolicy.REGISTERED
+    max_body_bytes: _Positive | None = None
+    rate: _Positive | None = None
+    id_field: str | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Hold the rules of `TrustedSender` here, where the line of the table is known."""
-        if (self.jwks_url is None) == (self.jwks_file is None):
+        if self.profile.signed and (self.jwks_url is None) == (self.jwks_file is None):
             raise ValueError("expected exactly one of jwks_url and jwks_file")
         try:
             _trusted(self, Path(), tokens=self.tokens)
@@ -250,6 +253,20 @@ class ReceiverSettings(BaseSettings):
             keep_alive=timedelta(seconds=self.keep_alive_seconds),
         )
 
+    def trusted_senders(self, folder: Path) -> list[TrustedSender]:
+        """Return the senders, their token files read.
+
+        Args:
+            folder: Where relative paths are found.
+
+        Raises:
+            ConfigError: A token file cannot be read.
+        """
+        return [
+            _trusted(sender, folder, tokens=[*sender.tokens, *_tokens_in_file(sender, folder)])
+            for sender in self.senders
+        ]
+
     def build(self, folder: Path) -> Receiver:
         """Return the receiver that this configuration describes, its callbacks loaded.
 
@@ -261,18 +278,15 @@ class ReceiverSettings(BaseSettings):
         """
         receiver = Receiver(
             url=self.url,
-            senders=[
-                _trusted(sender, folder, tokens=[*sender.tokens, *_tokens_in_file(sender, folder)])
-                for sender in self.senders
-            ],
+            senders=self.trusted_senders(folder),
             database=folder / self.database,
             allow=self.allow,
             limits=Limits(
                 max_body_bytes=self.max_body_bytes,
                 max_header_bytes=self.max_header_bytes,
                 request_timeout=timedelta(seconds=self.request_timeout_seconds),
-                peer_rate=RateLimit(per_second=self.peer_rate, burst=2 * self.peer_rate),
-                sender_rate=RateLimit(per_second=self.sender_rate, burst=2 * self.sender_rate),
+                peer_rate=_rate(self.peer_rate),
+                sender_rate=_rate(self.sender_rate),
             ),
             concurrency=self.callback_concurrency,
             trusted_proxies=self.trusted_proxies,
@@ -414,7 +428,15 @@ def _trusted(settings: SenderSettings, folder: Path, *, tokens: Sequence[str]) -
         token_required=settings.token_required,
         credentials=settings.credentials,
         tasks=settings.tasks,
+        max_body_bytes=settings.max_body_bytes,
+        rate=_rate(settings.rate) if settings.rate else None,
+        id_field=settings.id_field,
     )
+
+
+def _rate(per_second: int) -> RateLimit:
+    """Return a rate that lets twice as much through at once."""
+    return RateLimit(per_second=per_second, burst=2 * per_second)
 
 
 def _tokens_in_file(settings: SenderSettings, folder: Path) -> Sequence[str]:

@@ -1,54 +1,31 @@
-"""Who is trusted, with which keys, for what. Configured, never received.
+"""Who is trusted, for what: values that the operator has configured.
 
-A message only selects among what stands here: its `iss` and `kid` are looked up, and nothing that
-it names is fetched because it says so.
+A message only selects among what stands here, see `receiver.selection`.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from pushkit.errors import (
-    ConfigError,
-    DestinationRefusedError,
-    InboundError,
-    JwksError,
-    KeysUnavailableError,
-)
+from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
-from pushkit.keys.jwks import parse_jwks
-from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
-from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
-from pushkit.signing.notification_jwt import UnverifiedJwt
+from receiver.limits import RateLimit
 
-__all__ = [
-    "PresentedToken",
-    "SenderProfile",
-    "TaskPolicy",
-    "Trust",
-    "TrustedSender",
-    "UnknownSenderError",
-    "sender_keys",
-]
+__all__ = ["DEFAULT_PATH", "SenderProfile", "TaskPolicy", "TrustedSender", "check_senders"]
 
 DEFAULT_PATH = "/a2a/push"
 
+
 # RFC 3986 §3.3. A query is no part of it, and braces would make a pattern of it.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
-
-
-class UnknownSenderError(InboundError):
-    """No trusted sender fits the path, the issuer and the key of this request."""
-
-    code = "unknown_sender"
-    status = 403
+# RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
+_ID_FIELD = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+|(?:/(?:[^~/]|~[01])*)+")
 
 
 class SenderProfile(StrEnum):
@@ -62,6 +39,15 @@ class SenderProfile(StrEnum):
     re-serialisation of the body. No audience and no id: weaker, so it is named."""
     TRPC_A2A_GO = "trpc-a2a-go"
     """trpc-a2a-go: only `iat` and the hash of the raw body."""
+    UNSIGNED_SECRET_ONLY = "unsigned-secret-only"  # noqa: S105  # a profile's name
+    """No signature: the A2A SDKs as they are send a token, or a static `Authorization`, and nothing
+    else. Whoever learns that secret can make up any notification, and nobody can see that a body
+    was changed on its way."""
+
+    @property
+    def signed(self) -> bool:
+        """Whether there is a signature to verify."""
+        return self is not SenderProfile.UNSIGNED_SECRET_ONLY
 
 
 class TaskPolicy(StrEnum):
@@ -79,7 +65,8 @@ class TaskPolicy(StrEnum):
 class TrustedSender:
     """One agent that may send notifications.
 
-    Exactly one of `jwks_url`, `jwks_file` and `keys` says which keys it signs with.
+    Exactly one of `jwks_url`, `jwks_file` and `keys` says which keys it signs with. One that does
+    not sign has none, and a path of its own: nothing else tells it apart.
 
     Attributes:
         name: Short and unique: for logs, callbacks and the inbox.
@@ -97,6 +84,11 @@ class TrustedSender:
         credentials: Static `Authorization` values (`Bearer abc`) or API keys that it was given;
             one of them must arrive if there are any.
         tasks: Which tasks it may speak of.
+        max_body_bytes: Its largest body; None for the receiver's own limit, which it cannot lift.
+        rate: How much it may send; None for the receiver's own `sender_rate`.
+        id_field: Of an unsigned sender, what names a delivery: a header (`X-Event-Id`), or a member
+            of the body as a JSON Pointer (`/statusUpdate/metadata/eventId`). Without it, and
+            without a `webhook-id`, such a sender's repetitions are not recognised.
     """
 
     name: str
@@ -113,144 +105,63 @@ class TrustedSender:
     token_required: bool = True
     credentials: Sequence[str] = field(default=(), repr=False)
     tasks: TaskPolicy = TaskPolicy.REGISTERED
+    max_body_bytes: int | None = None
+    rate: RateLimit | None = None
+    id_field: str | None = None
 
     def __post_init__(self) -> None:
-        sources = [self.jwks_url, self.jwks_file, self.keys]
-        if sum(source is not None for source in sources) != 1:
-            raise ConfigError(
-                f"sender {self.name!r}: expected exactly one of jwks_url, jwks_file and keys"
-            )
-        if self.profile is SenderProfile.STANDARD and not self.issuer:
-            raise ConfigError(f"sender {self.name!r}: expected issuer, the `iss` that it states")
-        if not _PATH.fullmatch(self.path):
-            raise ConfigError(
-                f"sender {self.name!r}: path: expected it to start with /, without query or braces"
-            )
-        # An empty secret, from a variable that is not set, would be one that everybody knows.
-        if not all(secret.strip() for secret in (*self.tokens, *self.credentials)):
-            raise ConfigError(f"sender {self.name!r}: an empty token or credential")
-        for audience in self.audience:
-            audience_of(audience)
+        for mistake in _mistakes_of(self):
+            raise ConfigError(f"sender {self.name!r}: {mistake}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresentedToken:
-    """The token of a request, by its hash.
-
-    Attributes:
-        sha256: Its hash.
-        static: It is one that the sender was given out of band; else it must be registered.
-    """
-
-    sha256: str
-    static: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    sender: TrustedSender
-    keys: VerificationKeys
+def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
+    yield from (
+        _mistakes_of_signed(sender) if sender.profile.signed else _mistakes_of_unsigned(sender)
+    )
+    if not _PATH.fullmatch(sender.path):
+        yield "path: expected it to start with /, without query or braces"
+    # An empty secret, from a variable that is not set, would be one that everybody knows.
+    if not all(secret.strip() for secret in (*sender.tokens, *sender.credentials)):
+        yield "an empty token or credential"
+    if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
+        yield "max_body_bytes: expected at least 1"
 
 
-class Trust:
-    """The trusted senders, each with where its keys are found."""
-
-    def __init__(self, senders: Sequence[tuple[TrustedSender, VerificationKeys]]) -> None:
-        names = [sender.name for sender, _ in senders]
-        if len(set(names)) != len(names):
-            raise ConfigError("two trusted senders have the same name, expected unique names")
-        self._entries = [_Entry(sender, keys) for sender, keys in senders]
-
-    def paths(self) -> set[str]:
-        """Return every path at which notifications arrive."""
-        return {entry.sender.path for entry in self._entries}
-
-    def keys_by_sender(self) -> dict[str, VerificationKeys]:
-        """Return where each sender's keys are found, by the sender's name."""
-        return {entry.sender.name: entry.keys for entry in self._entries}
-
-    async def close(self) -> None:
-        """Stop the fetching of keys."""
-        for entry in self._entries:
-            await entry.keys.close()
-
-    async def select(
-        self, path: str, token: UnverifiedJwt | None
-    ) -> tuple[TrustedSender, VerificationKeys]:
-        """Return the sender that a request claims to be from: by path, then `iss`, then `kid`.
-
-        Raises:
-            UnknownSenderError: None, or more than one that cannot be told apart.
-        """
-        entries = [entry for entry in self._entries if entry.sender.path == path]
-        if token is not None:
-            # Who states an issuer is that sender, if there is one; a sender without an issuer must
-            # not stand in its way by publishing a key of the same name.
-            exact = [entry for entry in entries if _is_issuer(entry.sender, token.issuer)]
-            entries = exact or [entry for entry in entries if _may_issue(entry.sender)]
-            if len(entries) > 1:
-                entries = await _with_key(entries, token.kid)
-        if len(entries) != 1:
-            raise UnknownSenderError("no trusted sender has this path, issuer and key")
-        return entries[0].sender, entries[0].keys
+def _sources(sender: TrustedSender) -> int:
+    return sum(source is not None for source in (sender.jwks_url, sender.jwks_file, sender.keys))
 
 
-def _is_issuer(sender: TrustedSender, issuer: str | None) -> bool:
-    return issuer is not None and sender.issuer == issuer
+def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
+    if _sources(sender) != 1:
+        yield "expected exactly one of jwks_url, jwks_file and keys"
+    if sender.profile is SenderProfile.STANDARD and not sender.issuer:
+        yield "expected issuer, the `iss` that it states"
+    if sender.id_field is not None:
+        yield "id_field: only an unsigned sender needs one: the others sign their ids"
+    for audience in sender.audience:
+        audience_of(audience)
 
 
-def _may_issue(sender: TrustedSender) -> bool:
-    """Say whether a sender's signature need not name it: the legacy profiles state no issuer."""
-    return sender.profile is not SenderProfile.STANDARD
+def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:
+    if _sources(sender) or sender.issuer or sender.audience:
+        yield f"{sender.profile.value}: expected no keys, issuer or audience: it does not sign"
+    if sender.id_field is not None and not _ID_FIELD.fullmatch(sender.id_field):
+        yield "id_field: expected a header's name, or a JSON Pointer that begins with /"
 
 
-async def _with_key(entries: Sequence[_Entry], kid: str | None) -> list[_Entry]:
-    """Return the senders that have a key of this name.
+def check_senders(senders: Sequence[TrustedSender]) -> None:
+    """Refuse senders that could not be told apart.
 
     Raises:
-        KeysUnavailableError: None has, but not all could be asked. One whose keys are out of reach
-            does not stand in the way of another.
+        ConfigError: Two of one name, or an unsigned one that shares its path.
     """
-    found: list[_Entry] = []
-    unavailable: KeysUnavailableError | None = None
-    for entry in entries:
-        try:
-            if kid is not None and await entry.keys.find(kid) is not None:
-                found.append(entry)
-        except KeysUnavailableError as exc:
-            unavailable = exc
-    if not found and unavailable is not None:
-        raise unavailable
-    return found
-
-
-def sender_keys(
-    sender: TrustedSender, transport: Transport, clock: Callable[[], datetime]
-) -> VerificationKeys:
-    """Return where a sender's keys are found: its pinned URL, its file, or its configuration.
-
-    Raises:
-        ConfigError: The file cannot be read, holds no usable key, or the URL is refused.
-    """
-    if sender.keys is not None:
-        return StaticKeys(sender.keys.values())
-    if sender.jwks_file is not None:
-        return StaticKeys(_keys_in_file(sender.name, sender.jwks_file).values())
-    url = sender.jwks_url or ""
-    try:
-        transport.policy.check(url)
-    except DestinationRefusedError as exc:
-        raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}") from exc
-    return JwksClient(url, fetch=functools.partial(fetch_jwks, transport), clock=clock)
-
-
-def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:
-    try:
-        keys = parse_jwks(path.read_bytes()).keys
-    except OSError as exc:
-        raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
-    except JwksError as exc:
-        raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc}") from exc
-    if not keys:
-        raise ConfigError(f"sender {name!r}: jwks_file: {path}: no usable key")
-    return keys
+    names = [sender.name for sender in senders]
+    if len(set(names)) != len(names):
+        raise ConfigError("two trusted senders have the same name, expected unique names")
+    paths = [sender.path for sender in senders]
+    for sender in senders:
+        if not sender.profile.signed and paths.count(sender.path) > 1:
+            raise ConfigError(
+                f"sender {sender.name!r}: it does not sign, and shares its path {sender.path}:"
+                " expected a path of its own, since nothing else tells it apart"
+            )

@@ -1,26 +1,28 @@
-"""Steps 3 to 5: signature, time and ids, token. Pure: keys, hashes and `now` come in.
+"""Steps 2 to 6 without I/O: keys, secrets and `now` come in. Numbered as in the wire profile §4.
 
-Numbered as in the wire profile §4.
+In two parts, so that a stranger's body is never read: `verify_head` takes what the head alone
+proves, `verify_body` and `read_notification` the rest. `verify_notification` is all of it in one
+call, for applications that store by themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
-from collections.abc import Collection
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pushkit.bounded_json import read_json
+from pushkit.a2a import TaskUpdate, decode_update
+from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
     DigestMismatchError,
     InvalidSignatureError,
     MalformedJsonError,
-    TokenError,
+    MalformedRequestError,
 )
-from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import (
     UnverifiedJwt,
@@ -33,118 +35,177 @@ from pushkit.signing.notification_jwt import (
     check_webhook_id,
     verify_signature,
 )
-from pushkit.signing.token import hash_token, read_token, token_matches
+from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.trust import PresentedToken, SenderProfile, TrustedSender
+from receiver.credentials import HandedOut, check_presented, presented
+from receiver.selection import Selected, TrustSnapshot
+from receiver.trust import SenderProfile, TrustedSender
 
-__all__ = ["Verified", "presented_token", "verify_credentials", "verify_signed"]
+__all__ = [
+    "VerifiedHead",
+    "VerifiedNotification",
+    "read_notification",
+    "verify_body",
+    "verify_head",
+    "verify_notification",
+]
+
+_MAX_ID_CHARS = 256
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # RFC 6901 §4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What is proven about a request once its signature holds.
+class VerifiedHead:
+    """What the head of a request proves, before its body is read.
 
     Attributes:
-        delivery_id: `jti`; for a sender without ids, the hash of what it signed.
-        kid: The key.
-        issued_at: `iat`.
-        task_id: The signed `taskId`, if the sender states one.
-        config_id: The signed `configId`, if any.
-        seq: The signed `seq`, if any.
-        body_sha256: Of the raw body as received.
+        sender: Who it is from.
+        claims: What is signed; None if the sender does not sign.
+        delivery_id: `jti`, or the hash of what was signed; of an unsigned sender the id that its
+            headers state, if any.
     """
 
-    delivery_id: str
-    kid: str
-    issued_at: datetime
+    sender: TrustedSender
+    claims: VerifiedJwt | None
+    delivery_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedNotification:
+    """A notification whose sender, body and time are proven, as far as its sender proves them.
+
+    Attributes:
+        sender: The name of the trusted sender.
+        delivery_id: The same on every retry: unique together with the sender. None for an unsigned
+            sender that states none: its repetitions cannot be recognised.
+        body_sha256: Of the raw body: the same id with another one is a conflict, to be answered
+            409.
+        update: What happened, version-free.
+        task_id: The task, from the signature or the body.
+        config_id: The signed `configId`, if any.
+        seq: The signed `seq`, if any.
+        kid: The key that signed it; None if the sender does not sign.
+        issued_at: `iat`; None if the sender does not sign.
+    """
+
+    sender: str
+    delivery_id: str | None
+    body_sha256: str
+    update: TaskUpdate
     task_id: str | None
     config_id: str | None
     seq: int | None
-    body_sha256: str
+    kid: str | None
+    issued_at: datetime | None
 
 
-def verify_signed(
+def verify_notification(
     request: WebhookRequest,
-    token: UnverifiedJwt,
-    key: VerificationKey,
-    sender: TrustedSender,
+    trust: TrustSnapshot,
     *,
-    own_url: str,
     now: datetime,
-) -> Verified:
-    """Do steps 3 and 4.
+    path: str | None = None,
+    tokens: Sequence[str] = (),
+) -> VerifiedNotification:
+    """Do steps 2 to 6 on one request: no I/O, no clock, no event loop.
+
+    What is left to the caller is to bound the body before (step 1), and afterwards, in one
+    transaction, to insert (`sender`, `delivery_id`) uniquely and to see that the task is expected
+    (steps 7 to 9). The same code verifies inside `Receiver`.
 
     Args:
         request: The request, with the raw body.
-        token: Its JWT, parsed.
-        key: The sender's key that the JWT names.
-        sender: The sender.
+        trust: The trusted senders and their keys at this moment.
+        now: The present, aware.
+        path: The sender's path, where the request's own path has a prefix before it.
+        tokens: Tokens that the caller handed out, beside the senders' own `tokens`.
+
+    Raises:
+        InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
+            alone.
+    """
+    path = path or request.target.partition("?")[0]
+    selected = trust.select(path, request.headers)  # 2
+    head = verify_head(  # 3, 4
+        selected, request.headers, request.target, own_url=trust.own_url(path), now=now
+    )
+    secret = presented(request.headers, head.sender, selected.jwt)  # 5
+    check_presented(head.sender, secret, [HandedOut(token=hash_token(token)) for token in tokens])
+    verify_body(head, request.body)  # 3, the body's part
+    return read_notification(head, request)  # 6
+
+
+def verify_head(
+    selected: Selected, headers: Headers, target: str, *, own_url: str, now: datetime
+) -> VerifiedHead:
+    """Do steps 3 and 4, as far as they need no body.
+
+    Args:
+        selected: The sender, its JWT and the key that the JWT names.
+        headers: The request's headers.
+        target: Its path and query.
         own_url: The URL of this webhook, from the configuration.
         now: The receiver's clock.
 
     Raises:
-        InvalidSignatureError: The signature does not hold, or is over another body.
+        InvalidSignatureError: The signature does not hold.
         ClaimError: Outside the window, or for another issuer or audience.
         MalformedRequestError: The ids disagree.
     """
-    claims = verify_signature(token, key, algorithms=sender.algorithms)
-    _check_signed_body(claims, request.body, sender.profile)
+    sender, jwt, key = selected.sender, selected.jwt, selected.key
+    if jwt is None or key is None:
+        return VerifiedHead(sender=sender, claims=None, delivery_id=_stated_id(headers, sender))
+    claims = verify_signature(jwt, key, algorithms=sender.algorithms)
     check_times(claims, now, tolerance=sender.tolerance)
     if sender.profile is SenderProfile.STANDARD:
-        _check_standard_claims(claims, sender, request.target, own_url)
-    check_webhook_id(claims, request.headers)
-    return Verified(
-        delivery_id=claims.delivery_id or _id_of_signed(token),
-        kid=claims.kid,
-        issued_at=claims.issued_at,
-        task_id=claims.task_id,
-        config_id=claims.config_id,
-        seq=claims.seq,
+        _check_standard_claims(claims, sender, target, own_url)
+    check_webhook_id(claims, headers)
+    delivery_id = claims.delivery_id or _id_of_signed(jwt)
+    return VerifiedHead(sender=sender, claims=claims, delivery_id=delivery_id)
+
+
+def verify_body(head: VerifiedHead, body: bytes) -> None:
+    """Do what is left of step 3: hold the body against the signed hash.
+
+    Raises:
+        DigestMismatchError: The signature is over another body.
+    """
+    if head.claims is None:
+        return
+    try:
+        check_body(head.claims, body)
+    except DigestMismatchError:
+        if head.sender.profile is not SenderProfile.A2A_SAMPLES:
+            raise
+        check_body(head.claims, _reserialised(body))
+
+
+def read_notification(head: VerifiedHead, request: WebhookRequest) -> VerifiedNotification:
+    """Do step 6: parse the body, and hold it against what is signed.
+
+    Raises:
+        MalformedBodyError: No JSON within the limits.
+        UnrecognisedBodyError: JSON of no A2A version.
+        MalformedRequestError: The body speaks of another task than the signature.
+    """
+    update, claims = decode_update(request.body), head.claims
+    signed_task = claims.task_id if claims else None
+    if update.task_id and signed_task and update.task_id != signed_task:
+        raise MalformedRequestError("the signed `taskId` is another task than the body's")
+    return VerifiedNotification(
+        sender=head.sender.name,
+        delivery_id=head.delivery_id or _id_in_body(request.body, head.sender),
         body_sha256=body_sha256(request.body),
+        update=update,
+        task_id=update.task_id or signed_task,
+        config_id=claims.config_id if claims else None,
+        seq=claims.seq if claims else None,
+        kid=claims.kid if claims else None,
+        issued_at=claims.issued_at if claims else None,
     )
 
 
-def presented_token(headers: Headers, sender: TrustedSender) -> PresentedToken | None:
-    """Do the part of step 5 that needs no database.
-
-    Returns:
-        The token that arrived, None without one. One that is not static may still be one that was
-        registered.
-
-    Raises:
-        TokenError: Two different tokens, or none where one is required.
-    """
-    token = read_token(headers)
-    if token is None:
-        if sender.token_required:
-            raise TokenError("no token, expected the one that was handed to this sender")
-        return None
-    static = token_matches(token, [hash_token(known) for known in sender.tokens])
-    return PresentedToken(sha256=hash_token(token), static=static)
-
-
-def verify_credentials(headers: Headers, credentials: Collection[str]) -> None:
-    """Do the other part of step 5: the static credentials that the sender was given.
-
-    Raises:
-        TokenError: None of them arrived.
-    """
-    if not credentials:
-        return
-    found = [headers.one("Authorization") or "", headers.one("X-Api-Key") or ""]
-    matches = [
-        hmac.compare_digest(_hash_credential(value), _hash_credential(known))
-        for value in found
-        for known in credentials
-    ]
-    if not any(matches):
-        raise TokenError("the credentials are not those that were handed to this sender")
-
-
-def _hash_credential(value: str) -> str:
-    # RFC 9110 §11.1: the name of a scheme compares case-insensitively, what follows does not.
-    scheme, space, credentials = value.partition(" ")
-    return hash_token(f"{scheme.lower()} {credentials}" if space else value)
+# --- signed -------------------------------------------------------------------------------------
 
 
 def _id_of_signed(token: UnverifiedJwt) -> str:
@@ -169,15 +230,6 @@ def _check_standard_claims(
     check_audience(claims, audiences, target)
 
 
-def _check_signed_body(claims: VerifiedJwt, body: bytes, profile: SenderProfile) -> None:
-    try:
-        check_body(claims, body)
-    except DigestMismatchError:
-        if profile is not SenderProfile.A2A_SAMPLES:
-            raise
-        check_body(claims, _reserialised(body))
-
-
 def _reserialised(body: bytes) -> bytes:
     """Return the body as the first A2A samples hash it: parsed, and written compactly.
 
@@ -189,3 +241,49 @@ def _reserialised(body: bytes) -> bytes:
         raise InvalidSignatureError("the signed hash is not the body's, which is no JSON") from exc
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8")
+
+
+# --- ids of senders that do not sign ------------------------------------------------------------
+
+
+def _stated_id(headers: Headers, sender: TrustedSender) -> str | None:
+    """Return the id that the headers of an unsigned request state.
+
+    What the configuration names goes first; `webhook-id` is the same on every retry by the
+    specification that names it (Standard Webhooks).
+    """
+    named = sender.id_field
+    if named is not None and not named.startswith("/") and (found := headers.one(named)):
+        return _bounded_id(found)
+    if named is None and (found := headers.one("webhook-id")):
+        return _bounded_id(found)
+    return None
+
+
+def _id_in_body(body: bytes, sender: TrustedSender) -> str | None:
+    """Return the member of the body that the configuration names as the id, if it is there."""
+    if sender.profile.signed or sender.id_field is None or not sender.id_field.startswith("/"):
+        return None
+    found = _member(read_json(body), sender.id_field)
+    return _bounded_id(found) if isinstance(found, str) and found else None
+
+
+def _member(value: JsonValue, pointer: str) -> JsonValue:
+    """Follow a JSON Pointer (RFC 6901 §4); None where it leads nowhere."""
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and _INDEX.fullmatch(name):
+            value = value[int(name)] if int(name) < len(value) else None
+        else:
+            return None
+    return value
+
+
+def _bounded_id(found: str) -> str:
+    if len(found) > _MAX_ID_CHARS or not found.isprintable():
+        raise MalformedRequestError(
+            f"the delivery id: expected at most {_MAX_ID_CHARS} printable characters"
+        )
+    return found

@@ -23,14 +23,18 @@ SENDER_ROWS = [
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"serving"},
+    {"reload"},
     {"settings"},
     {"receiver"},
     {"app", "asgi", "callbacks", "forwards"},
     {"connections", "edge"},
     {"pipeline"},
     {"expected", "inbox"},
-    {"limits", "peers", "replay", "verify"},
-    {"logs", "trust"},
+    {"replay", "verify"},
+    {"credentials", "trusted_keys"},
+    {"selection"},
+    {"trust"},
+    {"limits", "logs", "peers"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[3:])

@@ -51,6 +51,10 @@ PUBLIC = {
     ],
     "receiver": [
         "Expectation",
+        # For frameworks of one's own: what goes into `receive` and `verify_notification`, and what
+        # comes out of the latter.
+        "Headers",
+        "InboundError",
         "Limits",
         "Notification",
         "RateLimit",
@@ -58,9 +62,15 @@ PUBLIC = {
         "SenderProfile",
         "TaskPolicy",
         "TaskState",
+        "TrustSnapshot",
         "TrustedSender",
         "UpdateKind",
         "Verdict",
+        "VerifiedNotification",
+        "WebhookRequest",
+        "fetch_trust",
+        "load_trust",
+        "verify_notification",
     ],
 }
 

@@ -10,7 +10,7 @@ from pushkit.errors import KeyFileError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.ring import KeyRing
 
-__all__ = ["FileKeySource", "KeySource", "StaticKeySource", "key_source"]
+__all__ = ["FileKeySource", "KeySource", "StaticKeySource", "fingerprint", "key_source"]
 
 _logger = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class FileKeySource:
         self._path = Path(path)
         self._passphrase = passphrase
         # Before the read: a file that is replaced in between is read again at the next call.
-        self._seen = _fingerprint(self._path)
+        self._seen = fingerprint(self._path)
         self._ring = load_key_ring(self._path, passphrase)
 
     def ring(self) -> KeyRing:
         """Return the ring in the file, or the last good one."""
-        found = _fingerprint(self._path)
+        found = fingerprint(self._path)
         if found != self._seen:
             self._seen = found
             self._reload()
@@ -82,7 +82,7 @@ def key_source(
     return keys
 
 
-def _fingerprint(path: Path) -> tuple[int, ...] | None:
+def fingerprint(path: Path) -> tuple[int, ...] | None:
     """Return what changes when the file is replaced, written or its mode mended."""
     try:
         status = path.stat()

@@ -22,6 +22,7 @@ from pushkit.processes import Supervisor, accept_signal, until_stopped
 from receiver.app import handler
 from receiver.logs import log_to_stderr
 from receiver.receiver import Receiver
+from receiver.reload import SettingsWatcher, watching
 from receiver.serving.server import HttpServer
 from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
@@ -73,7 +74,7 @@ def run_service(options: ServiceOptions) -> int:
     _raise_file_limit()
     sockets = _listen(settings)
     if options.processes == 1:
-        asyncio.run(_serve(receiver, settings, sockets, tls))
+        asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
         return 0
     # Wrong settings are reported once, before there are processes.
     asyncio.run(_try(receiver))
@@ -99,7 +100,7 @@ def _child(options: ServiceOptions, sockets: Sequence[socket.socket]) -> None:
         settings = load_settings(options.path)
         folder = options.path.parent.resolve()
         receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
-        asyncio.run(_serve(receiver, settings, sockets, tls))
+        asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
@@ -107,16 +108,18 @@ def _child(options: ServiceOptions, sockets: Sequence[socket.socket]) -> None:
 
 async def _serve(
     receiver: Receiver,
+    path: Path,
     settings: ReceiverSettings,
     sockets: Sequence[socket.socket],
     tls: TlsFiles | None,
 ) -> None:
     with until_stopped() as stop:
-        accept_signal(signal.SIGHUP, lambda: _reload(tls))
-        async with receiver, _server(receiver, settings, sockets, tls):
-            click.echo(f"process {os.getpid()} serves")
-            await stop.wait()
-            click.echo(f"process {os.getpid()} answers what is in flight, and ends")
+        async with watching(receiver, path, settings) as watcher:
+            accept_signal(signal.SIGHUP, lambda: _reload(watcher, tls))
+            async with receiver, _server(receiver, settings, sockets, tls):
+                click.echo(f"process {os.getpid()} serves")
+                await stop.wait()
+                click.echo(f"process {os.getpid()} answers what is in flight, and ends")
 
 
 @contextlib.asynccontextmanager
@@ -155,7 +158,9 @@ async def _server(
         await server.drain(settings.stop_timeout.total_seconds())
 
 
-def _reload(tls: TlsFiles | None) -> None:
+def _reload(watcher: SettingsWatcher, tls: TlsFiles | None) -> None:
+    """Read again what may change without a restart: the senders, and the certificate."""
+    watcher.hang_up()
     if tls is None:
         return
     try:

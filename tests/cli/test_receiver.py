@@ -315,3 +315,68 @@ def test_a_mistake_in_a_forward_is_told(
     ran = receiver_command("check")
     assert ran.status == 1
     assert says in ran.error
+
+
+def test_expect_mints_credentials(receiver_command: Run, config: Path) -> None:
+    assert config.exists()
+    document = json.loads(receiver_command("expect", "--authentication", "Bearer").out)
+    assert document["authentication"]["scheme"] == "Bearer"
+    assert len(document["authentication"]["credentials"]) == 43
+
+
+def test_expect_replaces_a_token_that_a_file_names(receiver_command: Run, config: Path) -> None:
+    minted = json.loads(receiver_command("expect", "--task-id", "task-1").out)
+    old = config.with_name("old.txt")
+    old.write_text(minted["token"] + "\n")
+    ran = receiver_command("expect", "--replaces", str(old), "--overlap", "0")
+    replaced = json.loads(ran.out)
+    assert replaced["taskId"] == "task-1"
+    assert replaced["token"] != minted["token"]
+    assert "no token that sender" in receiver_command("expect", "--replaces", str(old)).error
+
+
+UNSIGNED = """\
+url = "https://client.example.com"
+
+[[senders]]
+name = "sdk"
+profile = "unsigned-secret-only"
+path = "/sdk"
+id_field = "/statusUpdate/metadata/eventId"
+rate = 10
+max_body_bytes = 65536
+"""
+
+
+def test_check_says_who_does_not_sign(receiver_command: Run, config: Path) -> None:
+    config.write_text(UNSIGNED)
+    ran = receiver_command("check")
+    assert ran.status == 0
+    assert "sdk: unsigned-secret-only: nothing is verified but its secret" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        pytest.param(
+            'path = "/sdk"', 'jwks_file = "jwks.json"', ":3: senders[0]: unsigned-", id="keys"
+        ),
+        pytest.param("/statusUpdate/metadata/eventId", "a b", "id_field: expected", id="id field"),
+        pytest.param("rate = 10", "rate = 0", ":8: senders[0].rate", id="rate"),
+        pytest.param("= 65536", "= 0", ":9: senders[0].max_body_bytes", id="size"),
+        pytest.param("id_field", "id_feld", "did you mean 'id_field'?", id="misspelt"),
+        pytest.param(
+            'path = "/sdk"\n',
+            'path = "/sdk"\n[[senders]]\nname="b"\nprofile="unsigned-secret-only"\npath="/sdk"\n',
+            "expected a path of its own",
+            id="path",
+        ),
+    ],
+)
+def test_what_an_unsigned_sender_cannot_have_is_said(
+    receiver_command: Run, config: Path, old: str, new: str, says: str
+) -> None:
+    config.write_text(UNSIGNED.replace(old, new, 1))
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert says in ran.error

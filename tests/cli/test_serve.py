@@ -154,6 +154,25 @@ def test_a_sent_update_is_called_back_once_and_sigterm_ends_the_service(service:
     assert service.token not in output
 
 
+def test_a_hangup_changes_the_senders_and_a_mistake_changes_nothing(
+    service: Service, tmp_path: Path
+) -> None:
+    config = tmp_path / "receiver.toml"
+    assert service.send().status == 0
+    config.write_text(config.read_text() + "\nno TOML")
+    service.process.send_signal(signal.SIGHUP)
+    eventually_sync(lambda: "stay in use" in service.output.read_text())
+    assert service.send("--id", "dlv_2").status == 0
+
+    another = CONFIG.format(port=service.port, listen=1, issuer="https://other.example.com")
+    config.write_text(another)
+    service.process.send_signal(signal.SIGHUP)
+
+    eventually_sync(lambda: service.send("--id", "dlv_3").status == 1)
+    assert "refused 403 unknown_sender" in service.output.read_text()
+    assert service.stop() == 0
+
+
 def test_a_port_that_is_taken_is_one_line(service: Service, tmp_path: Path) -> None:
     taken = service.port
     done = subprocess.run(

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -76,8 +76,19 @@ async def test_a_body_may_come_in_chunks(world: World) -> None:
     assert answer.status == 202
 
 
-async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory) -> None:
-    world = make_world({"limits": Limits(max_body_bytes=1000)})
+@pytest.mark.parametrize(
+    ("receivers", "senders"),
+    [
+        pytest.param(1000, None, id="the-receivers"),
+        pytest.param(100_000, 1000, id="the-senders"),
+        pytest.param(1000, 100_000, id="the-receivers-which-the-sender-cannot-lift"),
+    ],
+)
+async def test_a_chunked_body_over_the_limit_is_refused(
+    make_world: WorldFactory, receivers: int, senders: int | None
+) -> None:
+    limits = {"limits": Limits(max_body_bytes=receivers)}
+    world = make_world(limits, max_body_bytes=senders)
     draft = world.draft()
     draft.body = b"x" * 1001
     chunk = b"%x\r\n%s\r\n" % (len(draft.body), draft.body)  # and no end
@@ -98,6 +109,40 @@ async def test_a_declared_length_over_the_limit_is_refused_before_the_body(
 
     assert (answer.status, answer.code) == (413, "body_too_large")
     assert "connection: close" in answer.headers.lower()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        pytest.param(
+            lambda draft: draft.claim(iss="https://evil.example.com"), 403, "unknown_sender", id="2"
+        ),
+        pytest.param(lambda draft: draft.set(jwt_header=None), 401, "invalid_signature", id="3"),
+        pytest.param(
+            lambda draft: draft.header.update(kid="unknown"), 401, "invalid_signature", id="3-kid"
+        ),
+        pytest.param(
+            lambda draft: draft.header.update(alg="none"), 401, "invalid_signature", id="3-alg"
+        ),
+        pytest.param(lambda draft: draft.claim(iat=1), 401, "stale_timestamp", id="4"),
+        pytest.param(
+            lambda draft: draft.claim(aud="https://evil.example.com"), 401, "wrong_audience", id="4"
+        ),
+        pytest.param(
+            lambda draft: draft.replace_header("X-A2A-Token", "other"), 401, "invalid_token", id="5"
+        ),
+    ],
+)
+async def test_who_cannot_prove_to_be_a_sender_is_answered_before_the_body(
+    world: World, change: Callable[[Draft], object], status: int, code: str
+) -> None:
+    draft = world.draft()
+    change(draft)
+
+    # A megabyte is announced, and none of it sent: whoever waits for it gets no answer.
+    answer = await talk(await serve(world), head(draft, "Content-Length: 1000000"))
+
+    assert (answer.status, answer.code) == (status, code)
 
 
 async def test_a_body_of_exactly_the_limit_is_read(make_world: WorldFactory) -> None:

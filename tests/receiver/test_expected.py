@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pushkit.a2a import PushConfig
+from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
-from receiver import TaskPolicy, Verdict
+from pushkit.net.authorization import credential_header
+from pushkit.signing.token import hash_token
+from receiver import Expectation, TaskPolicy, Verdict
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -258,13 +263,245 @@ async def test_a_binding_outlives_a_restart(binding: World) -> None:
     assert refused(verdict)
 
 
-async def test_a_static_token_that_was_withdrawn_binds_the_next_task(binding: World) -> None:
+@pytest.mark.parametrize("hours", [0, 97])
+async def test_a_static_token_that_was_withdrawn_is_not_free_for_another_task(
+    binding: World, hours: int
+) -> None:
     await speak(binding, STATIC, "task-1")
     await binding.receiver.expect_no_longer("agent", task_id="task-1")
+    binding.clock.advance(timedelta(hours=hours).total_seconds())
+    await expect(binding)  # forgets what ended
 
-    verdict = await speak(binding, STATIC, "task-2")
+    verdicts = [await speak(binding, STATIC, task, 2) for task in ("task-1", "task-2")]
+
+    assert all(map(refused, verdicts))
+
+
+async def test_a_bound_static_token_that_left_the_configuration_is_good_no_longer(
+    binding: World,
+) -> None:
+    await speak(binding, STATIC, "task-1")
+    await binding.receiver.reload_senders([dataclasses.replace(binding.sender, tokens=())])
+
+    verdict = await speak(binding, STATIC, "task-1", 2)
+
+    assert (verdict.status, verdict.code) == (401, "invalid_token")
+
+
+# --- replacing ------------------------------------------------------------------------------------
+
+
+async def replace(world: World, old: str, overlap: timedelta = timedelta(hours=1)) -> Expectation:
+    return await world.receiver.expect("agent", replaces=old, overlap=overlap)
+
+
+async def test_a_token_and_what_replaces_it_are_both_good_for_a_while(binding: World) -> None:
+    old = await expect(binding, "task-1")
+    new = (await replace(binding, old)).config.token or ""
+
+    during = [await speak(binding, token, number=n) for n, token in enumerate((old, new), 1)]
+    binding.clock.advance(3600)
+    after = [await speak(binding, token, number=n) for n, token in enumerate((old, new), 3)]
+
+    assert [verdict.status for verdict in during] == [202, 202]
+    assert [verdict.status for verdict in after] == [404, 202]
+
+
+async def test_what_replaces_a_token_stands_for_its_task_alone(binding: World) -> None:
+    old = await expect(binding)
+    await speak(binding, old, "task-1")
+    replaced = await replace(binding, old)
+
+    verdict = await speak(binding, replaced.config.token or "", "task-2")
+
+    assert replaced.config.task_id == "task-1"
+    assert refused(verdict)
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_a_token_and_its_replacement_bind_one_task_between_them(
+    binding: World, first: str
+) -> None:
+    tokens = {"old": await expect(binding)}
+    tokens["new"] = (await replace(binding, tokens["old"])).config.token or ""
+    other = "new" if first == "old" else "old"
+
+    verdicts = [
+        await speak(binding, tokens[first], "task-1"),
+        await speak(binding, tokens[other], "task-2"),
+        await speak(binding, tokens[other], "task-1", 2),
+    ]
+
+    assert [verdict.status for verdict in verdicts] == [202, 404, 202]
+
+
+async def test_what_replaces_a_token_has_no_task_of_its_own(registered: World) -> None:
+    old = await expect(registered, "task-1")
+
+    with pytest.raises(ConfigError, match="task_id"):
+        await registered.receiver.expect("agent", replaces=old, task_id="task-2")
+
+
+async def test_a_replaced_token_does_not_outlive_its_own_end(registered: World) -> None:
+    old = await expect(registered, expires_in=timedelta(seconds=60))
+    await replace(registered, old, overlap=timedelta(hours=1))
+    registered.clock.advance(60)
+
+    verdict = await speak(registered, old)
+
+    assert refused(verdict)
+
+
+@pytest.mark.parametrize("old", ["made-up", STATIC, "withdrawn"])
+async def test_only_a_token_that_is_good_can_be_replaced(binding: World, old: str) -> None:
+    if old == "withdrawn":
+        old = await expect(binding)
+        await binding.receiver.expect_no_longer("agent", token=old)
+
+    with pytest.raises(ConfigError, match="replaces"):
+        await replace(binding, old)
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+SCHEMES = ("Bearer", "bearer", "Basic", "ApiKey")
+
+
+async def speak_with(
+    world: World, config: PushConfig, task_id: str = "task-1", **changes: str
+) -> Verdict:
+    """Send what this project's sender sends for a config, or something else in a field."""
+    draft = world.draft(task_id=task_id, token=changes.pop("token", config.token or ""))
+    header = credential_header(config.authentication)
+    assert header is not None
+    name, value = header
+    draft.jwt_header = "X-A2A-Signature"
+    draft.headers.append((changes.pop("name", name), changes.pop("value", value)))
+    if not draft.headers[1][1]:
+        draft.replace_header("X-A2A-Token")
+        draft.replace_header("X-A2A-Notification-Token")
+    return await world.receive(draft)
+
+
+async def with_credentials(
+    world: World, scheme: str = "Bearer", task_id: str | None = None
+) -> PushConfig:
+    return (await world.receiver.expect("agent", authentication=scheme, task_id=task_id)).config
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_credentials_that_were_handed_out_are_accepted(
+    registered: World, scheme: str
+) -> None:
+    config = await with_credentials(registered, scheme)
+
+    verdict = await speak_with(registered, config)
 
     assert verdict.status == 202
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_a_sender_that_drops_the_token_is_matched_by_its_credentials(
+    binding: World, scheme: str
+) -> None:
+    config = await with_credentials(binding, scheme)
+
+    verdicts = [
+        await speak_with(binding, config, "task-1", token=""),
+        await speak_with(binding, config, "task-2", token=""),
+    ]
+
+    assert [verdict.status for verdict in verdicts] == [202, 404]
+
+
+async def test_an_api_key_may_also_come_as_authorization(registered: World) -> None:
+    config = await with_credentials(registered, "ApiKey")
+    assert config.authentication is not None
+    value = f"ApiKey {config.authentication.credentials}"  # as the specification's text says
+
+    verdict = await speak_with(registered, config, name="Authorization", value=value)
+
+    assert verdict.status == 202
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"value": "Bearer other"}, id="others"),
+        pytest.param({"name": "X-Other"}, id="none"),
+        pytest.param({"value": "Bearer other", "token": ""}, id="others-and-no-token"),
+        pytest.param({"name": "X-Other", "token": ""}, id="nothing"),
+        pytest.param({"token": "another-token-that-is-private"}, id="another-token"),
+    ],
+)
+async def test_other_secrets_than_were_handed_out_are_refused(
+    registered: World, changes: dict[str, str]
+) -> None:
+    config = await with_credentials(registered)
+
+    verdict = await speak_with(registered, config, **changes)
+
+    assert (verdict.status, verdict.code) == (401, "invalid_token")
+
+
+async def test_the_token_of_one_expectation_and_the_credentials_of_another_are_refused(
+    registered: World,
+) -> None:
+    first, second = await with_credentials(registered), await with_credentials(registered)
+
+    verdict = await speak_with(registered, second, token=first.token or "")
+
+    assert (verdict.status, verdict.code) == (401, "invalid_token")
+
+
+async def test_credentials_end_with_their_token(registered: World) -> None:
+    config = await with_credentials(registered)
+    await registered.receiver.expect_no_longer("agent", token=config.token)
+
+    verdicts = [
+        await speak_with(registered, config),
+        await speak_with(registered, config, token=""),
+    ]
+
+    assert all(map(refused, verdicts))
+
+
+async def test_credentials_are_stored_as_hashes(registered: World) -> None:
+    config = await with_credentials(registered)
+    await registered.receiver.close()
+
+    stored = registered.database.read_bytes()
+
+    assert config.token is not None
+    assert config.authentication is not None
+    assert hash_token(config.token).encode() in stored
+    for secret in (config.token, config.authentication.credentials or ""):
+        assert secret.encode() not in stored
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        pytest.param("1.0", {"scheme": "Bearer"}, id="1.0"),
+        pytest.param("0.3", {"schemes": ["Bearer"]}, id="0.3"),
+    ],
+)
+async def test_credentials_are_written_as_the_agents_version_writes_them(
+    registered: World, version: str, expected: dict[str, object]
+) -> None:
+    expectation = await registered.receiver.expect(
+        "agent", version=version, authentication="Bearer"
+    )
+    assert expectation.config.authentication is not None
+
+    credentials = expectation.config.authentication.credentials
+
+    assert expectation.as_json()["authentication"] == {**expected, "credentials": credentials}
+
+
+async def test_credentials_of_another_scheme_are_not_minted(registered: World) -> None:
+    with pytest.raises(ConfigError, match="expected Bearer, Basic or ApiKey"):
+        await registered.receiver.expect("agent", authentication="Digest")
 
 
 async def test_a_bound_token_that_was_withdrawn_binds_nothing_more(binding: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -11,15 +12,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pushkit.errors import InboundError, TokenError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from receiver import Limits, RateLimit, SenderProfile, TaskPolicy, TaskState, Verdict
+from receiver import (
+    Limits,
+    RateLimit,
+    SenderProfile,
+    TaskPolicy,
+    TaskState,
+    Verdict,
+    load_trust,
+    verify_notification,
+)
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
 
 Change = Callable[["Draft"], object]
 
-URL = "https://client.example.com/a2a/push"
+BASE = "https://client.example.com"
+URL = f"{BASE}/a2a/push"
 STRANGER = generate_key(Algorithm.ES256)
 OTHER_TOKEN = "another-token-that-is-private"
 
@@ -318,6 +330,8 @@ STEP_4 = [
     pytest.param(claims(iat=0), 401, "stale_timestamp", id="iat-zero"),
     pytest.param(claims(iat=10**18), 401, "invalid_signature", id="iat-beyond-the-calendar"),
     pytest.param(raw_claim("iat", "1e400"), 401, "invalid_signature", id="iat-infinite"),
+    pytest.param(raw_claim("iat", "1e308"), 401, "invalid_signature", id="iat-a-huge-float"),
+    pytest.param(raw_claim("exp", "1e308"), 401, "invalid_signature", id="exp-a-huge-float"),
     pytest.param(raw_claim("iat", "NaN"), 401, "invalid_signature", id="iat-not-a-number"),
     pytest.param(raw_claim("iat", "1" * 4000), 401, "invalid_signature", id="iat-of-4000-digits"),
     pytest.param(raw_claim("exp", "1" * 4000), 401, "invalid_signature", id="exp-of-4000-digits"),
@@ -426,6 +440,8 @@ REPEATED = [
         "malformed_request",
         id="signature-header-twice",
     ),
+    pytest.param(field("Authorization", "Bearer other"), 400, "malformed_request", id="two-bearer"),
+    pytest.param(field("X-Api-Key", "a", "a"), 400, "malformed_request", id="api-key-twice"),
 ]
 
 REFUSED = [*STEP_2, *STEP_3, *STEP_4, *STEP_5, *STEP_6, *REPEATED]
@@ -468,6 +484,56 @@ async def test_refuses_over_http(
     assert answer.code == code
     assert not any(world.rows().values())
     assert_tells_nothing(caplog.text + answer.text + str(answer.headers), draft)
+
+
+# --- the same as a pure function ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ACCEPTED)
+def test_the_pure_function_accepts(world: World, change: Change) -> None:
+    draft = world.draft()
+    change(draft)
+    request = draft.request()
+
+    verified = verify_notification(request, load_trust(BASE, [world.sender]), now=world.clock.now)
+
+    assert (verified.sender, verified.delivery_id) == ("agent", draft.delivery_id)
+    assert (verified.task_id, verified.update.task_id) == ("task-1", "task-1")
+    assert verified.body_sha256 == hashlib.sha256(request.body).hexdigest()
+
+
+@pytest.mark.parametrize(("change", "status", "code"), REFUSED)
+def test_the_pure_function_refuses(world: World, change: Change, status: int, code: str) -> None:
+    draft = world.draft()
+    change(draft)
+
+    with pytest.raises(InboundError) as refusal:
+        verify_notification(draft.request(), load_trust(BASE, [world.sender]), now=world.clock.now)
+
+    assert (refusal.value.status, refusal.value.code) == (status, code)
+    assert_tells_nothing(str(refusal.value), draft)
+
+
+def test_the_pure_function_takes_tokens_that_the_caller_handed_out(world: World) -> None:
+    trust = load_trust(BASE, [world.sender])
+    request = world.draft(token=OTHER_TOKEN).request()
+
+    verified = verify_notification(request, trust, now=world.clock.now, tokens=[OTHER_TOKEN])
+
+    assert verified.sender == "agent"
+    with pytest.raises(TokenError):
+        verify_notification(request, trust, now=world.clock.now, tokens=["a third one"])
+
+
+def test_the_pure_function_knows_its_paths_under_a_prefix(world: World) -> None:
+    draft = world.draft()
+    draft.set(target="/hooks/a2a/push")
+    trust = load_trust(f"{BASE}/hooks", [world.sender])
+    draft.claim(aud=f"{BASE}/hooks/a2a/push")
+
+    verified = verify_notification(draft.request(), trust, now=world.clock.now, path="/a2a/push")
+
+    assert verified.sender == "agent"
 
 
 # --- several senders ----------------------------------------------------------------------------
@@ -661,6 +727,60 @@ async def test_a_stranger_cannot_use_up_the_rate_of_a_sender(make_world: WorldFa
     verdict = await world.receive(world.draft())
 
     assert verdict.status == 202
+
+
+async def test_a_sender_may_have_a_rate_of_its_own(make_world: WorldFactory) -> None:
+    world = make_world(rate=RateLimit(per_second=0.5, burst=1))
+
+    verdicts = [await world.receive(world.draft(number)) for number in (1, 2)]
+
+    assert [verdict.status for verdict in verdicts] == [202, 429]
+
+
+async def test_a_sender_may_have_a_body_limit_of_its_own(make_world: WorldFactory) -> None:
+    size = len(make_world().draft().body)
+    world = make_world(max_body_bytes=size)
+    longer = world.draft(2)
+    longer.body += b" "
+
+    verdicts = [await world.receive(draft) for draft in (world.draft(), longer)]
+
+    assert [verdict.status for verdict in verdicts] == [202, 413]
+
+
+async def test_a_sender_cannot_lift_the_receivers_body_limit(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(max_body_bytes=100)}, max_body_bytes=10_000)
+
+    verdict = await world.receive(world.draft())
+
+    assert (verdict.status, verdict.code) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        pytest.param(field("Content-Type", "text/plain"), 415, id="media-type"),
+        pytest.param(field("Content-Encoding", "gzip"), 415, id="coding"),
+        pytest.param(field("X-Padding", "x" * 20_000), 431, id="headers"),
+    ],
+)
+async def test_step_1_holds_without_an_edge_too(world: World, change: Change, status: int) -> None:
+    draft = world.draft()
+    change(draft)
+
+    verdict = await world.receive(draft)
+
+    assert verdict.status == status
+
+
+async def test_a_peer_over_its_rate_is_refused_without_an_edge_too(
+    make_world: WorldFactory,
+) -> None:
+    world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=1, burst=1))})
+
+    verdicts = [await world.receive(world.draft(number)) for number in (1, 2)]
+
+    assert [verdict.code for verdict in verdicts] == ["accepted", "rate_limited"]
 
 
 async def test_a_body_over_the_limit_is_refused_without_an_edge_too(

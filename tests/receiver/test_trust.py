@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +16,12 @@ from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import StaticKeys
+from pushkit.net.jwks_client import StaticKeys, VerificationKeys
 from pushkit.net.transport import Transport
-from pushkit.signing.notification_jwt import UnverifiedJwt
-from receiver import SenderProfile, TrustedSender
-from receiver.trust import Trust, UnknownSenderError, sender_keys
+from pushkit.webhook import Headers
+from receiver import SenderProfile, TrustedSender, fetch_trust, load_trust
+from receiver.selection import UnknownSenderError
+from receiver.trusted_keys import Trust, sender_keys
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()
 OTHER = generate_key(Algorithm.ES256).to_verification_key()
@@ -48,8 +51,22 @@ def legacy(name: str, **changes: Any) -> TrustedSender:
     return TrustedSender(**{**settings, **changes})
 
 
-def token(kid: str | None = KEY.kid, issuer: str | None = None) -> UnverifiedJwt:
-    return UnverifiedJwt(token="", kid=kid, algorithm="ES256", issuer=issuer)
+def trusting(*senders: tuple[TrustedSender, VerificationKeys]) -> Trust:
+    return Trust("https://client.example.com", senders)
+
+
+def token(kid: str | None = KEY.kid, issuer: str | None = None) -> Headers:
+    """Write the headers of a request whose JWT, which nobody has verified yet, claims this."""
+    header = {"alg": "ES256"} | ({} if kid is None else {"kid": kid})
+    claims = {} if issuer is None else {"iss": issuer}
+    segments = [
+        base64.urlsafe_b64encode(json.dumps(members).encode()).rstrip(b"=").decode()
+        for members in (header, claims)
+    ]
+    return Headers({"X-A2A-Signature": ".".join([*segments, "AAAA"])})
+
+
+NO_TOKEN = Headers()
 
 
 @pytest.mark.parametrize(
@@ -85,15 +102,15 @@ def test_two_senders_of_one_name_are_an_error() -> None:
     keys = StaticKeys([KEY])
 
     with pytest.raises(ConfigError, match="unique"):
-        Trust([(sender, keys), (sender, keys)])
+        trusting((sender, keys), (sender, keys))
 
 
 async def test_senders_without_issuer_are_told_apart_by_their_keys() -> None:
-    trust = Trust([(legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER]))])
+    trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
 
-    sender, _ = await trust.select("/a2a/push", token(OTHER.kid))
+    selected = await trust.select("/a2a/push", token(OTHER.kid))
 
-    assert sender.name == "b"
+    assert (selected.sender.name, selected.key) == ("b", OTHER)
 
 
 @pytest.mark.parametrize(
@@ -101,40 +118,40 @@ async def test_senders_without_issuer_are_told_apart_by_their_keys() -> None:
     [
         pytest.param(token("unknown"), id="unknown-kid"),
         pytest.param(token(None), id="no-kid"),
-        pytest.param(None, id="no-jwt"),
+        pytest.param(NO_TOKEN, id="no-jwt"),
     ],
 )
-async def test_senders_that_cannot_be_told_apart_are_refused(claimed: UnverifiedJwt | None) -> None:
-    trust = Trust([(legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER]))])
+async def test_senders_that_cannot_be_told_apart_are_refused(claimed: Headers) -> None:
+    trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
 
     with pytest.raises(UnknownSenderError):
         await trust.select("/a2a/push", claimed)
 
 
 async def test_a_key_that_two_senders_have_says_nothing() -> None:
-    trust = Trust([(legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([KEY]))])
+    trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([KEY])))
 
     with pytest.raises(UnknownSenderError):
         await trust.select("/a2a/push", token())
 
 
 async def test_a_sender_whose_keys_are_out_of_reach_does_not_stand_in_the_way() -> None:
-    trust = Trust([(legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY]))])
+    trust = trusting((legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY])))
 
-    sender, _ = await trust.select("/a2a/push", token())
+    selected = await trust.select("/a2a/push", token())
 
-    assert sender.name == "b"
+    assert selected.sender.name == "b"
 
 
 async def test_a_key_that_may_be_of_a_sender_out_of_reach_is_to_come_again() -> None:
-    trust = Trust([(legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY]))])
+    trust = trusting((legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY])))
 
     with pytest.raises(KeysUnavailableError):
         await trust.select("/a2a/push", token(OTHER.kid))
 
 
 async def test_a_standard_sender_is_never_selected_without_its_issuer() -> None:
-    trust = Trust([(TrustedSender(**SETTINGS), StaticKeys([KEY]))])
+    trust = trusting((TrustedSender(**SETTINGS), StaticKeys([KEY])))
 
     with pytest.raises(UnknownSenderError):
         await trust.select("/a2a/push", token(issuer=None))
@@ -196,9 +213,50 @@ async def test_a_sender_without_an_issuer_does_not_silence_one_that_has_it() -> 
     legacy = TrustedSender(
         name="legacy", profile=SenderProfile.TRPC_A2A_GO, keys={double.kid: double}
     )
-    trust = Trust([(standard, StaticKeys([KEY])), (legacy, StaticKeys([double]))])
-    token = UnverifiedJwt(token="", kid=KEY.kid, algorithm="ES256", issuer=ISSUER)
+    trust = trusting((standard, StaticKeys([KEY])), (legacy, StaticKeys([double])))
 
-    selected, _ = await trust.select("/a2a/push", token)
+    selected = await trust.select("/a2a/push", token(KEY.kid, ISSUER))
 
-    assert selected is standard
+    assert selected.sender is standard
+
+
+# --- snapshots ----------------------------------------------------------------------------------
+
+BASE = "https://client.example.com"
+
+
+def test_a_snapshot_without_a_socket_cannot_have_fetched_keys() -> None:
+    sender = TrustedSender(name="agent", issuer=ISSUER, jwks_url="https://agent.example.com/jwks")
+
+    with pytest.raises(ConfigError, match="fetch_trust"):
+        load_trust(BASE, [sender])
+
+
+async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
+    unused_tcp_port: int,
+) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
+    down = TrustedSender(name="down", issuer=ISSUER, jwks_url=url)
+    up = TrustedSender(name="up", issuer="https://other.example.com", keys={OTHER.kid: OTHER})
+
+    trust = await fetch_trust(BASE, [down, up], allow=["127.0.0.1:*"])
+
+    assert trust.select("/a2a/push", token(OTHER.kid, "https://other.example.com")).key == OTHER
+    with pytest.raises(KeysUnavailableError) as refusal:
+        trust.select("/a2a/push", token(issuer=ISSUER))
+    assert refusal.value.status == 503
+
+
+async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:
+    live = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
+
+    snapshot = await live.snapshot()
+
+    for headers in (token(KEY.kid), token(OTHER.kid)):
+        assert snapshot.select("/a2a/push", headers) == await live.select("/a2a/push", headers)
+
+
+@pytest.mark.parametrize("url", ["client.example.com", "https://client.example.com/?x=1"])
+def test_a_snapshot_has_a_base_url(url: str) -> None:
+    with pytest.raises(ConfigError):
+        load_trust(url, [TrustedSender(**SETTINGS)])

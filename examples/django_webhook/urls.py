@@ -1,0 +1,8 @@
+"""Where the webhook is."""
+
+from __future__ import annotations
+
+from django.urls import path
+from notifications.views import push
+
+urlpatterns = [path("a2a/push", push)]

@@ -1,0 +1,87 @@
+"""A Flask application with one view: a webhook for A2A push notifications.
+
+flask --app examples/flask_webhook/app.py run --port 9000
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import sqlite3
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+
+from flask import Flask, Response, jsonify, request
+
+from receiver import (
+    Headers,
+    InboundError,
+    TrustedSender,
+    TrustSnapshot,
+    WebhookRequest,
+    fetch_trust,
+    verify_notification,
+)
+
+WEBHOOK_URL = os.environ.get("WEBHOOK_URL", "http://127.0.0.1:9000")
+DATABASE = os.environ.get("DATABASE", "flask-webhook.db")
+AGENT = TrustedSender(
+    name="agent",
+    issuer=os.environ.get("AGENT_ISSUER", "http://127.0.0.1:8001"),
+    jwks_url=os.environ.get("AGENT_JWKS", "http://127.0.0.1:8001/.well-known/jwks.json"),
+    tokens=[os.environ.get("AGENT_TOKEN", "flask-token")],
+)
+TABLE = """
+    CREATE TABLE IF NOT EXISTS notifications (
+        sender TEXT NOT NULL, delivery_id TEXT NOT NULL, body_sha256 TEXT NOT NULL,
+        task_id TEXT, body BLOB NOT NULL,
+        UNIQUE (sender, delivery_id)
+    )
+"""
+
+logger = logging.getLogger(__name__)
+app = Flask(__name__)
+app.config["MAX_CONTENT_LENGTH"] = 1024 * 1024  # what is larger, Flask refuses unread
+
+with closing(sqlite3.connect(DATABASE)) as connection, connection:
+    connection.execute(TABLE)
+
+
+@functools.lru_cache(maxsize=1)
+def _trust(_period: int) -> TrustSnapshot:
+    # `allow` is for development: without it, JWK Sets come over https only.
+    return asyncio.run(fetch_trust(WEBHOOK_URL, [AGENT], allow=["127.0.0.1:*"]))
+
+
+def trust() -> TrustSnapshot:
+    """Return the keys, fetched every minute; pushkit publishes a new one long before it signs."""
+    return _trust(int(time.time() // 60))
+
+
+@app.post("/a2a/push")
+def push() -> tuple[Response | str, int]:
+    """Take one notification."""
+    webhook = WebhookRequest(
+        target=request.full_path, headers=Headers(request.headers.items()), body=request.get_data()
+    )
+    try:
+        verified = verify_notification(webhook, trust(), now=datetime.now(UTC))
+    except InboundError as refusal:
+        logger.warning("refused %d %s: %s", refusal.status, refusal.code, refusal)
+        return jsonify(code=refusal.code), refusal.status
+    delivery = (verified.sender, verified.delivery_id)
+    row = (*delivery, verified.body_sha256, verified.task_id, webhook.body)
+    with closing(sqlite3.connect(DATABASE)) as connection, connection:
+        inserted = connection.execute(
+            "INSERT INTO notifications VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row
+        )
+        if inserted.rowcount == 1:
+            return "", 202
+        known = connection.execute(
+            "SELECT body_sha256 FROM notifications WHERE sender = ? AND delivery_id = ?", delivery
+        ).fetchone()
+    # The same again is a retry, and is thanked for; another body under this id is not.
+    return "", 200 if known == (verified.body_sha256,) else 409

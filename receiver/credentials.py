@@ -1,0 +1,209 @@
+"""Step 5: the token, and any static credentials that a client handed to its agent. Pure.
+
+Both are secrets that prove who speaks, and they are treated as one: stored as hashes, compared as
+hashes, bound to tasks. Hashes of 256 random bits need no salt.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pushkit.a2a import Authentication
+from pushkit.errors import ConfigError, TokenError
+from pushkit.signing.notification_jwt import UnverifiedJwt
+from pushkit.signing.token import hash_token, read_token, token_matches
+from pushkit.webhook import Headers
+from receiver.trust import TrustedSender
+
+__all__ = [
+    "HandedOut",
+    "MintedAuthentication",
+    "Presented",
+    "ProvenSecret",
+    "check_presented",
+    "hash_credentials",
+    "mint_authentication",
+    "mint_token",
+    "presented",
+]
+
+_API_KEY = "apikey"
+_MINTED = frozenset({"bearer", "basic", _API_KEY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presented:
+    """The secrets of a request, by their hashes. Nothing here is proven.
+
+    Attributes:
+        token: Of the token, None without one.
+        static_token: It is one that the sender was given out of band.
+        credentials: Of `Authorization` and `X-Api-Key`, as far as they are not static ones.
+        static_credentials: One of them is what the sender was given out of band.
+    """
+
+    token: str | None
+    static_token: bool
+    credentials: tuple[str, ...]
+    static_credentials: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether what was handed out need not be looked up: nothing here can be of it."""
+        return (self.token is None or self.static_token) and not self.credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOut:
+    """What one `expect()` handed out, by its hashes."""
+
+    token: str | None
+    credentials: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenSecret:
+    """What a notification stands on: a token, or credentials.
+
+    Attributes:
+        sha256: Its hash.
+        static: The sender was given it out of band; else `expect()` handed it out.
+    """
+
+    sha256: str
+    static: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MintedAuthentication:
+    """Credentials for the agent's push config, and their hash, which is what is stored."""
+
+    authentication: Authentication
+    sha256: str
+
+
+def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None) -> Presented:
+    """Read the secrets of a request.
+
+    Args:
+        headers: The request's.
+        sender: The sender that it is from.
+        jwt: Its notification JWT, which may stand in `Authorization` and is no secret.
+
+    Raises:
+        TokenError: The token headers carry different tokens.
+        MalformedRequestError: `Authorization` or `X-Api-Key` stands twice.
+    """
+    token = read_token(headers)
+    found = _credentials(headers, jwt)
+    known = [hash_credentials(value) for value in sender.credentials]
+    return Presented(
+        token=None if token is None else hash_token(token),
+        static_token=token is not None
+        and token_matches(token, [hash_token(value) for value in sender.tokens]),
+        credentials=tuple(value for value in found if not _is_known(value, known)),
+        static_credentials=any(_is_known(value, known) for value in found),
+    )
+
+
+def check_presented(
+    sender: TrustedSender, secret: Presented, handed_out: Sequence[HandedOut]
+) -> ProvenSecret | None:
+    """Do step 5: hold the secrets of a request against those that the sender was given.
+
+    A sender that was handed credentials must send them. It may drop the token then, as the
+    JavaScript SDK does: the credentials say as much. A secret that is wrong is wrong also where it
+    is optional.
+
+    Args:
+        sender: The sender.
+        secret: What it sent.
+        handed_out: What `expect()` handed to this sender, as far as it could be what was sent.
+
+    Returns:
+        What the notification stands on; None if a signature or static credentials alone.
+
+    Raises:
+        TokenError: A secret is missing or wrong.
+    """
+    by_token = [one for one in handed_out if secret.token and one.token == secret.token]
+    by_credentials = [one for one in handed_out if one.credentials in secret.credentials]
+    if secret.token and not secret.static_token and not by_token:
+        raise TokenError(f"the token is none that was handed to sender {sender.name}")
+    if any(one.credentials and one not in by_credentials for one in by_token):
+        raise TokenError("the credentials are not those that were handed out with the token")
+    if sender.credentials and not secret.static_credentials and not by_credentials:
+        raise TokenError("the credentials are not those that were handed to this sender")
+    if secret.token is None and not by_credentials:
+        _check_optional_token(sender, secret)
+    if secret.token is not None:
+        return ProvenSecret(sha256=secret.token, static=not by_token)
+    return _standing_on(by_credentials)
+
+
+def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
+    if sender.token_required:
+        raise TokenError("no token, expected the one that was handed to this sender")
+    if not sender.profile.signed and not secret.static_credentials:
+        raise TokenError("neither token nor credentials, and this sender does not sign")
+
+
+def _standing_on(by_credentials: Sequence[HandedOut]) -> ProvenSecret | None:
+    if not by_credentials or by_credentials[0].credentials is None:
+        return None
+    return ProvenSecret(sha256=by_credentials[0].credentials, static=False)
+
+
+# --- hashes and minting -------------------------------------------------------------------------
+
+
+def hash_credentials(value: str) -> str:
+    """Return the hash of an `Authorization` value, or of a bare API key."""
+    # RFC 9110 §11.1: the name of a scheme compares case-insensitively, what follows does not.
+    scheme, space, credentials = value.partition(" ")
+    if not space or scheme.lower() == _API_KEY:
+        return hash_token(credentials if space else value)
+    return hash_token(f"{scheme.lower()} {credentials}")
+
+
+def _is_known(found: str, known: Sequence[str]) -> bool:
+    matches = [hmac.compare_digest(found, value) for value in known]
+    return any(matches)
+
+
+def _credentials(headers: Headers, jwt: UnverifiedJwt | None) -> list[str]:
+    values = [headers.one("Authorization"), headers.one("X-Api-Key")]
+    return [
+        hash_credentials(value)
+        for value in values
+        if value and (jwt is None or not value.endswith(jwt.token))
+    ]
+
+
+def mint_token() -> str:
+    """Return a fresh token: 256 random bits, URL-safe."""
+    return secrets.token_urlsafe(32)
+
+
+def mint_authentication(scheme: str) -> MintedAuthentication:
+    """Return fresh credentials of a scheme.
+
+    Args:
+        scheme: `Bearer`, `Basic` or `ApiKey`, in the case that the agent wants to read.
+
+    Raises:
+        ConfigError: Another scheme.
+    """
+    secret = mint_token()
+    if scheme.lower() not in _MINTED:
+        raise ConfigError("authentication: expected Bearer, Basic or ApiKey")
+    if scheme.lower() == "basic":  # RFC 7617 §2: already encoded, as the agent writes it verbatim
+        secret = base64.b64encode(f"a2a:{secret}".encode()).decode()
+    return MintedAuthentication(
+        authentication=Authentication(schemes=(scheme,), credentials=secret),
+        sha256=hash_credentials(f"{scheme} {secret}"),
+    )

@@ -1,0 +1,129 @@
+"""New trust settings without a restart: on SIGHUP, and when one of their files has changed.
+
+What is wrong is reported and changes nothing: the service goes on with what it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+from pushkit.errors import ConfigError
+from pushkit.keys.source import fingerprint
+from receiver.receiver import Receiver
+from receiver.settings import ReceiverSettings, load_settings
+
+__all__ = ["SettingsWatcher", "watching"]
+
+_log = logging.getLogger("receiver")
+
+_POLL = timedelta(seconds=2)
+_LIVE = frozenset({"senders"})
+
+
+class SettingsWatcher:
+    """Follows a configuration file, and the token and key files that it names.
+
+    Args:
+        receiver: Whose senders are replaced.
+        path: The configuration file that it was built from.
+        settings: What was read from it then.
+        poll: How often the files are looked at.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        path: Path,
+        settings: ReceiverSettings,
+        *,
+        poll: timedelta = _POLL,
+    ) -> None:
+        self._receiver = receiver
+        self._path = path
+        self._folder = path.parent.resolve()
+        self._settings = settings
+        self._poll = poll
+        self._hangup = asyncio.Event()
+        self._seen = self._fingerprints()
+
+    def hang_up(self) -> None:
+        """Reload soon, whether a file has changed or not: what SIGHUP does."""
+        self._hangup.set()
+
+    async def run(self) -> None:
+        """Reload whenever there is reason to, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll.total_seconds()):
+                    await self._hangup.wait()
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """Reload if there was a SIGHUP or a file has changed since the last look."""
+        # Before the files are read: what is written meanwhile is a change again.
+        found = self._fingerprints()
+        if not self._hangup.is_set() and found == self._seen:
+            return
+        self._hangup.clear()
+        self._seen = found
+        try:
+            await self.reload()
+            # Files that are named only now have just been read.
+            self._seen = {path: found.get(path, at) for path, at in self._fingerprints().items()}
+        except ConfigError as exc:
+            # The message, without its traceback: it says which line, and never a secret.
+            _log.error("the senders trusted before stay in use: %s", exc)
+
+    async def reload(self) -> None:
+        """Read everything again, and trust the senders that stand there now.
+
+        Raises:
+            ConfigError: Something is wrong; nothing has changed.
+        """
+        settings = load_settings(self._path)
+        await self._receiver.reload_senders(settings.trusted_senders(self._folder))
+        if waiting := _changed(self._settings, settings):
+            _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
+        self._settings = settings
+        _log.info("reloaded; trusting %s", ", ".join(sorted(self._receiver.senders)))
+
+    def _fingerprints(self) -> dict[Path, tuple[int, ...] | None]:
+        return {path: fingerprint(path) for path in self._files()}
+
+    def _files(self) -> list[Path]:
+        named = [
+            self._folder / name
+            for sender in self._settings.senders
+            for name in (sender.tokens_file, sender.jwks_file)
+            if name is not None
+        ]
+        return [self._path, *named]
+
+
+def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
+    """Return the settings that differ and are not live."""
+    old, new = before.model_dump(exclude=set(_LIVE)), after.model_dump(exclude=set(_LIVE))
+    return sorted(name for name in new if old[name] != new[name])
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    receiver: Receiver, path: Path, settings: ReceiverSettings, *, poll: timedelta = _POLL
+) -> AsyncIterator[SettingsWatcher]:
+    """Follow the configuration while a service runs.
+
+    Signals are the service's own: its handler of SIGHUP calls the watcher's `hang_up`.
+    """
+    watcher = SettingsWatcher(receiver, path, settings, poll=poll)
+    task = asyncio.create_task(watcher.run(), name="receiver-reload")
+    try:
+        yield watcher
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

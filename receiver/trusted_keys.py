@@ -1,0 +1,259 @@
+"""`Trust`: the trusted senders with where their keys are found, files and pinned URLs."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, KeysUnavailableError
+from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwks import parse_jwks
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
+from pushkit.net.transport import Transport
+from pushkit.webhook import Headers
+from receiver.selection import (
+    HeldKeys,
+    Selected,
+    TrustSnapshot,
+    base_url,
+    claimed_jwt,
+    one_of,
+    possible,
+)
+from receiver.trust import TrustedSender, check_senders
+
+__all__ = ["Trust", "fetch_trust", "load_trust", "sender_keys", "warn_of_unsigned"]
+
+_log = logging.getLogger("receiver")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    sender: TrustedSender
+    keys: VerificationKeys
+
+
+class Trust:
+    """The trusted senders, each with where its keys are found. Replaced whole, never changed.
+
+    Args:
+        url: The base URL of this receiver.
+        senders: The senders, with their keys.
+    """
+
+    def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
+        self.url = base_url(url)
+        self._entries = [_Entry(sender, keys) for sender, keys in senders]
+        check_senders(self.senders())
+
+    @classmethod
+    def build(
+        cls,
+        url: str,
+        senders: Sequence[TrustedSender],
+        transport: Transport,
+        clock: Callable[[], datetime],
+        *,
+        before: Trust | None = None,
+    ) -> Trust:
+        """Return the trust in these senders.
+
+        Args:
+            url: The base URL of this receiver.
+            senders: The senders.
+            transport: What fetches their JWK Sets.
+            clock: Returns now.
+            before: What is being replaced: the keys that it fetched are kept, of senders whose
+                `jwks_url` is the same.
+
+        Raises:
+            ConfigError: The senders cannot be told apart, or a key source is unusable.
+        """
+        check_senders(senders)
+        fetched = before._fetched() if before else {}
+        return cls(
+            url,
+            [
+                (
+                    sender,
+                    fetched.get((sender.name, sender.jwks_url))
+                    or sender_keys(sender, transport, clock),
+                )
+                for sender in senders
+            ],
+        )
+
+    def senders(self) -> list[TrustedSender]:
+        """Return the senders."""
+        return [entry.sender for entry in self._entries]
+
+    def paths(self) -> set[str]:
+        """Return every path at which notifications arrive."""
+        return {entry.sender.path for entry in self._entries}
+
+    def keys_by_sender(self) -> dict[str, VerificationKeys]:
+        """Return where each sender's keys are found, by the sender's name; not of the unsigned."""
+        return {
+            entry.sender.name: entry.keys for entry in self._entries if entry.sender.profile.signed
+        }
+
+    async def close(self, *, but: Trust | None = None) -> None:
+        """Stop the fetching of keys, except where another trust goes on with it."""
+        kept = {id(entry.keys) for entry in but._entries} if but else set()
+        for entry in self._entries:
+            if id(entry.keys) not in kept:
+                await entry.keys.close()
+
+    async def snapshot(self) -> TrustSnapshot:
+        """Return all keys as they are now, fetched where that is due."""
+        held = [
+            await _held(entry, functools.partial(_all_keys, entry.keys)) for entry in self._entries
+        ]
+        return TrustSnapshot(self.url, held)
+
+    async def select(self, path: str, headers: Headers) -> Selected:
+        """Do what `TrustSnapshot.select` does, with keys that are fetched where that is due.
+
+        Only the keys of senders that the request may be from are asked for.
+        """
+        entries = [entry for entry in self._entries if entry.sender.path == path]
+        jwt = claimed_jwt([entry.sender for entry in entries], headers)
+        kid = jwt.kid if jwt is not None else None
+        held = [
+            await _held(entry, functools.partial(_one_key, entry.keys, kid))
+            for entry in possible(entries, jwt)
+        ]
+        return one_of(held, jwt)
+
+    def _fetched(self) -> Mapping[tuple[str, str | None], VerificationKeys]:
+        return {
+            (entry.sender.name, entry.sender.jwks_url): entry.keys
+            for entry in self._entries
+            if isinstance(entry.keys, JwksClient)
+        }
+
+
+def warn_of_unsigned(senders: Iterable[TrustedSender]) -> None:
+    """Log which senders are trusted without a signature, and what that means."""
+    for sender in senders:
+        if not sender.profile.signed:
+            _log.warning(
+                "sender %s is admitted as %s at %s: it does not sign, so whoever learns its token"
+                " or credentials can make up any notification of it",
+                sender.name,
+                sender.profile.value,
+                sender.path,
+            )
+
+
+async def _held(
+    entry: _Entry, keys: Callable[[], Awaitable[Mapping[str, VerificationKey]]]
+) -> HeldKeys:
+    try:
+        return HeldKeys(sender=entry.sender, keys=await keys())
+    except KeysUnavailableError as exc:
+        return HeldKeys(sender=entry.sender, missing=str(exc))
+
+
+async def _all_keys(keys: VerificationKeys) -> Mapping[str, VerificationKey]:
+    return await keys.keys()
+
+
+async def _one_key(keys: VerificationKeys, kid: str | None) -> Mapping[str, VerificationKey]:
+    key = await keys.find(kid) if kid else None
+    return {} if key is None or kid is None else {kid: key}
+
+
+def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
+    """Return a snapshot of senders whose keys are configured or in files; opens no socket.
+
+    Args:
+        url: The base URL at which agents reach this receiver, without the senders' paths.
+        senders: Who is trusted.
+
+    Raises:
+        ConfigError: A sender has a `jwks_url` (see `fetch_trust`), or a file is unusable.
+    """
+    for sender in senders:
+        if sender.jwks_url is not None:
+            raise ConfigError(
+                f"sender {sender.name!r}: jwks_url: expected jwks_file or keys here;"
+                " fetch_trust() fetches"
+            )
+    return TrustSnapshot(
+        url, [HeldKeys(sender=sender, keys=_local_keys(sender)) for sender in senders]
+    )
+
+
+async def fetch_trust(
+    url: str,
+    senders: Sequence[TrustedSender],
+    *,
+    allow: Sequence[str] = (),
+    clock: Callable[[], datetime] = utc_now,
+) -> TrustSnapshot:
+    """Return a snapshot of senders, their JWK Sets fetched now.
+
+    A sender whose set cannot be fetched is in it without keys: `verify_notification` answers 503
+    for it, and the next snapshot may have them.
+
+    Args:
+        url: The base URL at which agents reach this receiver, without the senders' paths.
+        senders: Who is trusted.
+        allow: Hosts that are named for development.
+        clock: Returns now, aware, in UTC.
+
+    Raises:
+        ConfigError: A URL is refused, or a file is unusable.
+    """
+    transport = Transport(DestinationPolicy(allow))
+    try:
+        trust = Trust.build(url, senders, transport, clock)
+        try:
+            return await trust.snapshot()
+        finally:
+            await trust.close()
+    finally:
+        await transport.close()
+
+
+def sender_keys(
+    sender: TrustedSender, transport: Transport, clock: Callable[[], datetime]
+) -> VerificationKeys:
+    """Return where a sender's keys are found: its pinned URL, its file, or its configuration.
+
+    Raises:
+        ConfigError: The file cannot be read, holds no usable key, or the URL is refused.
+    """
+    url = sender.jwks_url
+    if url is None:
+        return StaticKeys(_local_keys(sender).values())
+    try:
+        transport.policy.check(url)
+    except DestinationRefusedError as exc:
+        raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}") from exc
+    return JwksClient(url, fetch=functools.partial(fetch_jwks, transport), clock=clock)
+
+
+def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
+    if sender.jwks_file is not None:
+        return _keys_in_file(sender.name, sender.jwks_file)
+    return {key.kid: key for key in (sender.keys or {}).values()}
+
+
+def _keys_in_file(name: str, path: Path) -> Mapping[str, VerificationKey]:
+    try:
+        keys = parse_jwks(path.read_bytes()).keys
+    except OSError as exc:
+        raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc.strerror}") from exc
+    except JwksError as exc:
+        raise ConfigError(f"sender {name!r}: jwks_file: {path}: {exc}") from exc
+    if not keys:
+        raise ConfigError(f"sender {name!r}: jwks_file: {path}: no usable key")
+    return keys

@@ -1,0 +1,179 @@
+"""The scripts of expected tasks and tokens, on both databases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from pushkit.errors import ConfigError
+from pushkit.storage import Script, Statement
+from pushkit.storage.migrations import migrate
+from receiver import TaskPolicy
+from receiver.credentials import Presented, ProvenSecret
+from receiver.expected import (
+    MIGRATION,
+    SECRETS_MIGRATION,
+    ExpectedStore,
+    Registration,
+    TaskNotExpectedError,
+)
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
+
+T = TypeVar("T")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STORE = ExpectedStore()
+OLD, NEW, CREDENTIALS, STATIC = "a" * 64, "b" * 64, "c" * 64, "d" * 64
+REGISTRATION = Registration(
+    sender="agent",
+    expectation="expectation-1",
+    token_sha256=OLD,
+    credentials_sha256=CREDENTIALS,
+    created_at=NOW,
+)
+
+
+class House:
+    """A database with the tables of what is expected."""
+
+    def __init__(self, scripts: ScriptRunner) -> None:
+        self.scripts = scripts
+        self.run(migrate("receiver", (MIGRATION, SECRETS_MIGRATION)))
+
+    def run(self, script: Script[T]) -> T:
+        return self.scripts.run(script)
+
+    def admits(
+        self,
+        secret: str | None,
+        task_id: str,
+        *,
+        policy: TaskPolicy = TaskPolicy.BIND,
+        now: datetime = NOW,
+    ) -> bool:
+        proven = ProvenSecret(sha256=secret, static=secret == STATIC) if secret else None
+        try:
+            self.run(STORE.admit(policy, sender="agent", secret=proven, task_id=task_id, now=now))
+        except TaskNotExpectedError:
+            return False
+        return True
+
+
+@pytest.fixture
+def house(scripts: ScriptRunner) -> House:
+    return House(scripts)
+
+
+def sent(token: str | None = None, *credentials: str) -> Presented:
+    return Presented(
+        token=token, static_token=False, credentials=credentials, static_credentials=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("secret", "found"),
+    [
+        pytest.param(sent(OLD), True, id="token"),
+        pytest.param(sent(None, CREDENTIALS), True, id="credentials"),
+        pytest.param(sent(None, NEW, CREDENTIALS), True, id="credentials-in-either-header"),
+        pytest.param(sent(OLD, CREDENTIALS), True, id="both"),
+        pytest.param(sent(NEW), False, id="another-token"),
+        pytest.param(sent(CREDENTIALS), False, id="credentials-as-a-token"),
+        pytest.param(sent(None, OLD), False, id="a-token-as-credentials"),
+        pytest.param(sent(), False, id="nothing"),
+    ],
+)
+def test_finds_what_was_handed_out(house: House, secret: Presented, found: bool) -> None:
+    house.run(STORE.register(REGISTRATION))
+
+    assert bool(house.run(STORE.handed_out("agent", secret))) is found
+    assert not house.run(STORE.handed_out("other", secret))
+
+
+@pytest.mark.parametrize("secret", [OLD, CREDENTIALS, STATIC])
+def test_a_secret_is_bound_to_its_first_task(house: House, secret: str) -> None:
+    house.run(STORE.register(REGISTRATION))
+
+    assert [house.admits(secret, task) for task in ("1", "2", "1")] == [True, False, True]
+
+
+def test_token_and_credentials_are_bound_together(house: House) -> None:
+    house.run(STORE.register(REGISTRATION))
+
+    assert house.admits(OLD, "1")
+    assert not house.admits(CREDENTIALS, "2")
+    assert house.admits(CREDENTIALS, "1")
+
+
+@pytest.mark.parametrize(("first", "second"), [(OLD, NEW), (NEW, OLD)])
+def test_what_replaces_a_secret_is_bound_with_it(house: House, first: str, second: str) -> None:
+    house.run(STORE.register(REGISTRATION))
+    new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None, expectation="other")
+    house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))
+
+    assert [house.admits(first, "1"), house.admits(second, "2")] == [True, False]
+    assert house.admits(second, "1")
+
+
+@pytest.mark.parametrize(
+    ("ends", "overlap", "good_for"),
+    [
+        pytest.param(None, 60, 60, id="by-the-overlap"),
+        pytest.param(30, 60, 30, id="by-itself"),
+        pytest.param(90, 60, 60, id="sooner-than-by-itself"),
+        pytest.param(None, 0, 0, id="at-once"),
+    ],
+)
+def test_a_replaced_token_ends(house: House, ends: int | None, overlap: int, good_for: int) -> None:
+    expires_at = NOW + timedelta(seconds=ends) if ends else None
+    house.run(STORE.register(replace(REGISTRATION, expires_at=expires_at, task_id="1")))
+    new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None)
+
+    task_id = house.run(STORE.replace(OLD, new, overlap=timedelta(seconds=overlap)))
+
+    end = NOW + timedelta(seconds=good_for)
+    assert task_id == "1"
+    assert not house.admits(OLD, "1", now=end)
+    assert house.admits(OLD, "1", now=end - timedelta(microseconds=1))
+    assert house.admits(NEW, "1", now=end + timedelta(days=1))
+
+
+def test_a_token_that_is_unknown_is_not_replaced_and_nothing_is_stored(house: House) -> None:
+    new = replace(REGISTRATION, token_sha256=NEW, credentials_sha256=None)
+
+    with pytest.raises(ConfigError, match="replaces"):
+        house.run(STORE.replace(OLD, new, overlap=timedelta(hours=1)))
+
+    assert not house.run(STORE.handed_out("agent", sent(NEW)))
+
+
+def test_the_binding_of_a_static_token_is_not_forgotten(house: House) -> None:
+    assert house.admits(STATIC, "1")
+    house.run(STORE.unregister(sender="agent", token=None, task_id="1", now=NOW))
+    later = NOW + timedelta(days=30)
+    house.run(STORE.register(replace(REGISTRATION, created_at=later)))
+
+    assert not house.admits(STATIC, "2", now=later)
+    assert not house.run(STORE.handed_out("agent", sent(STATIC)))
+
+
+def test_a_static_token_that_was_bound_before_bindings_were_marked_stays_bound(
+    scripts: ScriptRunner,
+) -> None:
+    scripts.run(migrate("receiver", (MIGRATION,)))
+
+    def bind() -> Script[None]:
+        yield Statement(
+            "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at)"
+            " VALUES ('agent', $1, '1', 0)",
+            (STATIC,),
+        )
+
+    scripts.run(bind())
+    house = House(scripts)
+
+    assert [house.admits(STATIC, task) for task in ("2", "1", "2")] == [False, True, False]
