@@ -1,120 +1,87 @@
-"""The aiohttp edge: requests in, problem details out (RFC 9457)."""
+"""The aiohttp edge: a sub-application, and the handler that the service runs alone."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
-import math
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from pushkit.webhook import Headers, WebhookRequest
-from receiver.pipeline import Verdict
+from pushkit.webhook import Headers
+from receiver.edge import Answer, BrokenBodyError, Edge, Head
 
 if TYPE_CHECKING:
     from receiver.receiver import Receiver
 
-__all__ = ["problems", "routes"]
+__all__ = ["application", "handler", "response"]
 
-_log = logging.getLogger("receiver")
-
-# In place of aiohttp's own, which names its version and Python's.
-_HEADERS = {"Server": "receiver"}
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def routes(receiver: Receiver) -> list[web.RouteDef]:
-    """Return one POST route per path of a trusted sender."""
+def application(receiver: Receiver) -> web.Application:
+    """Return an application that starts and stops with a receiver."""
 
-    def route(path: str) -> web.RouteDef:
-        async def receive(request: web.Request) -> web.Response:
-            return _response(await _receive(receiver, request, path))
+    async def answer(request: web.Request) -> web.Response:
+        path = f"/{request.match_info['path']}"
+        return await _answer(receiver.edge, request, path)
 
-        return web.post(path, receive)
+    async def lifespan(_app: web.Application) -> AsyncIterator[None]:
+        async with receiver:
+            yield
 
-    return [route(path) for path in sorted(receiver.trust.paths())]
+    app = web.Application()
+    # Every path: which ones are senders' may change while it runs.
+    app.router.add_route("*", r"/{path:[\s\S]*}", answer, expect_handler=_when_it_is_read)
+    app.cleanup_ctx.append(lifespan)
+    return app
 
 
-@web.middleware
-async def problems(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answer with problem details where aiohttp would answer with text, and never with a 500."""
+def handler(edge: Edge) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
+    """Return the handler for aiohttp's low-level server."""
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return await _answer(edge, request, request.path)
+
+    return answer
+
+
+def response(answer: Answer) -> web.Response:
+    """Return an answer as aiohttp sends it."""
+    found = web.Response(status=answer.status, headers=answer.headers, body=answer.body or None)
+    # In place of aiohttp's own, which names its version and Python's.
+    found.headers["Server"] = "receiver"
+    if answer.close:
+        found.force_close()  # the rest of the body is not read
+    return found
+
+
+async def _answer(edge: Edge, request: web.BaseRequest, path: str) -> web.Response:
+    head = Head(
+        method=request.method,
+        path=path,
+        target=request.raw_path,
+        headers=Headers(
+            [
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in request.raw_headers
+            ]
+        ),
+        socket_peer=request.remote or "",
+    )
+    return response(await edge.answer(head, lambda: _chunks(request)))
+
+
+async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
     try:
-        return await handler(request)
-    except web.HTTPException as exc:
-        if exc.status < HTTPStatus.BAD_REQUEST:
-            raise
-        code = HTTPStatus(exc.status).name.lower()
-        response = _response(Verdict(status=exc.status, code=code))
-        if "Allow" in exc.headers:
-            response.headers["Allow"] = exc.headers["Allow"]
-        return response
-    except Exception:  # noqa: BLE001  # never a 500: the sender comes again
-        _log.exception("refused 503 internal: an error of the receiver itself")
-        return _response(Verdict(status=503, code="internal"))
+        # RFC 9110 §10.1.1: only now is the body wanted.
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(_CONTINUE)
+            request.writer.output_size = 0
+        async for chunk in request.content.iter_any():
+            yield chunk
+    except (web.RequestPayloadError, OSError) as exc:
+        raise BrokenBodyError from exc
 
 
-async def _receive(receiver: Receiver, request: web.Request, path: str) -> Verdict:
-    peer = request.remote or ""
-    headers = Headers(
-        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.raw_headers]
-    )
-    verdict = receiver.pipeline.admit(headers, request.content_length, peer=peer)
-    if verdict is not None:
-        return verdict
-    # Who cannot prove to be somebody is refused here: a stranger's body is never read.
-    proven = await receiver.pipeline.select(headers, target=request.raw_path, path=path, peer=peer)
-    if isinstance(proven, Verdict):
-        return proven
-    try:
-        async with asyncio.timeout(receiver.pipeline.limits.request_timeout.total_seconds()):
-            body = await _read_body(request, proven.max_body_bytes)
-    except TimeoutError:
-        _log.warning("refused 408 body_timeout peer=%s", peer)
-        return Verdict(status=408, code="body_timeout")
-    except (web.RequestPayloadError, OSError):
-        # Broken framing, or a peer that went away in the middle: nothing to answer, no fault here.
-        _log.warning("refused 400 incomplete_body peer=%s", peer)
-        return Verdict(status=400, code="incomplete_body")
-    if body is None:
-        return receiver.pipeline.body_too_large(peer=peer)
-    webhook = WebhookRequest(
-        method=request.method, target=request.raw_path, headers=headers, body=body
-    )
-    return await receiver.receive_admitted(webhook, path=path, peer=peer, proven=proven)
-
-
-async def _read_body(request: web.Request, limit: int) -> bytes | None:
-    """Return the body, or None once it is longer than the limit."""
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > limit:
-            return None
-    return bytes(body)
-
-
-def _response(verdict: Verdict) -> web.Response:
-    if not verdict.refused:
-        return web.Response(status=verdict.status, headers=_HEADERS)
-    problem = {
-        "type": "about:blank",
-        "title": HTTPStatus(verdict.status).phrase,
-        "status": verdict.status,
-        "code": verdict.code,
-    }
-    response = web.Response(
-        status=verdict.status,
-        headers=_HEADERS,
-        body=json.dumps(problem).encode(),
-        content_type="application/problem+json",
-    )
-    if verdict.retry_after is not None:
-        response.headers["Retry-After"] = str(math.ceil(verdict.retry_after.total_seconds()))
-    if verdict.status in (408, 413) or verdict.code == "incomplete_body":
-        response.force_close()  # the rest of the body is not read
-    return response
+async def _when_it_is_read(request: web.Request) -> None:
+    """Say `100 Continue` not yet: the head may be refused."""

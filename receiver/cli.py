@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-import logging
-import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import urlsplit, urlunsplit
 
 import click
-from aiohttp import web
 
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject
 from pushkit.command import run_command
-from pushkit.errors import ConfigError, PushkitError
+from pushkit.errors import PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
+from receiver.forwards.stream import SCHEMES
 from receiver.receiver import Receiver
-from receiver.reload import watching
+from receiver.serving.service import ServiceOptions, run_service
+from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -52,54 +50,36 @@ def cli() -> None:
     """Receive signed A2A push notifications, and call back once for each."""
 
 
-@cli.command(epilog="\b\nExample:\n  receiver serve --config receiver.toml --verbose")
+@cli.command(
+    epilog="\b\nExample:\n  receiver serve --config receiver.toml --processes 2 --log-json"
+)
 @_config
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes over one socket; one per core is plenty.",
+)
 @click.option("--verbose", is_flag=True, help="Log accepted notifications too, not only refusals.")
-def serve(path: Path, *, verbose: bool) -> None:
-    """Serve the webhook and run the callbacks."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    # Its tracebacks are of requests that are no HTTP, with the stranger's text in them.
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    settings = load_settings(path)
-    receiver = settings.build(path.parent.resolve())
-    host, port = settings.host_and_port
-    for sender in receiver.senders.values():
-        url = f"{receiver.url}{sender.path}"
-        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
-    app = receiver.app()
-    app.cleanup_ctx.append(functools.partial(_follow, receiver, path, settings))
-    try:
-        web.run_app(
-            app,
-            host=host,
-            port=port,
-            access_log=None,
-            print=None,
-            auto_decompress=False,  # what is compressed is refused, not unpacked
-        )
-    except OSError as exc:
-        reason = os.strerror(exc.errno) if exc.errno else str(exc)
-        raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
+@click.option("--log-json", is_flag=True, help="Log JSON objects, a line each.")
+def serve(path: Path, *, processes: int, verbose: bool, log_json: bool) -> None:
+    """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
 
-
-async def _follow(
-    receiver: Receiver, path: Path, settings: ReceiverSettings, _app: web.Application
-) -> AsyncIterator[None]:
-    """Reload the senders on SIGHUP, and when their files change, from start to end of an app."""
-    async with watching(receiver, path, settings) as watcher:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watcher.hang_up)
-        yield
+    Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
+    without a restart. A process of several that dies is started again.
+    """
+    options = ServiceOptions(path=path, processes=processes, verbose=verbose, log_json=log_json)
+    sys.exit(run_service(options))
 
 
 @cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")
 @_config
 def check(path: Path) -> None:
-    """Print the effective configuration, secrets masked, and try every sender's JWK Set.
+    """Print the effective configuration, secrets masked, and try what it names.
 
-    Exit status 1 if a sender's keys cannot be had.
+    Every sender's keys, the database (its tables are made, if there are none) and the TLS files.
+    Exit status 1 if one of them cannot be had.
     """
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
@@ -107,8 +87,8 @@ def check(path: Path) -> None:
     for sender in receiver.senders.values():
         if not sender.profile.signed:
             click.echo(f"{sender.name}: {sender.profile.value}: nothing is verified but its secret")
-    problems = asyncio.run(_try_keys(receiver.trust.keys_by_sender(), receiver.close))
-    if problems:
+    tls = _try_tls(settings, path)
+    if tls + asyncio.run(_try(receiver)):
         sys.exit(1)
 
 
@@ -170,9 +150,22 @@ def expect(
     click.echo(json.dumps(asyncio.run(register())))
 
 
-async def _try_keys(
-    keys_by_sender: Mapping[str, VerificationKeys], close: Callable[[], Awaitable[None]]
-) -> int:
+async def _try(receiver: Receiver) -> int:
+    """Open the database and fetch every sender's keys; return how many of these failed."""
+    try:
+        failed = await _try_keys(receiver.trust.keys_by_sender())
+        try:
+            await receiver.open()
+        except PushkitError as exc:
+            click.echo(f"database: error: {exc}", err=True)
+            return failed + 1
+        click.echo("database: ok")
+        return failed
+    finally:
+        await receiver.close()
+
+
+async def _try_keys(keys_by_sender: Mapping[str, VerificationKeys]) -> int:
     """Fetch every sender's keys once and say what was found; return how many failed."""
     failed = 0
     for name, source in keys_by_sender.items():
@@ -185,8 +178,19 @@ async def _try_keys(
         click.echo(f"{name}: {len(keys)} keys")
         for key in keys.values():
             click.echo(f"  {key.algorithm.value:6} {key.kid}")
-    await close()
     return failed
+
+
+def _try_tls(settings: ReceiverSettings, path: Path) -> int:
+    """Load certificate and key; return how many of these failed."""
+    try:
+        found = TlsFiles.of(settings, path.parent.resolve())
+    except PushkitError as exc:
+        click.echo(f"tls: error: {str(exc).removeprefix('tls: ')}", err=True)
+        return 1
+    if found is not None:
+        click.echo("tls: ok")
+    return 0
 
 
 def _masked(settings: ReceiverSettings) -> JsonObject:
@@ -197,7 +201,22 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
             for secret in ("tokens", "credentials"):
                 values = sender[secret]
                 sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
+    for forward in document["forwards"] if isinstance(document["forwards"], list) else []:
+        if isinstance(forward, dict) and isinstance(forward["to"], str):
+            forward["to"] = _without_secrets(forward["to"])
     return document
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL whose user, password and query are masked; a stream's name is no secret."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    hidden = parts.query and parts.scheme not in SCHEMES
+    return urlunsplit(
+        parts._replace(
+            netloc=f"***{at}{host}" if user else host, query="***" if hidden else parts.query
+        )
+    )
 
 
 def main() -> None:

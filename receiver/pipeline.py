@@ -22,6 +22,7 @@ from receiver.credentials import HandedOut, ProvenSecret, check_presented, prese
 from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
+from receiver.peers import rate_key
 from receiver.replay import ConflictError, Replay, ReplayStore
 from receiver.selection import Selected, printable
 from receiver.trust import TrustedSender
@@ -107,6 +108,15 @@ class _BodyTooLargeError(InboundError):
     status = 413
 
 
+class _BodyTimeoutError(InboundError):
+    code = "body_timeout"
+    status = 408
+
+
+class _IncompleteBodyError(InboundError):
+    code = "incomplete_body"
+
+
 class _HeadersTooLargeError(InboundError):
     code = "headers_too_large"
     status = 431
@@ -151,12 +161,32 @@ class Pipeline:
 
     def admit(self, headers: Headers, declared_length: int | None, *, peer: str) -> Verdict | None:
         """Do step 1 before the body is read; None to go on."""
+        limited = self.admit_peer(peer)
+        if limited is not None:
+            return limited
         try:
-            self._peers.take(peer, self._clock())
             self._check_head(headers, declared_length)
         except InboundError as exc:
             return self._refuse(exc, peer=peer)
         return None
+
+    def admit_peer(self, peer: str) -> Verdict | None:
+        """Count one request of an address; None to go on."""
+        try:
+            self._peers.take(rate_key(peer), self._clock())
+        except InboundError as exc:
+            return self._refuse(exc, peer=peer)
+        return None
+
+    def body_too_slow(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that was not there at the deadline."""
+        limit = self.limits.request_timeout.total_seconds()
+        return self._refuse(_BodyTimeoutError(f"not whole within {limit:g} s"), peer=peer)
+
+    def body_broken(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that ended early: nobody to answer, no fault here."""
+        error = _IncompleteBodyError("the peer went away, or its framing is broken")
+        return self._refuse(error, peer=peer)
 
     async def select(
         self, headers: Headers, *, target: str, path: str, peer: str
@@ -238,6 +268,16 @@ class Pipeline:
             printable(verified.delivery_id),
             verified.seq,
             verified.update.kind.value,
+            extra={
+                "status": verdict.status,
+                "code": verdict.code,
+                "sender": sender.name,
+                "profile": sender.profile.value,
+                "task": verified.task_id,
+                "delivery_id": verified.delivery_id,
+                "seq": verified.seq,
+                "kind": verified.update.kind.value,
+            },
         )
         return verdict
 
@@ -314,7 +354,10 @@ class Pipeline:
 
     def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
-        _log.warning("refused %d %s peer=%s: %s", error.status, error.code, peer, error)
+        facts = {"status": error.status, "code": error.code, "peer": peer, "reason": str(error)}
+        _log.warning(
+            "refused %d %s peer=%s: %s", error.status, error.code, peer, error, extra=facts
+        )
         retry_after = None
         if isinstance(error, RateLimitedError):
             retry_after = error.retry_after

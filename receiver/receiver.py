@@ -17,22 +17,26 @@ from aiohttp import web
 from pushkit.a2a import PushConfig, TaskState, UpdateKind, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.token import hash_token
 from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy
-from receiver.app import problems, routes
+from receiver.app import application
+from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.credentials import mint_authentication, mint_token
+from receiver.edge import Edge
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import SECRETS_MIGRATION, ExpectedStore, Registration
+from receiver.forwards import Forward
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.inbox import Inbox, Notification
+from receiver.peers import ForwardedHeader, Peers
 from receiver.pipeline import Limits, Pipeline, ProvenHead, Verdict
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import ReplayStore
@@ -95,6 +99,10 @@ class Receiver:
         concurrency: How many callbacks at once.
         keep: How long a notification stays in the inbox once every callback has had it; dead
             letters stay. The memory of ids is apart from it: 96 hours.
+        trusted_proxies: Addresses and networks of the reverse proxies in front, for example
+            `["10.0.0.0/8"]`: what they say of a client's address is believed.
+        forwarded_header: Which header these proxies write.
+        validation_echo: Whether a `GET` with `validationToken` is answered with the token.
         clock: Returns now, aware, in UTC.
     """
 
@@ -109,6 +117,9 @@ class Receiver:
         retry: RetryPolicy | None = None,
         concurrency: int = 16,
         keep: timedelta = timedelta(days=7),
+        trusted_proxies: Sequence[str] = (),
+        forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
+        validation_echo: bool = False,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         if not senders:
@@ -142,9 +153,17 @@ class Receiver:
             retry=retry or callback_retry(),
             concurrency=concurrency,
         )
+        self.edge = Edge(
+            self,
+            peers=Peers(trusted_proxies, forwarded_header),
+            validation_echo=validation_echo,
+        )
+        self._forwards: list[Forward] = []
         self._arrivals = Arrivals(self._database)
+        self._inbox = Inbox()
         self._expected = ExpectedStore()
         self._opening = asyncio.Lock()
+        self.is_open = False
         self._background: list[asyncio.Task[None]] = []
 
     @property
@@ -163,6 +182,7 @@ class Receiver:
         """Open the inbox without callbacks: for a process that only expects, or only waits."""
         async with self._opening:
             await self._database.open()
+            self.is_open = True
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
@@ -179,6 +199,7 @@ class Receiver:
 
         A callback that does not end in time is cancelled, and called again then.
         """
+        self.is_open = False
         background, self._background = self._background, []
         for task in background:
             task.cancel()
@@ -189,6 +210,8 @@ class Receiver:
                 await self.dispatcher.pump.drain()
         except TimeoutError:
             await self.dispatcher.pump.abandon()
+        for forward in self._forwards:
+            await forward.close()
         await self.trust.close()
         await self._transport.close()
         await self._database.close()
@@ -212,10 +235,41 @@ class Receiver:
 
         Mount it under a prefix with `add_subapp`, or run it alone.
         """
-        app = web.Application(middlewares=[problems])
-        app.add_routes(routes(self))
-        app.cleanup_ctx.append(self._lifespan)
-        return app
+        return application(self)
+
+    def asgi(self) -> AsgiApp:
+        """Return an ASGI application: alone, it starts and stops with this receiver.
+
+        A mounted application is told neither by Starlette nor by FastAPI: there, pass
+        `lifespan=receiver.lifespan` to the host, or enter this receiver in the host's own.
+        """
+        return AsgiApp(self)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncIterator[None]:
+        """Run from start to end of a host: `FastAPI(lifespan=receiver.lifespan)`."""
+        async with self:
+            yield
+
+    async def unready(self) -> dict[str, str]:
+        """Return what stands in the way of serving, `{}` if nothing does.
+
+        `storage`, `keys` (of a sender, never loaded and not to be had) and `callbacks` (they do not
+        run), each with the reason.
+        """
+        unready: dict[str, str] = {}
+        try:
+            await self._database.read(self._inbox.next_due())
+        except StorageError as exc:
+            unready["storage"] = f"storage: {exc}"
+        for name, keys in self.trust.keys_by_sender().items():
+            try:
+                await keys.keys()
+            except PushkitError as exc:
+                unready["keys"] = f"keys of sender {name}: {exc}"
+        if not self._background or any(task.done() for task in self._background):
+            unready["callbacks"] = "callbacks: the dispatcher does not run"
+        return unready
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
@@ -250,10 +304,6 @@ class Receiver:
             self._arrivals.announce()
         return verdict
 
-    async def _lifespan(self, _app: web.Application) -> AsyncIterator[None]:
-        async with self:
-            yield
-
     # --- trust ---------------------------------------------------------------------------------
 
     async def reload_senders(self, senders: Sequence[TrustedSender]) -> None:
@@ -282,30 +332,58 @@ class Receiver:
         kinds: Iterable[UpdateKind | str] = (),
         states: Iterable[TaskState | str] = (),
         senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
         name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a callback for every update, or for those that are named."""
 
         def register(function: F) -> F:
-            self.callbacks.add(function, kinds=kinds, states=states, senders=senders, name=name)
+            self.callbacks.add(
+                function, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
+            )
             return function
 
         return register
 
     def on_status(
-        self, *states: TaskState | str, senders: Iterable[str] = (), name: str | None = None
+        self,
+        *states: TaskState | str,
+        senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
+        name: str | None = None,
     ) -> Callable[[F], F]:
         """Register a callback for task states: status updates, and whole tasks (A2A 0.3)."""
-        return self.on_update(kinds=KINDS_WITH_STATE, states=states, senders=senders, name=name)
+        return self.on_update(
+            kinds=KINDS_WITH_STATE, states=states, senders=senders, tasks=tasks, name=name
+        )
 
     def on_artifact(
-        self, *, senders: Iterable[str] = (), name: str | None = None
+        self, *, senders: Iterable[str] = (), tasks: Iterable[str] = (), name: str | None = None
     ) -> Callable[[F], F]:
         """Register a callback for artifact updates.
 
         An A2A 0.3 agent sends whole tasks instead: their artifacts come with `on_status`.
         """
-        return self.on_update(kinds=[UpdateKind.ARTIFACT_UPDATE], senders=senders, name=name)
+        return self.on_update(
+            kinds=[UpdateKind.ARTIFACT_UPDATE], senders=senders, tasks=tasks, name=name
+        )
+
+    def forward(
+        self,
+        to: Forward,
+        *,
+        kinds: Iterable[UpdateKind | str] = (),
+        states: Iterable[TaskState | str] = (),
+        senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
+        name: str | None = None,
+    ) -> None:
+        """Hand on every update, or those that are named: `receiver.forward(HttpForward(url))`."""
+        name = name or to.name
+        self.callbacks.add(
+            to.send, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
+        )
+        self._forwards.append(to)
 
     # --- expecting and waiting -----------------------------------------------------------------
 

@@ -37,7 +37,10 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.audience import audience_of
 from receiver.callbacks.registry import CallbackFunction
+from receiver.connections import ConnectionLimits
+from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
 from receiver.limits import RateLimit
+from receiver.peers import ForwardedHeader
 from receiver.pipeline import Limits
 from receiver.receiver import Receiver
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
@@ -116,6 +119,52 @@ class CallbackSettings(BaseModel):
     kinds: list[UpdateKind] = []
     states: list[TaskState] = []
     senders: list[str] = []
+    tasks: list[str] = []
+
+
+class ForwardSettings(BaseModel):
+    """One `[[forwards]]` table: a URL or a command, and what is handed on to it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: str | None = None
+    command: list[str] | None = None
+    name: str | None = None
+    timeout_seconds: _Positive = 30
+    kinds: list[UpdateKind] = []
+    states: list[TaskState] = []
+    senders: list[str] = []
+    tasks: list[str] = []
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.to is None) == (self.command is None):
+            raise ValueError("expected exactly one of to and command")
+        return self
+
+    def build(self, folder: Path) -> Forward:
+        """Return what hands notifications on.
+
+        Raises:
+            ConfigError: The URL or the command is none.
+        """
+        timeout = (
+            {"timeout": timedelta(seconds=self.timeout_seconds)} if self.timeout_seconds else {}
+        )
+        if self.command is not None:
+            return CommandForward(self.command, folder=folder, **timeout)
+        to = self.to or ""
+        stream = to.startswith(("redis://", "rediss://"))
+        return StreamForward(to, **timeout) if stream else HttpForward(to, **timeout)
+
+
+class TlsSettings(BaseModel):
+    """The `[tls]` table: PEM files, read again upon SIGHUP."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    certificate: Path
+    key: Path
 
 
 class ReceiverSettings(BaseSettings):
@@ -130,8 +179,19 @@ class ReceiverSettings(BaseSettings):
         peer_rate: Requests a second from one address, before the signature; twice that at once.
         sender_rate: Notifications a second from one sender, after it; twice that at once.
         callback_concurrency: How many callbacks at once.
+        max_header_bytes: The largest header section.
+        request_timeout_seconds: For the head of a request, and for its body.
+        keep_alive_seconds: How long a connection may wait for its next request.
+        stop_timeout_seconds: How long requests in flight are given at the end.
+        max_connections: How many at once, in each process.
+        max_connections_per_peer: How many from one address.
+        trusted_proxies: Addresses and networks of the reverse proxies in front.
+        forwarded_header: Which header they write: `X-Forwarded-For` or `Forwarded`.
+        validation_echo: Whether `GET ?validationToken=` is answered with the token.
+        tls: Certificate and key.
         senders: Who is trusted.
         callbacks: What is called.
+        forwards: Where notifications are handed on to.
     """
 
     model_config = SettingsConfigDict(env_prefix="RECEIVER_", extra="forbid")
@@ -144,8 +204,19 @@ class ReceiverSettings(BaseSettings):
     peer_rate: _Positive = 1000
     sender_rate: _Positive = 1000
     callback_concurrency: _Positive = 16
+    max_header_bytes: _Positive = 16 * 1024
+    request_timeout_seconds: _Positive = 10
+    keep_alive_seconds: _Positive = 75
+    stop_timeout_seconds: _Positive = 20
+    max_connections: _Positive = 512
+    max_connections_per_peer: _Positive = 128
+    trusted_proxies: list[str] = []
+    forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
+    validation_echo: bool = False
+    tls: TlsSettings | None = None
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
     callbacks: list[CallbackSettings] = []
+    forwards: list[ForwardSettings] = []
 
     @classmethod
     def settings_customise_sources(
@@ -164,6 +235,23 @@ class ReceiverSettings(BaseSettings):
         """Where to listen."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def stop_timeout(self) -> timedelta:
+        """How long requests in flight are given at the end."""
+        return timedelta(seconds=self.stop_timeout_seconds)
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """What a connection may take."""
+        timeout = timedelta(seconds=self.request_timeout_seconds)
+        return ConnectionLimits(
+            max_connections=self.max_connections,
+            max_connections_per_peer=self.max_connections_per_peer,
+            head_timeout=timeout,
+            write_timeout=timeout,
+            keep_alive=timedelta(seconds=self.keep_alive_seconds),
+        )
 
     def trusted_senders(self, folder: Path) -> list[TrustedSender]:
         """Return the senders, their token files read.
@@ -195,10 +283,15 @@ class ReceiverSettings(BaseSettings):
             allow=self.allow,
             limits=Limits(
                 max_body_bytes=self.max_body_bytes,
+                max_header_bytes=self.max_header_bytes,
+                request_timeout=timedelta(seconds=self.request_timeout_seconds),
                 peer_rate=_rate(self.peer_rate),
                 sender_rate=_rate(self.sender_rate),
             ),
             concurrency=self.callback_concurrency,
+            trusted_proxies=self.trusted_proxies,
+            forwarded_header=self.forwarded_header,
+            validation_echo=self.validation_echo,
         )
         for callback in self.callbacks:
             receiver.callbacks.add(
@@ -206,7 +299,17 @@ class ReceiverSettings(BaseSettings):
                 kinds=callback.kinds,
                 states=callback.states,
                 senders=callback.senders,
+                tasks=callback.tasks,
                 name=callback.call,
+            )
+        for forward in self.forwards:
+            receiver.forward(
+                forward.build(folder),
+                kinds=forward.kinds,
+                states=forward.states,
+                senders=forward.senders,
+                tasks=forward.tasks,
+                name=forward.name,
             )
         return receiver
 
@@ -241,11 +344,12 @@ def load_settings(path: Path) -> ReceiverSettings:
 def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[_Location, str]]:
     """Find callbacks that would never be called, because they name a sender that is none."""
     known = [sender.name for sender in settings.senders]
-    for number, callback in enumerate(settings.callbacks):
-        for name in callback.senders:
-            if name not in known:
-                says = f"found {name!r}, expected one of {', '.join(known)}"
-                yield ("callbacks", number, "senders"), says
+    for table in ("callbacks", "forwards"):
+        for number, wish in enumerate(getattr(settings, table)):
+            for name in wish.senders:
+                if name not in known:
+                    says = f"found {name!r}, expected one of {', '.join(known)}"
+                    yield (table, number, "senders"), says
 
 
 def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
@@ -270,7 +374,7 @@ def _place(path: Path, text: str, location: _Location) -> str:
 
 
 def _did_you_mean(name: str) -> str:
-    models = (ReceiverSettings, SenderSettings, CallbackSettings)
+    models = (ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings, TlsSettings)
     known = [field for model in models for field in model.model_fields]
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

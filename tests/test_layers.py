@@ -17,37 +17,41 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "clock", "command", "webhook"},
+    {"bounded_json", "clock", "command", "processes", "webhook"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
-    {"__init__", "cli"},
+    {"__init__", "cli", "integrations"},
+    {"serving"},
     {"reload"},
     {"settings"},
     {"receiver"},
-    {"app", "callbacks"},
+    {"app", "asgi", "callbacks", "forwards"},
+    {"connections", "edge"},
     {"pipeline"},
     {"expected", "inbox"},
     {"replay", "verify"},
     {"credentials", "trusted_keys"},
     {"selection"},
     {"trust"},
-    {"limits"},
+    {"limits", "logs", "peers"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[3:])
 
 # Swapping a library touches one room.
 DOORS = {
-    "a2a": {"pushkit.integrations"},
-    "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.cli"}
-    | {"receiver.receiver"},
-    "click": {"pushkit.cli", "pushkit.command", "receiver.cli"},
+    "a2a": {"pushkit.integrations", "receiver.integrations"},
+    "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
+    | {"receiver.serving"},
+    "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
+    | {"receiver.serving"},
     "cryptography": {"pushkit.keys"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},
     "pydantic": {"pushkit.a2a", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
+    "redis": {"receiver.forwards"},
     "sqlite3": {"pushkit.storage"},
     "tenacity": {"pushkit.work"},
 }

@@ -9,18 +9,11 @@ with its leases.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import multiprocessing
 import os
-import signal
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import click
@@ -32,10 +25,10 @@ from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
 from pushkit.net.destination import DestinationPolicy
+from pushkit.processes import Supervisor, until_stopped
 
 __all__ = ["worker"]
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After its drain a process closes its connections; one that still does not end is killed.
 _MARGIN = timedelta(seconds=10)
 
@@ -126,7 +119,14 @@ def worker(
         _log_to_stderr(verbose=verbose)
         asyncio.run(_deliver(settings))
     else:
-        sys.exit(_supervise(settings, processes))
+        workers = Supervisor(
+            _child,
+            [settings],
+            count=processes,
+            name="pushkit-worker",
+            deadline=settings.drain + _MARGIN,
+        )
+        sys.exit(workers.run())
 
 
 # --- one process --------------------------------------------------------------------------------
@@ -134,34 +134,24 @@ def worker(
 
 async def _deliver(settings: _Settings) -> None:
     """Deliver until a signal comes, or the process that started this one is gone."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        loop.add_reader(parent.sentinel, stop.set)
     options = SenderOptions(
         concurrency=settings.concurrency,
         concurrency_per_host=settings.concurrency_per_host,
         drain=settings.drain,
     )
-    sender = PushSender(
-        issuer=settings.issuer,
-        keys=settings.keys,
-        database=settings.database,
-        allow=settings.allow,
-        options=options,
-        passphrase=settings.passphrase,
-    )
-    try:
+    with until_stopped() as stop:
+        sender = PushSender(
+            issuer=settings.issuer,
+            keys=settings.keys,
+            database=settings.database,
+            allow=settings.allow,
+            options=options,
+            passphrase=settings.passphrase,
+        )
         async with sender:
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")
-    finally:
-        if parent is not None:
-            loop.remove_reader(parent.sentinel)
 
 
 def _child(settings: _Settings) -> None:
@@ -178,61 +168,3 @@ def _log_to_stderr(*, verbose: bool) -> None:
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
     )
-
-
-# --- several ------------------------------------------------------------------------------------
-
-
-def _supervise(settings: _Settings, count: int) -> int:
-    """Run so many processes; return the exit status of the whole."""
-    context = multiprocessing.get_context("spawn")
-    children = [
-        context.Process(target=_child, args=(settings,), name=f"pushkit-worker-{number}")
-        for number in range(1, count + 1)
-    ]
-    with _signals() as asked_to_stop:
-        for child in children:
-            child.start()
-        ready = wait([asked_to_stop, *(child.sentinel for child in children)])
-        dead = [] if asked_to_stop in ready else [c for c in children if c.sentinel in ready]
-        for child in dead:
-            child.join()
-            click.echo(f"error: process {child.pid} ended with {child.exitcode}", err=True)
-        killed = _stop(children, settings.drain + _MARGIN)
-    return 1 if dead or killed else 0
-
-
-def _stop(children: list[SpawnProcess], deadline: timedelta) -> int:
-    """Let the processes drain; return how many had to be killed."""
-    for child in children:
-        child.terminate()
-    ends = time.monotonic() + deadline.total_seconds()
-    killed = 0
-    for child in children:
-        child.join(max(ends - time.monotonic(), 0))
-        if child.is_alive():
-            click.echo(f"error: process {child.pid} did not end in time, and is killed", err=True)
-            child.kill()
-            child.join()
-            killed += 1
-    return killed
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[int]:
-    """Yield a descriptor that becomes readable once a stop signal came."""
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-
-    def tell(_number: int, _frame: object) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(write_end, b".")
-
-    before = {number: signal.signal(number, tell) for number in _STOP_SIGNALS}
-    try:
-        yield read_end
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(read_end)
-        os.close(write_end)

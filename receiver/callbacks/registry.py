@@ -31,6 +31,7 @@ class Callback:
         kinds: Kinds of update.
         states: Task states; an update without a state is then never wanted.
         senders: Names of trusted senders.
+        tasks: Task ids.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Callback:
     kinds: frozenset[UpdateKind] = frozenset()
     states: frozenset[TaskState] = frozenset()
     senders: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
 
     def wants(self, notification: Notification) -> bool:
         """Say whether this callback gets a notification."""
@@ -45,6 +47,7 @@ class Callback:
             (not self.kinds or notification.kind in self.kinds)
             and (not self.states or notification.state in self.states)
             and (not self.senders or notification.sender in self.senders)
+            and (not self.tasks or notification.task_id in self.tasks)
         )
 
 
@@ -61,6 +64,7 @@ class CallbackRegistry:
         kinds: Iterable[UpdateKind | str] = (),
         states: Iterable[TaskState | str] = (),
         senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
         name: str | None = None,
     ) -> Callback:
         """Register a function.
@@ -73,7 +77,8 @@ class CallbackRegistry:
             function=function,
             kinds=frozenset(_parse(UpdateKind, kind) for kind in kinds),
             states=frozenset(_parse(TaskState, state) for state in states),
-            senders=frozenset(senders),
+            senders=frozenset(_names("senders", senders)),
+            tasks=frozenset(_names("tasks", tasks)),
         )
         if callback.name in self._callbacks:
             raise ConfigError(
@@ -85,6 +90,12 @@ class CallbackRegistry:
     def wanting(self, notification: Notification) -> list[Callback]:
         """Return the callbacks that get a notification."""
         return [callback for callback in self._callbacks.values() if callback.wants(notification)]
+
+
+def _names(what: str, names: Iterable[str]) -> Iterable[str]:
+    if isinstance(names, str):  # a string is a collection too: of its letters
+        raise ConfigError(f"{what}: found {names!r}, expected a list: [{names!r}]")
+    return names
 
 
 def _parse(kind: type[_Named], value: _Named | str) -> _Named:

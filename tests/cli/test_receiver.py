@@ -247,6 +247,76 @@ def test_expect_takes_a_time_within_reason(
     assert receiver_command("expect", "--expires-in", seconds).status == 2
 
 
+# --- what check tries ---------------------------------------------------------------------------
+
+
+def test_check_ends_with_1_if_the_database_cannot_be_had(
+    receiver_command: Run, config: Path
+) -> None:
+    config.write_text(CONFIG.replace('"inbox.db"', '"none/inbox.db"'))
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert "database: error: " in ran.err
+    assert "agent: 1 keys" in ran.out
+
+
+@pytest.mark.parametrize("found", ["nothing", "garbage"])
+def test_check_ends_with_1_if_the_certificate_cannot_be_had(
+    receiver_command: Run, config: Path, found: str
+) -> None:
+    if found == "garbage":
+        config.with_name("cert.pem").write_text("garbage")
+        config.with_name("key.pem").write_text("garbage")
+    config.write_text(CONFIG + '\n[tls]\ncertificate = "cert.pem"\nkey = "key.pem"\n')
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert ran.err.startswith("tls: error: ")
+
+
+def test_check_masks_what_a_forward_is_reached_with(receiver_command: Run, config: Path) -> None:
+    forwards = """
+[[forwards]]
+to = "http://10.0.0.7:8080/hook?key=secret-1"
+
+[[forwards]]
+to = "redis://user:secret-2@10.0.0.8/0?stream=updates"
+tasks = ["task-1"]
+
+[[forwards]]
+command = ["cat"]
+senders = ["agent"]
+"""
+    config.write_text(CONFIG + forwards)
+    ran = receiver_command("check")
+    assert (ran.status, ran.err) == (0, "")
+    document, _ = json.JSONDecoder().raw_decode(ran.out)
+    assert [forward["to"] for forward in document["forwards"]] == [
+        "http://10.0.0.7:8080/hook?***",
+        "redis://***@10.0.0.8/0?stream=updates",
+        None,
+    ]
+    assert "secret" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('to = "http://x/"\ncommand = ["cat"]', ":14: forwards[0]: expected exactly one of"),
+        ('command = ["no-such-program"]', "no-such-program: no such program"),
+        ('to = "ftp://x/"', "forward: expected an absolute http or https URL"),
+        ('to = "redis://x/"', "expected redis://host:port/db?stream=name"),
+        ('command = ["cat"]\nsenders = ["agnet"]', ":16: forwards[0].senders: found 'agnet'"),
+    ],
+)
+def test_a_mistake_in_a_forward_is_told(
+    receiver_command: Run, config: Path, table: str, says: str
+) -> None:
+    config.write_text(f"{CONFIG}\n[[forwards]]\n{table}\n")
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert says in ran.error
+
+
 def test_expect_mints_credentials(receiver_command: Run, config: Path) -> None:
     assert config.exists()
     document = json.loads(receiver_command("expect", "--authentication", "Bearer").out)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from pushkit import load_key_ring
+from pushkit.signing.notification_jwt import (
+    NotificationClaims,
+    body_sha256,
+    sign_notification,
+)
 from tests.cli.conftest import ISSUER, UPDATE, Ran, Run, environment, free_port
 from tests.eventually import DEADLINE, eventually_sync
 
@@ -70,13 +84,13 @@ def is_listening(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(folder: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def running(folder: Path, port: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Run `receiver serve`, listening where the environment says."""
     output = folder / "output.log"
     with (
         output.open("w") as file,
-        subprocess.Popen(
-            [sys.executable, "-m", "receiver.cli", "serve"],
+        subprocess.Popen(  # noqa: S603  # our own command
+            [sys.executable, "-m", "receiver.cli", "serve", *options],
             cwd=folder,
             env=environment(RECEIVER_LISTEN=f"127.0.0.1:{port}"),
             stdout=file,
@@ -91,19 +105,33 @@ def running(folder: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], Pa
             process.kill()
 
 
+Start = Callable[..., Service]
+
+
 @pytest.fixture
-def service(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterator[Service]:
+def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterator[Start]:
+    """Run the service with these options, and these lines before the tables of its file."""
     port, unused = free_port(), 1
-    text = CONFIG.format(port=port, listen=unused, issuer=ISSUER)
-    (tmp_path / "receiver.toml").write_text(text)
-    (tmp_path / "service_handlers.py").write_text(HANDLERS)
     pushkit_command("keys", "new")
     pushkit_command("keys", "export", "--out", "jwks.json")
-    token = json.loads(receiver_command("expect").out)["token"]
-    with running(tmp_path, port) as (process, output):
-        yield Service(
-            port=port, process=process, output=output, token=token, pushkit=pushkit_command
-        )
+    with contextlib.ExitStack() as stack:
+
+        def run(*options: str, settings: str = "") -> Service:
+            text = CONFIG.format(port=port, listen=unused, issuer=ISSUER)
+            (tmp_path / "receiver.toml").write_text(text + settings)
+            (tmp_path / "service_handlers.py").write_text(HANDLERS)
+            token = json.loads(receiver_command("expect").out)["token"]
+            process, output = stack.enter_context(running(tmp_path, port, *options))
+            return Service(
+                port=port, process=process, output=output, token=token, pushkit=pushkit_command
+            )
+
+        yield run
+
+
+@pytest.fixture
+def service(start: Start) -> Service:
+    return start()
 
 
 def test_a_sent_update_is_called_back_once_and_sigterm_ends_the_service(service: Service) -> None:
@@ -178,3 +206,180 @@ def test_a_database_that_cannot_be_opened_is_one_line(service: Service, tmp_path
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert "inbox.db" in line
+
+
+# --- several processes --------------------------------------------------------------------------
+
+
+def serving(service: Service, count: int) -> list[int]:
+    """Return the process ids once so many have come up."""
+
+    def found() -> list[int]:
+        lines = service.output.read_text().splitlines()
+        ids = [int(line.split()[1]) for line in lines if line.endswith(" serves")]
+        return ids if len(ids) >= count else []
+
+    return eventually_sync(found)
+
+
+def test_a_process_that_dies_is_started_again_and_nothing_is_lost(start: Start) -> None:
+    service = start("--processes", "2")
+    first, _ = serving(service, 2)
+    assert service.send("--id", "dlv_1").status == 0
+    os.kill(first, signal.SIGKILL)
+    for number in range(2, 6):
+        assert service.send("--id", f"dlv_{number}", "--seq", str(number)).status == 0
+    serving(service, 3)
+    eventually_sync(lambda: len(service.seen()) >= 5)
+    assert sorted(service.seen()) == [f"SEEN task-1 {number}" for number in range(1, 6)]
+    assert service.stop() == 0
+    output = service.output.read_text()
+    assert f"error: process {first} ended with -9" in output
+    assert "Traceback" not in output
+
+
+def test_processes_end_with_the_one_that_started_them(start: Start) -> None:
+    service = start("--processes", "2")
+    serving(service, 2)
+    service.process.kill()
+    eventually_sync(lambda: not is_listening(service.port))
+
+
+def test_a_wrong_start_is_told_once_for_all_processes(start: Start, tmp_path: Path) -> None:
+    service = start("--processes", "2")
+    serving(service, 2)
+    done = subprocess.run(
+        [sys.executable, "-m", "receiver.cli", "serve", "--processes", "2"],
+        cwd=tmp_path,
+        env=environment(
+            RECEIVER_LISTEN=f"127.0.0.1:{free_port()}", RECEIVER_DATABASE="none/inbox.db"
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+def signed_request(folder: Path, service: Service) -> tuple[bytes, bytes]:
+    """Return the head and the body of a request that is accepted."""
+    now = datetime.now(UTC)
+    claims = NotificationClaims(
+        issuer=ISSUER,
+        audience=f"http://127.0.0.1:{service.port}/a2a/push",
+        issued_at=now,
+        delivery_id="dlv_in_flight",
+        task_id="task-1",
+        config_id="config-1",
+        seq=1,
+        body_sha256=body_sha256(UPDATE),
+    )
+    jwt = sign_notification(claims, load_key_ring(folder / "keys.json").signing_key(now))
+    fields = ["Host: x", f"Authorization: Bearer {jwt}", f"X-A2A-Token: {service.token}"]
+    fields += [f"Content-Length: {len(UPDATE)}", "Expect: 100-continue"]
+    return "\r\n".join(["POST /a2a/push HTTP/1.1", *fields, "", ""]).encode(), UPDATE
+
+
+def test_a_request_in_flight_is_answered_at_the_end(service: Service, tmp_path: Path) -> None:
+    serving(service, 1)
+    head, body = signed_request(tmp_path, service)
+    with socket.create_connection(("127.0.0.1", service.port), DEADLINE) as client:
+        client.sendall(head)
+        assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # it waits for the body
+        service.process.terminate()
+        eventually_sync(lambda: "answers what is in flight" in service.output.read_text())
+        client.sendall(body)
+        answer = client.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert b"connection: close" in answer.lower()
+    assert service.process.wait(DEADLINE) == 0
+    assert "Traceback" not in service.output.read_text()
+
+
+# --- TLS ----------------------------------------------------------------------------------------
+
+
+def write_certificate(folder: Path, name: str) -> str:
+    """Write a self-signed certificate and its key; return the certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(Encoding.PEM)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "cert.pem").write_bytes(pem)
+    (folder / "key.pem").write_bytes(private)
+    return pem.decode()
+
+
+TLS = """
+[tls]
+certificate = "cert.pem"
+key = "key.pem"
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_renewed_certificate_is_served_after_sighup(
+    start: Start, tmp_path: Path, processes: str
+) -> None:
+    first = write_certificate(tmp_path, "first")
+    service = start("--processes", processes, settings=TLS)
+    serving(service, int(processes))
+    address = ("127.0.0.1", service.port)
+    assert ssl.get_server_certificate(address, timeout=DEADLINE) == first
+
+    second = write_certificate(tmp_path, "second")
+    service.process.send_signal(signal.SIGHUP)
+    reloaded = "reloaded the TLS certificate"
+    eventually_sync(lambda: service.output.read_text().count(reloaded) == int(processes))
+    for _ in range(4):
+        assert ssl.get_server_certificate(address, timeout=DEADLINE) == second
+
+    (tmp_path / "key.pem").write_text("not a key")
+    service.process.send_signal(signal.SIGHUP)
+    kept = "not reloaded, going on with what was loaded before: tls: "
+    eventually_sync(lambda: service.output.read_text().count(kept) == int(processes))
+    assert ssl.get_server_certificate(address, timeout=DEADLINE) == second
+    assert service.stop() == 0
+    assert "Traceback" not in service.output.read_text()
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_sighup_during_the_start_ends_nothing(start: Start, processes: str) -> None:
+    service = start("--processes", processes)  # it listens; its processes are not up yet
+    service.process.send_signal(signal.SIGHUP)
+    serving(service, int(processes))
+    assert service.stop() == 0
+    assert "ended with" not in service.output.read_text()
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def test_the_log_says_as_json_why_a_notification_was_refused(start: Start) -> None:
+    service = start("--log-json", "--verbose")
+    assert service.send("--id", "dlv_1").status == 0
+    assert service.send("--token", "guessed").status == 1
+    assert service.stop() == 0
+    written = service.output.read_text().splitlines()
+    lines = [json.loads(line) for line in written if line.startswith("{")]
+    [refused] = [line for line in lines if line["level"] == "warning"]
+    assert (refused["status"], refused["code"]) == (401, "invalid_token")
+    assert (refused["peer"], refused["logger"]) == ("127.0.0.1", "receiver")
+    assert "the token is none that was handed to sender agent" in refused["reason"]
+    [accepted] = [line for line in lines if line.get("code") == "accepted"]
+    assert (accepted["sender"], accepted["task"], accepted["seq"]) == ("agent", "task-1", 1)
+    assert accepted["delivery_id"] == "dlv_1"
+    assert "guessed" not in service.output.read_text()

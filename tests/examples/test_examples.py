@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 from a2a.client import ClientConfig, create_client
 from a2a.helpers import new_text_message
@@ -144,6 +145,7 @@ def test_the_commands_stand_in_the_readme() -> None:
         "receiver serve --config examples/receiver_service/receiver.toml",
     ):
         assert command in readme
+    assert "(../examples/fastapi_receiver/app.py)" in (ROOT / "docs/receiver.md").read_text()
     assert "examples/demo/demo.py" in (ROOT / "Makefile").read_text()
 
 
@@ -200,6 +202,25 @@ async def test_the_agent_and_the_receiver_service_work_together(examples: Copy) 
         assert await service.stop() == 0
         await agent.stop()
     assert "Traceback" not in service.output() + agent.output()
+
+
+async def test_the_fastapi_application_awaits_the_agents_task(examples: Copy) -> None:
+    await examples.run_to_the_end("-m", "pushkit.cli.main", "keys", "new", "keys.json")
+    async with (
+        examples.run("examples/a2a_sdk_agent/agent.py", "--allow", "127.0.0.1:*") as agent,
+        examples.run("examples/fastapi_receiver/app.py") as application,
+    ):
+        await examples.listens("8001")
+        await examples.listens("9000")
+        url = f"http://127.0.0.1:{examples.ports['9000']}/tasks"
+        async with httpx.AsyncClient(timeout=DEADLINE) as client:
+            answer = await client.post(url, params={"text": "Please count."})
+        assert answer.status_code == 200
+        assert answer.json()["state"] == "completed"
+        await application.printed(rf"^completed  {answer.json()['task']}")
+        await application.stop()
+        await agent.stop()
+    assert "Traceback" not in application.output() + agent.output()
 
 
 async def send_message(agent: str, config: str) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-import uvicorn
 from a2a.auth.user import User
 from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -33,6 +32,7 @@ from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, save_key_ri
 from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
 from pushkit.integrations.asgi import JwksApp
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from tests.asgi_server import serving
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -211,27 +211,6 @@ def build_app(push: PushSender, task_store: InMemoryTaskStore) -> Starlette:
     return Starlette(
         routes=[*rpc, Route("/.well-known/jwks.json", JwksApp(push))], lifespan=lifespan
     )
-
-
-@contextlib.asynccontextmanager
-async def serving(app: Starlette) -> AsyncIterator[str]:
-    """Serve an ASGI application on a port of its own while the block runs."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="warning", lifespan="on", ws="none")
-    )
-    running = asyncio.create_task(server.serve())
-
-    async def started() -> bool:
-        assert not running.done(), "the agent did not start"
-        return server.started
-
-    await eventually(started)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await running
 
 
 def kinds(bodies: list[Any]) -> list[str]:

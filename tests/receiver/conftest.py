@@ -18,10 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 import pytest
 from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
+from yarl import URL
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
@@ -206,6 +208,7 @@ class World:
     sender: TrustedSender
     receivers: contextlib.AsyncExitStack
     options: dict[str, Any] = field(default_factory=dict)
+    edge: str = "aiohttp"
     _receiver: Receiver | None = None
 
     @property
@@ -270,13 +273,22 @@ class World:
         return await self.receiver.receive(draft.request(), peer="192.0.2.1")
 
     async def post(self, draft: Draft) -> Answer:
-        """Post a request over HTTP."""
-        request = draft.request()
+        """Post a request through the edge of this test."""
+        return await self._send("POST", draft.request())
+
+    async def get(self, target: str) -> Answer:
+        """Get a path and query through the edge of this test."""
+        return await self._send("GET", WebhookRequest(target=target, headers=Headers(), body=b""))
+
+    async def _send(self, method: str, request: WebhookRequest) -> Answer:
+        if self.edge == "asgi":
+            return await self._send_asgi(method, request)
         server = await self.server_factory(self.receiver.app())
         client: TestClient[Any, Any] = await self.client_factory(server)
-        async with client.post(
-            request.target,
-            data=request.body,
+        async with client.request(
+            method,
+            URL(request.target, encoded=True),
+            data=request.body or None,
             headers=list(request.headers),
             skip_auto_headers=["Content-Type"],
         ) as response:
@@ -286,6 +298,21 @@ class World:
                 headers=dict(response.headers),
                 text=await response.text(),
             )
+
+    async def _send_asgi(self, method: str, request: WebhookRequest) -> Answer:
+        await self.start()
+        transport = httpx.ASGITransport(self.receiver.asgi())
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
+            headers = [(name.encode(), value.encode("latin-1")) for name, value in request.headers]
+            response = await client.request(
+                method, request.target, content=request.body, headers=headers
+            )
+        return Answer(
+            status=response.status_code,
+            content_type=response.headers.get("Content-Type", ""),
+            headers=dict(response.headers),
+            text=response.text,
+        )
 
     def rows(self) -> dict[str, int]:
         """Return how many rows each table has."""
@@ -358,3 +385,10 @@ async def make_world(
 def world(make_world: WorldFactory) -> World:
     """A receiver that expects every task of its one sender."""
     return make_world()
+
+
+@pytest.fixture(params=["aiohttp", "asgi"])
+def world_behind(world: World, request: pytest.FixtureRequest) -> World:
+    """The same, behind each of the edges: they answer alike."""
+    world.edge = request.param
+    return world

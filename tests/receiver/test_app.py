@@ -234,11 +234,11 @@ async def test_a_compressed_body_is_refused_unread(world: World, coding: str) ->
     assert (answer.status, answer.code) == (415, "unsupported_media_type")
 
 
-async def test_identity_is_no_compression(world: World) -> None:
-    draft = world.draft()
+async def test_identity_is_no_compression(world_behind: World) -> None:
+    draft = world_behind.draft()
     draft.headers.append(("Content-Encoding", "identity"))
 
-    answer = await world.post(draft)
+    answer = await world_behind.post(draft)
 
     assert answer.status == 202
 
@@ -255,30 +255,30 @@ async def test_identity_is_no_compression(world: World) -> None:
         "json",
     ],
 )
-async def test_another_content_type_is_refused(world: World, content_type: str) -> None:
-    draft = world.draft()
+async def test_another_content_type_is_refused(world_behind: World, content_type: str) -> None:
+    draft = world_behind.draft()
     draft.replace_header("Content-Type", content_type)
 
-    answer = await world.post(draft)
+    answer = await world_behind.post(draft)
 
     assert (answer.status, answer.content_type) == (415, "application/problem+json")
     assert answer.code == "unsupported_media_type"
 
 
-async def test_a_header_section_over_the_limit_is_refused(world: World) -> None:
-    draft = world.draft()
+async def test_a_header_section_over_the_limit_is_refused(world_behind: World) -> None:
+    draft = world_behind.draft()
     draft.headers += [(f"X-Padding-{number}", "x" * 6 * 1024) for number in range(3)]
 
-    answer = await world.post(draft)
+    answer = await world_behind.post(draft)
 
     assert (answer.status, answer.code) == (431, "headers_too_large")
 
 
-async def test_many_small_headers_count_as_much_as_a_large_one(world: World) -> None:
-    draft = world.draft()
+async def test_many_small_headers_count_as_much_as_a_large_one(world_behind: World) -> None:
+    draft = world_behind.draft()
     draft.headers += [(f"X-{number}", "x" * 200) for number in range(80)]
 
-    answer = await world.post(draft)
+    answer = await world_behind.post(draft)
 
     assert (answer.status, answer.code) == (431, "headers_too_large")
 

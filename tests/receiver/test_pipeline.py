@@ -177,7 +177,8 @@ async def test_accepts(world: World, change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", ACCEPTED)
-async def test_accepts_over_http(world: World, change: Change) -> None:
+async def test_accepts_over_http(world_behind: World, change: Change) -> None:
+    world = world_behind
     draft = world.draft()
     change(draft)
 
@@ -470,9 +471,10 @@ async def test_refuses(
 
 @pytest.mark.parametrize(("change", "status", "code"), REFUSED)
 async def test_refuses_over_http(
-    world: World, caplog: pytest.LogCaptureFixture, change: Change, status: int, code: str
+    world_behind: World, caplog: pytest.LogCaptureFixture, change: Change, status: int, code: str
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    world = world_behind
     draft = world.draft()
     change(draft)
 

@@ -1,0 +1,190 @@
+"""Several processes that do the same, and the one that watches over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+
+import click
+
+__all__ = ["STOP_SIGNALS", "Supervisor", "accept_signal", "until_stopped"]
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(slots=True)
+class _Child:
+    process: SpawnProcess
+    started: float  # monotonic
+    dead: bool = False  # said once its end has been seen, and reported
+
+
+class Supervisor:
+    """Runs a function in so many processes, until a stop signal comes.
+
+    Args:
+        target: What each of them runs; importable, and ends upon SIGTERM.
+        arguments: Its arguments; picklable, sockets included.
+        count: How many.
+        name: For lists of processes.
+        deadline: How long they may take to end; then they are killed.
+        restart_after: How long after its own start a process that died is started again, at the
+            earliest. None: one that dies takes the whole with it.
+        forward: Signals to hand on. A process has them blocked when it starts, and lets them in
+            with `accept_signal`.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        arguments: Sequence[object],
+        *,
+        count: int,
+        name: str,
+        deadline: timedelta,
+        restart_after: timedelta | None = None,
+        forward: Sequence[signal.Signals] = (),
+    ) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._target = target
+        self._arguments = tuple(arguments)
+        self._count = count
+        self._name = name
+        self._deadline = deadline
+        self._restart_after = restart_after
+        self._forward = tuple(forward)
+        self._children: list[_Child] = []
+
+    def run(self) -> int:
+        """Run them; return the exit status of the whole: 1 if one died for good or was killed."""
+        with _signals((*STOP_SIGNALS, *self._forward)) as came:
+            self._children = [self._spawn(number) for number in range(self._count)]
+            asked_to_stop = self._watch(came)
+            killed = self._stop()
+        return 0 if asked_to_stop and not killed else 1
+
+    def _watch(self, came: int) -> bool:
+        """Return True once a stop signal came, False once a process died that stays dead."""
+        while True:
+            sentinels = [child.process.sentinel for child in self._children if not child.dead]
+            ready = wait([came, *sentinels], self._until_restart())
+            numbers = set(os.read(came, 4096)) if came in ready else set()
+            if numbers & set(STOP_SIGNALS):
+                return True
+            for number in numbers:
+                self._hand_on(number)
+            self._bury(ready)
+            if self._restart_after is None and any(child.dead for child in self._children):
+                return False
+            self._restart_due()
+
+    def _hand_on(self, number: int) -> None:
+        for child in self._children:
+            if child.process.pid is not None and not child.dead:
+                os.kill(child.process.pid, number)
+
+    def _bury(self, ready: Sequence[object]) -> None:
+        """Note and report the processes whose end was seen."""
+        for child in self._children:
+            if child.process.sentinel in ready:
+                child.process.join()  # the sentinel may be a moment ahead of the exit status
+                child.dead = True
+                ended = f"process {child.process.pid} ended with {child.process.exitcode}"
+                click.echo(f"error: {ended}", err=True)
+
+    def _restart_due(self) -> None:
+        now = time.monotonic()
+        for number, child in enumerate(self._children):
+            if child.dead and self._due(child) <= now:
+                self._children[number] = self._spawn(number)
+
+    def _until_restart(self) -> float | None:
+        """Return the seconds until a dead process is started again; None if none waits for it."""
+        due = [self._due(child) for child in self._children if child.dead]
+        return max(min(due) - time.monotonic(), 0) if due else None
+
+    def _due(self, child: _Child) -> float:
+        return child.started + (self._restart_after or timedelta()).total_seconds()
+
+    def _spawn(self, number: int) -> _Child:
+        process = self._context.Process(
+            target=self._target, args=self._arguments, name=f"{self._name}-{number + 1}"
+        )
+        # The mask is inherited: a signal that comes before its handler waits, and does not kill.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._forward)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._forward)
+        return _Child(process=process, started=time.monotonic())
+
+    def _stop(self) -> int:
+        """Let the processes end; return how many had to be killed."""
+        for child in self._children:
+            child.process.terminate()
+        ends = time.monotonic() + self._deadline.total_seconds()
+        killed = 0
+        for process in [child.process for child in self._children]:
+            process.join(max(ends - time.monotonic(), 0))
+            if process.is_alive():
+                ended = f"process {process.pid} did not end in time, and is killed"
+                click.echo(f"error: {ended}", err=True)
+                process.kill()
+                process.join()
+                killed += 1
+        return killed
+
+
+@contextlib.contextmanager
+def until_stopped() -> Iterator[asyncio.Event]:
+    """Yield an event that is set by a stop signal, or by the end of whatever supervises this.
+
+    For the main thread of a process, inside its event loop.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        loop.add_reader(parent.sentinel, stop.set)
+    try:
+        yield stop
+    finally:
+        if parent is not None:
+            loop.remove_reader(parent.sentinel)
+
+
+def accept_signal(number: signal.Signals, handler: Callable[[], None]) -> None:
+    """Let a signal in that the supervisor hands on; inside the event loop of the main thread."""
+    asyncio.get_running_loop().add_signal_handler(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+
+
+@contextlib.contextmanager
+def _signals(numbers: Sequence[signal.Signals]) -> Iterator[int]:
+    """Yield a descriptor from which the numbers of the signals that came are read, a byte each."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+
+    def tell(number: int, _frame: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(write_end, bytes([number]))
+
+    before = {number: signal.signal(number, tell) for number in numbers}
+    try:
+        yield read_end
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read_end)
+        os.close(write_end)

@@ -1,0 +1,168 @@
+"""The ASGI edge: an application of its own, a mount, and a middleware.
+
+    app = FastAPI(lifespan=receiver.lifespan)
+    app.mount("/hooks", receiver.asgi())
+
+or, where the host has a lifespan of its own, a middleware that runs the receiver around it:
+
+    app.add_middleware(ReceiverMiddleware, receiver=receiver, prefix="/hooks")
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pushkit.webhook import Headers
+from receiver.edge import Answer, BrokenBodyError, Head
+
+if TYPE_CHECKING:
+    from receiver.receiver import Receiver
+
+__all__ = ["AsgiApp", "ReceiverMiddleware"]
+
+# The names of the ASGI specification; its messages are loosely typed by design.
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+_App: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+
+
+class AsgiApp:
+    """A receiver as an ASGI application.
+
+    Args:
+        receiver: Whose requests.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Serve one request, or the lifespan of a server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await _serve(self._receiver, scope, receive, send, path=_path_within(scope))
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: _Receive, send: _Send) -> None:
+        await receive()  # lifespan.startup
+        try:
+            await self._receiver.start()
+        except Exception as exc:
+            await send({"type": "lifespan.startup.failed", "message": str(exc)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # lifespan.shutdown
+        await self._receiver.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class ReceiverMiddleware:
+    """Takes the requests at the senders' paths out of another application's, and no others.
+
+    Args:
+        app: The application.
+        receiver: It starts before the application, and stops after it.
+        prefix: What stands before the senders' paths.
+    """
+
+    def __init__(self, app: _App, *, receiver: Receiver, prefix: str = "") -> None:
+        self._app = app
+        self._receiver = receiver
+        self._prefix = prefix.rstrip("/")
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Serve one request, or hand it on."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        if scope["type"] == "http":
+            path = _path_within(scope)
+            within = path.removeprefix(self._prefix)
+            if path.startswith(self._prefix) and self._receiver.edge.knows(within):
+                await _serve(self._receiver, scope, receive, send, path=within)
+                return
+        await self._app(scope, receive, send)
+
+    async def _live(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Run the application's own lifespan inside the receiver's."""
+        started = False
+
+        async def receive_then_start() -> _Message:
+            nonlocal started
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self._receiver.start()
+                started = True
+            return message
+
+        async def close_then_send(message: _Message) -> None:
+            nonlocal started
+            if started and message["type"] in _ENDED:
+                started = False
+                await self._receiver.close()
+            await send(message)
+
+        try:
+            await self._app(scope, receive_then_start, close_then_send)
+        finally:
+            if started:
+                await self._receiver.close()
+
+
+_ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.startup.failed")
+
+
+async def _serve(
+    receiver: Receiver, scope: _Message, receive: _Receive, send: _Send, *, path: str
+) -> None:
+    client = scope.get("client")
+    head = Head(
+        method=scope["method"],
+        path=path,
+        target=_target(scope),
+        headers=Headers(
+            [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        ),
+        socket_peer=client[0] if client else "",
+    )
+    answer = await receiver.edge.answer(head, lambda: _chunks(receive))
+    await _send(answer, send, http1=scope.get("http_version", "1.1").startswith("1"))
+
+
+def _path_within(scope: _Message) -> str:
+    """Return the path below a mount (ASGI: `path` has the whole, `root_path` what is mounted)."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    # A server that was told a root path the proxy strips leaves it out of `path`.
+    return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
+def _target(scope: _Message) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8")
+    query: bytes = scope.get("query_string", b"")
+    path = raw.partition(b"?")[0]
+    return (path + b"?" + query if query else path).decode("latin-1")
+
+
+async def _chunks(receive: _Receive) -> AsyncGenerator[bytes, None]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BrokenBodyError
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+async def _send(answer: Answer, send: _Send, *, http1: bool) -> None:
+    fields = [*answer.headers, ("Content-Length", str(len(answer.body)))]
+    if answer.close and http1:  # RFC 9113 §8.2.2: HTTP/2 has no such field
+        fields.append(("Connection", "close"))
+    headers = [(name.lower().encode(), value.encode()) for name, value in fields]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

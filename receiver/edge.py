@@ -1,0 +1,245 @@
+"""The edge without a web framework: from the head of a request and its chunks to an answer.
+
+aiohttp and ASGI are thin adapters over it, so that both answer alike. Refusals are problem details
+(RFC 9457) with a stable `code`; nothing here ends in a 500.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import re
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote
+
+from pushkit.webhook import Headers, WebhookRequest
+from receiver.peers import Peers
+from receiver.pipeline import Verdict
+
+if TYPE_CHECKING:
+    from receiver.receiver import Receiver
+
+__all__ = ["Answer", "BrokenBodyError", "Edge", "Head", "problem"]
+
+_log = logging.getLogger("receiver")
+
+# What the first A2A samples send is a random name; nothing that a browser would read as markup.
+_VALIDATION_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+_DIGITS = re.compile(r"[0-9]+")
+_LONGEST_LENGTH = 18  # digits: far over any limit, and quickly read
+_TEXT = (
+    ("Content-Type", "text/plain; charset=utf-8"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+)
+_HOW_TO_START = (
+    "the receiver is not started: lifespan=receiver.lifespan, or `async with receiver`,"
+    " in the application that it is mounted in"
+)
+_LIVENESS, _READINESS = "/healthz", "/readyz"
+
+
+class BrokenBodyError(Exception):
+    """The peer went away within the body, or its framing is broken. Raised by an adapter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The head of a request.
+
+    Attributes:
+        method: The method.
+        path: The path, percent-decoded, without the prefix of a mount.
+        target: Path and query as received.
+        headers: The header fields, repeated ones as often as they came.
+        socket_peer: The address of the socket's other end.
+    """
+
+    method: str
+    path: str
+    target: str
+    headers: Headers
+    socket_peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What goes back.
+
+    Attributes:
+        status: The status.
+        headers: The header fields, without `Content-Length` and those of the connection.
+        body: The body.
+        close: The connection ends with it: the rest of the request was not read.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = field(default=b"", repr=False)
+    close: bool = False
+
+
+class Edge:
+    """Answers requests for a receiver.
+
+    Args:
+        receiver: Whose requests.
+        peers: Tells where they come from.
+        validation_echo: Whether `GET ?validationToken=` is answered with the token.
+    """
+
+    def __init__(self, receiver: Receiver, *, peers: Peers, validation_echo: bool) -> None:
+        self.peers = peers
+        self._receiver = receiver
+        self._validation_echo = validation_echo
+
+    def knows(self, path: str) -> bool:
+        """Say whether notifications arrive at a path."""
+        return self._sender_path(path) is not None
+
+    async def answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
+        """Answer one request.
+
+        Args:
+            head: Its head.
+            read: Begins to read its body; called only once the head is admitted. The iterator may
+                raise `BrokenBodyError`.
+        """
+        try:
+            return await self._answer(head, read)
+        except Exception:  # noqa: BLE001  # never a 500: the sender comes again
+            _log.exception("refused 503 internal: an error of the receiver itself")
+            return problem(Verdict(status=503, code="internal"), close=True)
+
+    async def _answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
+        peer = self.peers.of(head.socket_peer, head.headers)
+        path = self._sender_path(head.path)
+        if path is not None and head.method == "POST":
+            return await self._receive(head, read, path, peer)
+        limited = self._receiver.pipeline.admit_peer(peer)
+        if limited is not None:
+            return problem(limited)
+        if head.method in ("GET", "HEAD"):
+            return await self._get(head, path)
+        return _not_here(path)
+
+    async def _get(self, head: Head, path: str | None) -> Answer:
+        if head.path == _LIVENESS:
+            return _state(200, "alive")
+        if head.path == _READINESS:
+            return await self._readiness()
+        if path is not None and self._validation_echo:
+            return _echo(head.target)
+        return _not_here(path)
+
+    async def _receive(
+        self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]], path: str, peer: str
+    ) -> Answer:
+        if not self._receiver.is_open:
+            _log.error("refused 503 not_started: %s", _HOW_TO_START)
+            return problem(Verdict(status=503, code="not_started"), close=True)
+        pipeline = self._receiver.pipeline
+        verdict = pipeline.admit(head.headers, _declared_length(head.headers), peer=peer)
+        if verdict is not None:
+            return problem(verdict, close=verdict.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        # Who cannot prove to be somebody is refused here: a stranger's body is never read.
+        proven = await pipeline.select(head.headers, target=head.target, path=path, peer=peer)
+        if isinstance(proven, Verdict):
+            return problem(proven)
+        body = await self._read_body(read, proven.max_body_bytes, peer)
+        if isinstance(body, Verdict):
+            return problem(body, close=True)
+        request = WebhookRequest(
+            method=head.method, target=head.target, headers=head.headers, body=body
+        )
+        verdict = await self._receiver.receive_admitted(
+            request, path=path, peer=peer, proven=proven
+        )
+        return problem(verdict) if verdict.refused else Answer(status=verdict.status)
+
+    async def _read_body(
+        self, read: Callable[[], AsyncGenerator[bytes, None]], limit: int, peer: str
+    ) -> bytes | Verdict:
+        """Return the body, or what is wrong with it: large, slow or broken off."""
+        pipeline = self._receiver.pipeline
+        try:
+            async with asyncio.timeout(pipeline.limits.request_timeout.total_seconds()):
+                body = await _read_bounded(read(), limit)
+        except TimeoutError:
+            return pipeline.body_too_slow(peer=peer)
+        except BrokenBodyError:
+            return pipeline.body_broken(peer=peer)
+        return pipeline.body_too_large(peer=peer) if body is None else body
+
+    async def _readiness(self) -> Answer:
+        unready = await self._receiver.unready()
+        if not unready:
+            return _state(200, "ready")
+        _log.warning("not ready: %s", "; ".join(unready.values()))
+        # Which part, for whoever reads a probe's answer; whose keys is for the log.
+        return _state(503, "not ready", failed=sorted(unready))
+
+    def _sender_path(self, path: str) -> str | None:
+        """Return the configured path that a request's path is."""
+        return next((p for p in self._receiver.trust.paths() if unquote(p) == path), None)
+
+
+def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) -> Answer:
+    """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
+    headers = [("Content-Type", "application/problem+json")]
+    if verdict.retry_after is not None:
+        headers.append(("Retry-After", str(math.ceil(verdict.retry_after.total_seconds()))))
+    if allow is not None:
+        headers.append(("Allow", allow))
+    document = {
+        "type": "about:blank",
+        "title": HTTPStatus(verdict.status).phrase,
+        "status": verdict.status,
+        "code": verdict.code,
+    }
+    body = json.dumps(document).encode()
+    return Answer(status=verdict.status, headers=tuple(headers), body=body, close=close)
+
+
+def _not_here(path: str | None) -> Answer:
+    if path is None:
+        return problem(Verdict(status=404, code="not_found"))
+    return problem(Verdict(status=405, code="method_not_allowed"), allow="POST")
+
+
+def _state(status: int, state: str, **more: list[str]) -> Answer:
+    headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+    document = {"status": state, **more}
+    return Answer(status=status, headers=headers, body=json.dumps(document).encode())
+
+
+def _echo(target: str) -> Answer:
+    """Answer the check of who owns this URL, as the first A2A samples do it (wire profile §5)."""
+    query = parse_qsl(target.partition("?")[2], keep_blank_values=True)
+    tokens = [value for name, value in query if name == "validationToken"]
+    if len(tokens) != 1 or not _VALIDATION_TOKEN.fullmatch(tokens[0]):
+        return problem(Verdict(status=400, code="invalid_validation_token"))
+    return Answer(status=200, headers=_TEXT, body=tokens[0].encode("ascii"))
+
+
+def _declared_length(headers: Headers) -> int | None:
+    # The server has refused what contradicts itself; here it only saves the reading.
+    declared = [value for value in headers.all("Content-Length") if _DIGITS.fullmatch(value)]
+    return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=None)
+
+
+async def _read_bounded(chunks: AsyncGenerator[bytes, None], limit: int) -> bytes | None:
+    """Return the body, or None once it is longer than the limit."""
+    body = bytearray()
+    async with contextlib.aclosing(chunks):
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > limit:
+                return None
+    return bytes(body)

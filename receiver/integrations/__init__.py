@@ -1,0 +1,1 @@
+"""Adapters to the SDKs that clients use."""

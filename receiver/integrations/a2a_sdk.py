@@ -1,0 +1,186 @@
+"""a2a-sdk 1.x, the client's side: send a message, and await what the agent pushes.
+
+    push = PushClient(client, receiver, sender="agent")
+    task = await push.send("Please count.")          # back as soon as the task has an id
+    done = await task.wait(timeout=3600)             # the agent pushed that it is done, or asks
+
+The push config is filled in, with a token of its own; what arrives before `wait()` is not missed,
+and another process over the same inbox can wait for the same task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Collection
+from datetime import timedelta
+
+from a2a.client import Client
+from a2a.helpers import new_text_message
+from a2a.types import a2a_pb2
+
+from pushkit.a2a import TaskState
+from pushkit.errors import PushkitError
+from receiver.callbacks.waiting import SETTLED_STATES
+from receiver.inbox import Notification
+from receiver.receiver import Receiver
+
+__all__ = ["NoTaskError", "PushClient", "SentMessage"]
+
+
+class NoTaskError(PushkitError):
+    """The agent answered with a message and opened no task: there is nothing to wait for."""
+
+    code = "no_task"
+
+
+class PushClient:
+    """Sends messages whose updates arrive as push notifications.
+
+    Args:
+        client: The SDK's client; stays the caller's to close.
+        receiver: Where the agent is to push. It, or another process over the same inbox, serves.
+        sender: Which of its trusted senders the agent is; may be left out if there is only one.
+        expires_in: How long a message's token is good for; None for ever.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        receiver: Receiver,
+        *,
+        sender: str | None = None,
+        expires_in: timedelta | None = None,
+    ) -> None:
+        self.receiver = receiver
+        self.sender = sender
+        self._client = client
+        self._expires_in = expires_in
+
+    async def send(self, message: str | a2a_pb2.Message) -> SentMessage:
+        """Send a message, and return once the agent has named the task.
+
+        Args:
+            message: A text, or the SDK's message.
+
+        Raises:
+            A2AError: The SDK's; the token is withdrawn then.
+        """
+        expected = await self.receiver.expect(self.sender, expires_in=self._expires_in)
+        config = a2a_pb2.TaskPushNotificationConfig(
+            url=expected.config.url, token=expected.config.token
+        )
+        try:
+            answer = await self._send(_as_message(message), config)
+        except BaseException:
+            await self._forget(expected.config.token)
+            raise
+        if answer.HasField("message"):
+            await self._forget(expected.config.token)
+        return SentMessage(self, answer, token=expected.config.token)
+
+    async def reply(self, message: a2a_pb2.Message) -> a2a_pb2.StreamResponse:
+        """Send a message on a task whose updates are pushed already."""
+        return await self._send(message, None)
+
+    async def _send(
+        self, message: a2a_pb2.Message, config: a2a_pb2.TaskPushNotificationConfig | None
+    ) -> a2a_pb2.StreamResponse:
+        """Send, and return the first answer; a stream is left, the task goes on."""
+        configuration = a2a_pb2.SendMessageConfiguration(
+            return_immediately=True, task_push_notification_config=config
+        )
+        request = a2a_pb2.SendMessageRequest(message=message, configuration=configuration)
+        answers = self._client.send_message(request)
+        async for answer in answers:
+            if isinstance(answers, AsyncGenerator):
+                await answers.aclose()
+            return answer
+        raise NoTaskError("the agent ended its stream without an answer")
+
+    async def _forget(self, token: str | None) -> None:
+        await self.receiver.expect_no_longer(self.sender, token=token)
+
+
+class SentMessage:
+    """A message that was sent, and what comes of it.
+
+    Attributes:
+        task_id: The task that the agent works on; None if it answered at once.
+        message: The agent's answer, if it answered at once.
+    """
+
+    def __init__(
+        self, client: PushClient, answer: a2a_pb2.StreamResponse, *, token: str | None
+    ) -> None:
+        self._client = client
+        self._token = token
+        self._context_id, self.task_id = _ids(answer)
+        self.message = answer.message if answer.HasField("message") else None
+
+    async def wait(
+        self,
+        *,
+        until: Collection[TaskState] | Callable[[Notification], bool] = SETTLED_STATES,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109  # as `Receiver.wait` has it
+        after: Notification | None = None,
+    ) -> Notification:
+        """Return the first update that is wanted; see `Receiver.wait`.
+
+        Raises:
+            NoTaskError: The agent answered at once; see `message`.
+            TimeoutError: Nothing of that kind arrived in time.
+        """
+        return await self._client.receiver.wait(
+            self._task(), until=until, timeout=timeout, after=after, sender=self._client.sender
+        )
+
+    async def updates(self) -> AsyncGenerator[Notification, None]:
+        """Yield every update, from the first; ends after a terminal state.
+
+        Raises:
+            NoTaskError: The agent answered at once; see `message`.
+        """
+        found = self._client.receiver.updates(self._task(), sender=self._client.sender)
+        async with contextlib.aclosing(found) as updates:
+            async for notification in updates:
+                yield notification
+
+    async def reply(self, message: str | a2a_pb2.Message) -> None:
+        """Answer what the agent asks; then wait with `after=` the update that asked.
+
+        Raises:
+            NoTaskError: There is no task.
+            A2AError: The SDK's.
+        """
+        answer = _as_message(message)
+        answer.task_id, answer.context_id = self._task(), self._context_id
+        await self._client.reply(answer)
+
+    async def forget(self) -> None:
+        """Accept no more updates under this message's token; what has arrived stays."""
+        await self._client.receiver.expect_no_longer(self._client.sender, token=self._token)
+
+    def _task(self) -> str:
+        if self.task_id is None:
+            raise NoTaskError("the agent answered with a message, and opened no task")
+        return self.task_id
+
+
+def _as_message(message: str | a2a_pb2.Message) -> a2a_pb2.Message:
+    if isinstance(message, str):
+        return new_text_message(message, role=a2a_pb2.Role.ROLE_USER)
+    copy = a2a_pb2.Message()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _ids(answer: a2a_pb2.StreamResponse) -> tuple[str, str | None]:
+    """Return the context and the task that an answer speaks of."""
+    kind = answer.WhichOneof("payload")
+    if kind == "task":
+        return answer.task.context_id, answer.task.id
+    if kind == "status_update":
+        return answer.status_update.context_id, answer.status_update.task_id
+    if kind == "artifact_update":
+        return answer.artifact_update.context_id, answer.artifact_update.task_id
+    return "", None

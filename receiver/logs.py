@@ -1,0 +1,40 @@
+"""The service's log: lines for people, or JSON objects for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+
+__all__ = ["log_to_stderr"]
+
+_TEXT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+# What every record has; the rest was given as `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def log_to_stderr(*, verbose: bool, as_json: bool) -> None:
+    """Log warnings and errors, and with `verbose` what was accepted, to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines() if as_json else logging.Formatter(_TEXT))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    # Its tracebacks are of requests that are no HTTP, with the stranger's text in them.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: `time`, `level`, `logger`, `process`, `message`, and the facts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        facts = {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        line.update({k: v for k, v in facts.items() if k not in line})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

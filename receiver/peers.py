@@ -1,0 +1,121 @@
+"""Whose request this is: the peer's address, also behind a reverse proxy, and what it counts as.
+
+A header that names a client is believed only of a socket that is a trusted proxy's, and read from
+the right: what stands to the left of the first hop that is no trusted proxy is that hop's own word.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TypeAlias
+
+from pushkit.errors import ConfigError
+from pushkit.webhook import Headers
+
+__all__ = ["ForwardedHeader", "Peers", "rate_key"]
+
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# RFC 7239 §4: `for=` in one element of the list; quoted where it holds a colon.
+_FOR = re.compile(r"(?:^|;)\s*for=\"?([^\";,]*)\"?\s*(?:;|$)", re.IGNORECASE)
+_WITH_PORT = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](?::\d+)?")
+_MAX_HOPS = 32
+
+
+class ForwardedHeader(StrEnum):
+    """Which header the trusted proxies write. The other one is the client's own word."""
+
+    X_FORWARDED_FOR = "X-Forwarded-For"
+    FORWARDED = "Forwarded"
+    """RFC 7239."""
+
+
+class Peers:
+    """Tells which address a request came from.
+
+    Args:
+        trusted_proxies: Addresses and networks of the reverse proxies in front, for example
+            `["10.0.0.0/8"]`. Without them the peer is the socket's.
+        header: Which header these proxies write.
+
+    Raises:
+        ConfigError: An entry is no network.
+    """
+
+    def __init__(
+        self,
+        trusted_proxies: Sequence[str] = (),
+        header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
+    ) -> None:
+        self._proxies = [_network(entry) for entry in trusted_proxies]
+        self._header = header
+
+    def is_proxy(self, address: str) -> bool:
+        """Say whether an address is a trusted proxy's."""
+        parsed = _parse(address)
+        return parsed is not None and self._trusts(parsed)
+
+    def of(self, socket_peer: str, headers: Headers) -> str:
+        """Return the address that a request came from.
+
+        Args:
+            socket_peer: The other end of the socket.
+            headers: The request's header fields.
+        """
+        hop = _parse(socket_peer)
+        if hop is None or not self._trusts(hop):
+            return socket_peer if hop is None else str(hop)
+        for named in self._hops(headers):
+            before = _parse(named)
+            if before is None:
+                break  # hidden or garbled: the hop that wrote it is as far as is known
+            hop = before
+            if not self._trusts(hop):
+                break
+        return str(hop)
+
+    def _trusts(self, address: _Address) -> bool:
+        return any(address in proxy for proxy in self._proxies)
+
+    def _hops(self, headers: Headers) -> Iterator[str]:
+        """Yield what the header names, from the right."""
+        elements = ",".join(headers.all(self._header)).split(",")
+        for element in reversed(elements[-_MAX_HOPS:]):
+            if self._header is ForwardedHeader.X_FORWARDED_FOR:
+                yield element.strip()
+            else:
+                found = _FOR.search(element)
+                yield found[1] if found else ""
+
+
+def rate_key(peer: str) -> str:
+    """Return what a peer's requests are counted under: of IPv6 the /64 that one subscriber has."""
+    address = _parse(peer)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return peer if address is None else str(address)
+
+
+def _parse(text: str) -> _Address | None:
+    with_port = _WITH_PORT.fullmatch(text)
+    if with_port is not None:
+        text = with_port[1] or with_port[2]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    # A socket that serves both families shows IPv4 peers so.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(entry)
+    except ValueError as exc:
+        raise ConfigError(
+            f"trusted_proxies: {entry!r}: expected an address or a network, like 10.0.0.0/8"
+        ) from exc

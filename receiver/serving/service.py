@@ -1,0 +1,198 @@
+"""`receiver serve`: one process or several over the same sockets, from start to graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from pushkit.errors import ConfigError, PushkitError
+from pushkit.processes import Supervisor, accept_signal, until_stopped
+from receiver.app import handler
+from receiver.logs import log_to_stderr
+from receiver.receiver import Receiver
+from receiver.reload import SettingsWatcher, watching
+from receiver.serving.server import HttpServer
+from receiver.serving.tls import TlsFiles
+from receiver.settings import ReceiverSettings, load_settings
+
+__all__ = ["ServiceOptions", "run_service"]
+
+_log = logging.getLogger("receiver")
+
+_BACKLOG = 1024
+_RESTART_AFTER = timedelta(seconds=1)
+# After its answers a process lets callbacks end, and closes its databases.
+_MARGIN = timedelta(seconds=30)
+_FILES_WANTED = 65536
+_TLS_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """What the command line says; the rest stands in the configuration.
+
+    Attributes:
+        path: The configuration file.
+        processes: How many processes.
+        verbose: Log what was accepted, too.
+        log_json: Log JSON lines.
+    """
+
+    path: Path
+    processes: int = 1
+    verbose: bool = False
+    log_json: bool = False
+
+
+def run_service(options: ServiceOptions) -> int:
+    """Serve until SIGTERM or Ctrl-C; return the exit status.
+
+    Raises:
+        PushkitError: It cannot start: configuration, address, certificate or database.
+    """
+    log_to_stderr(verbose=options.verbose, as_json=options.log_json)
+    # Until there is a handler it waits; unhandled, it would end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    settings = load_settings(options.path)
+    folder = options.path.parent.resolve()
+    receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
+    for sender in receiver.senders.values():
+        url = f"{receiver.url}{sender.path}"
+        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+    _raise_file_limit()
+    sockets = _listen(settings)
+    if options.processes == 1:
+        asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
+        return 0
+    # Wrong settings are reported once, before there are processes.
+    asyncio.run(_try(receiver))
+    return Supervisor(
+        _child,
+        [options, sockets],
+        count=options.processes,
+        name="receiver",
+        deadline=settings.stop_timeout + _MARGIN,
+        restart_after=_RESTART_AFTER,
+        forward=[signal.SIGHUP],
+    ).run()
+
+
+async def _try(receiver: Receiver) -> None:
+    await receiver.open()
+    await receiver.close()
+
+
+def _child(options: ServiceOptions, sockets: Sequence[socket.socket]) -> None:
+    log_to_stderr(verbose=options.verbose, as_json=options.log_json)
+    try:
+        settings = load_settings(options.path)
+        folder = options.path.parent.resolve()
+        receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
+        asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
+    except PushkitError as exc:
+        click.echo(f"error: {exc}", err=True)
+        sys.exit(1)
+
+
+async def _serve(
+    receiver: Receiver,
+    path: Path,
+    settings: ReceiverSettings,
+    sockets: Sequence[socket.socket],
+    tls: TlsFiles | None,
+) -> None:
+    with until_stopped() as stop:
+        async with watching(receiver, path, settings) as watcher:
+            accept_signal(signal.SIGHUP, lambda: _reload(watcher, tls))
+            async with receiver, _server(receiver, settings, sockets, tls):
+                click.echo(f"process {os.getpid()} serves")
+                await stop.wait()
+                click.echo(f"process {os.getpid()} answers what is in flight, and ends")
+
+
+@contextlib.asynccontextmanager
+async def _server(
+    receiver: Receiver,
+    settings: ReceiverSettings,
+    sockets: Sequence[socket.socket],
+    tls: TlsFiles | None,
+) -> AsyncIterator[None]:
+    """Accept connections; at the end accept none, and answer what is in flight."""
+    limits = settings.connection_limits
+    server = HttpServer(
+        handler(receiver.edge),
+        limits=limits,
+        is_proxy=receiver.edge.peers.is_proxy,
+        max_head_bytes=receiver.pipeline.limits.max_header_bytes,
+    )
+    loop = asyncio.get_running_loop()
+    handshake = limits.head_timeout.total_seconds() if tls else None
+    accepting = [
+        await loop.create_server(
+            server,
+            sock=listener,
+            backlog=_BACKLOG,
+            ssl=tls.context if tls else None,
+            ssl_handshake_timeout=handshake,
+            ssl_shutdown_timeout=_TLS_CLOSE_SECONDS if tls else None,
+        )
+        for listener in sockets
+    ]
+    try:
+        yield
+    finally:
+        for each in accepting:
+            each.close()
+        await server.drain(settings.stop_timeout.total_seconds())
+
+
+def _reload(watcher: SettingsWatcher, tls: TlsFiles | None) -> None:
+    """Read again what may change without a restart: the senders, and the certificate."""
+    watcher.hang_up()
+    if tls is None:
+        return
+    try:
+        tls.reload()
+    except ConfigError as exc:
+        _log.error("not reloaded, going on with what was loaded before: %s", exc)
+        return
+    _log.warning("reloaded the TLS certificate")
+
+
+def _listen(settings: ReceiverSettings) -> list[socket.socket]:
+    """Bind every address of the name that is configured.
+
+    Raises:
+        ConfigError: It cannot be had.
+    """
+    host, port = settings.host_and_port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+        return [
+            socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            for family, address in addresses
+        ]
+    except OSError as exc:
+        reason = exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0)
+        raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
+
+
+def _raise_file_limit() -> None:
+    """Let there be as many connections as the system allows: each one is an open file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,53 @@
+"""The service's server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from receiver.app import handler
+from receiver.serving.server import HttpServer
+from tests.receiver.serving.sockets import Handler, Serve, Site, limits
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World
+
+
+@pytest.fixture
+async def serve(world: World) -> AsyncIterator[Serve]:
+    """Serve a receiver, or a handler of the test's own, under these limits."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(
+            of: World = world,
+            *,
+            own: Handler | None = None,
+            max_head_bytes: int = 16384,
+            **changes: object,
+        ) -> Site:
+            receiver = await of.start()
+            server = HttpServer(
+                own or handler(receiver.edge),
+                limits=limits(**changes),
+                is_proxy=receiver.edge.peers.is_proxy,
+                max_head_bytes=max_head_bytes,
+            )
+            accepting = await asyncio.get_running_loop().create_server(
+                server, "127.0.0.1", 0, backlog=2048
+            )
+            site = Site(server=server, port=accepting.sockets[0].getsockname()[1], clients=[])
+            stack.push_async_callback(stop, site, accepting)
+            return site
+
+        yield start
+
+
+async def stop(site: Site, accepting: asyncio.Server) -> None:
+    accepting.close()
+    for client in site.clients:
+        client.writer.transport.abort()
+    await site.server.drain(1)

@@ -1,0 +1,262 @@
+"""What an unfriendly peer does to a connection: each ends in time, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from receiver import Limits
+from tests.eventually import DEADLINE
+from tests.receiver.serving.sockets import SOON, Client, Serve, raw
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World, WorldFactory
+
+
+@contextlib.asynccontextmanager
+async def trickling(client: Client, data: bytes) -> AsyncIterator[None]:
+    """Send one byte at a time, faster than any wait for the next byte would end."""
+
+    async def send() -> None:
+        with contextlib.suppress(ConnectionError):
+            for byte in data:
+                await client.send(bytes([byte]))
+                await asyncio.sleep(0.01)
+
+    sending = asyncio.create_task(send())
+    try:
+        yield
+    finally:
+        sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sending
+
+
+def request_of(world: World, *lines: str, number: int = 1, body: bool = True) -> bytes:
+    return raw(world.draft(number), *lines, body=body)
+
+
+async def test_a_head_that_trickles_ends_at_its_deadline(world: World, serve: Serve) -> None:
+    site = await serve(head_timeout=SOON)
+    client = await site.connect()
+    async with trickling(client, request_of(world)):
+        answer = await client.answer()
+        await client.ended()
+    assert (answer.status, answer.code) == (408, "head_timeout")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_second_head_that_trickles_ends_at_its_deadline(world: World, serve: Serve) -> None:
+    site = await serve(head_timeout=SOON)
+    client = await site.connect()
+    await client.send(request_of(world))
+    assert (await client.answer()).status == 202
+    async with trickling(client, request_of(world, number=2)):
+        answer = await client.answer()
+        await client.ended()
+    assert (answer.status, answer.code) == (408, "head_timeout")
+
+
+async def test_a_connection_that_says_nothing_is_closed(serve: Serve) -> None:
+    client = await (await serve(head_timeout=SOON)).connect()
+    assert await client.ended() == b""
+
+
+async def test_a_connection_that_waits_too_long_for_its_next_request_is_closed(
+    world: World, serve: Serve
+) -> None:
+    client = await (await serve(keep_alive=SOON)).connect()
+    await client.send(request_of(world))
+    assert (await client.answer()).status == 202
+    assert await client.ended() == b""
+
+
+async def test_a_body_that_trickles_ends_at_its_deadline(
+    make_world: WorldFactory, serve: Serve
+) -> None:
+    world = make_world({"limits": Limits(request_timeout=SOON)})
+    client = await (await serve(world)).connect()
+    await client.send(request_of(world, "Content-Length: 100000", body=False))
+    async with trickling(client, b"x" * 100000):
+        answer = await client.answer()
+        await client.ended()
+    assert (answer.status, answer.code) == (408, "body_timeout")
+
+
+async def test_a_chunked_body_without_end_is_cut_at_the_limit(
+    make_world: WorldFactory, serve: Serve
+) -> None:
+    world = make_world({"limits": Limits(max_body_bytes=10_000)})
+    client = await (await serve(world)).connect()
+    await client.send(request_of(world, "Transfer-Encoding: chunked", body=False))
+
+    async def send() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await client.send(b"400\r\n" + b"x" * 1024 + b"\r\n")
+
+    sending = asyncio.create_task(send())
+    answer = await client.answer()
+    await client.ended()
+    sending.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await sending
+    assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"".join(b"X-%d: y\r\n" % n for n in range(10_000)), id="10,000 fields"),
+        pytest.param(b"X: " + b"y" * 100_000 + b"\r\n", id="one long field"),
+    ],
+)
+async def test_a_head_over_the_limit_is_refused_before_its_end(serve: Serve, head: bytes) -> None:
+    client = await (await serve()).connect()
+    await client.send(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + head)  # and no end
+    answer = await client.answer()
+    assert answer.status in (400, 431)
+    assert answer.code in ("malformed_http", "headers_too_large")
+    await client.ended()
+
+
+async def test_a_head_without_end_is_refused_at_the_limit(serve: Serve) -> None:
+    client = await (await serve(max_head_bytes=2000)).connect()
+    await client.send(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + b"X: yyyyyyyyyyyyyyyyy\r\n" * 100)
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (431, "headers_too_large")
+    await client.ended()
+
+
+async def test_a_large_body_behind_a_head_is_no_large_head(
+    make_world: WorldFactory, serve: Serve
+) -> None:
+    world = make_world()
+    draft = world.draft()
+    draft.body = draft.body[:-1] + b" " * 200_000 + draft.body[-1:]
+    client = await (await serve(world, max_head_bytes=2000)).connect()
+    await client.send(raw(draft))
+    assert (await client.answer()).status == 202
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
+        pytest.param(b"GET / HTTP/9.9\r\n\r\n", id="version"),
+        pytest.param(b"POST /a2a/push HTTP/1.1\r\nHost : x\r\n\r\n", id="space before colon"),
+        pytest.param(b"POST /a2a/push HTTP/1.1\r\nA: b\r\n c\r\n\r\n", id="folded"),
+        pytest.param(
+            b"POST /a2a/push HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            id="two lengths",
+        ),
+        pytest.param(
+            b"POST /a2a/push HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            id="length and chunks",
+        ),
+        pytest.param(b"POST /a2a/push HTTP/1.1\r\nContent-Length: +1\r\n\r\n", id="signed length"),
+        pytest.param(b"\x00" * 100 + b"\r\n\r\n", id="zeros"),
+    ],
+)
+async def test_what_is_no_http_is_a_problem(
+    serve: Serve, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await (await serve()).connect()
+    await client.send(data)
+    answer = await client.answer()
+    assert (answer.status, answer.code) == (400, "malformed_http")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["server"] == "receiver"
+    await client.ended()
+    assert "refused 400 malformed_http peer=127.0.0.1" in caplog.text
+
+
+async def test_a_peer_that_reads_no_answer_is_dropped(world: World, serve: Serve) -> None:
+    answering = asyncio.Event()
+
+    async def verbose(_request: web.BaseRequest) -> web.Response:
+        answering.set()
+        return web.Response(body=b"x" * 20_000_000)
+
+    site = await serve(own=verbose, write_timeout=SOON)
+    client = await site.connect(receive_buffer=4096)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport
+    await client.send(request_of(world))
+    await asyncio.wait_for(answering.wait(), DEADLINE)
+    await site.until(lambda connections: len(connections) == 0)
+
+
+async def test_a_thousand_idle_connections_keep_nobody_out(
+    make_world: WorldFactory, serve: Serve
+) -> None:
+    world = make_world({"trusted_proxies": ["127.0.0.1"]})  # not held to the cap of one address
+    site = await serve(world, max_connections=100)
+    idle = [await site.connect() for _ in range(1000)]
+    client = await site.connect()
+    await client.send(request_of(world))
+    assert (await client.answer()).status == 202
+    assert len(site.server.open) <= 100
+    assert await idle[0].ended() == b""  # the oldest made room
+
+
+async def test_one_address_has_its_share_of_connections(
+    world: World, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await serve(max_connections_per_peer=2)
+    first, second, third = [await site.connect() for _ in range(3)]
+    assert await third.ended() == b""
+    assert "more than 2 connections of one address" in caplog.text
+    for number, client in enumerate((first, second), start=1):
+        await client.send(request_of(world, number=number))
+        assert (await client.answer()).status == 202
+    second.writer.close()
+    await site.until(lambda connections: len(connections) == 1)
+    fourth = await site.connect()
+    await fourth.send(request_of(world, number=3))
+    assert (await fourth.answer()).status == 202
+
+
+async def test_a_request_in_work_never_makes_room(world: World, serve: Serve) -> None:
+    release = asyncio.Event()
+
+    async def slow(_request: web.BaseRequest) -> web.Response:
+        await release.wait()
+        return web.Response(status=202)
+
+    site = await serve(own=slow, max_connections=1)
+    first = await site.connect()
+    await first.send(request_of(world))
+    await site.until(lambda connections: connections.busy)
+    second = await site.connect()
+    assert await second.ended() == b""
+    release.set()
+    assert (await first.answer()).status == 202
+
+
+async def test_what_is_in_flight_is_answered_at_the_end(world: World, serve: Serve) -> None:
+    site = await serve()
+    idle, working = await site.connect(), await site.connect()
+    request = request_of(world)
+    await working.send(request[:-10])
+    await site.until(lambda connections: connections.busy)
+    draining = asyncio.create_task(site.server.drain(30))
+    assert await idle.ended() == b""
+    await working.send(request[-10:])
+    answer = await working.answer()
+    assert (answer.status, answer.headers["connection"]) == (202, "close")
+    await draining
+
+
+async def test_what_does_not_end_is_broken_off_at_the_end(world: World, serve: Serve) -> None:
+    site = await serve()
+    client = await site.connect()
+    await client.send(request_of(world)[:-10])
+    await site.until(lambda connections: connections.busy)
+    await site.server.drain(0.05)
+    await client.ended()
+    assert len(site.server.open) == 0

@@ -1,0 +1,258 @@
+"""The ASGI application and middleware, in real hosts behind a real uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender
+from receiver.asgi import ReceiverMiddleware
+from tests.asgi_server import serving
+from tests.eventually import eventually
+from tests.receiver.serving.sockets import Client, raw
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World, WorldFactory
+
+ISSUER = "https://agent.example.com"
+
+Host = Callable[[Receiver], Any]
+
+
+def fastapi_mount(receiver: Receiver) -> FastAPI:
+    app = FastAPI(lifespan=receiver.lifespan)
+    app.mount("/hooks", receiver.asgi())
+    return app
+
+
+def fastapi_middleware(receiver: Receiver) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(ReceiverMiddleware, receiver=receiver, prefix="/hooks")
+
+    @app.get("/hooks/own")
+    async def own() -> str:
+        return "the host's"
+
+    return app
+
+
+def starlette_nested(receiver: Receiver) -> Starlette:
+    inner = Starlette(routes=[Mount("/hooks", receiver.asgi())])
+    return Starlette(routes=[Mount("/", inner)], lifespan=receiver.lifespan)
+
+
+HOSTS = [
+    pytest.param(fastapi_mount, "", id="fastapi-mount"),
+    pytest.param(fastapi_middleware, "", id="fastapi-middleware"),
+    pytest.param(starlette_nested, "", id="starlette-nested"),
+    pytest.param(fastapi_mount, "/public", id="mount-behind-a-proxy-that-strips"),
+    pytest.param(fastapi_middleware, "/public", id="middleware-behind-a-proxy-that-strips"),
+]
+
+
+def receiver_at(port: int, keys: KeyRing, folder: Path) -> Receiver:
+    """Return a receiver that is mounted under /hooks, and trusts these keys."""
+    key = keys.signing_key(datetime.now(UTC)).to_verification_key()
+    sender = TrustedSender(
+        name="agent",
+        issuer=ISSUER,
+        keys={key.kid: key},
+        tokens=["tok-1"],
+        tasks=TaskPolicy.ANY,
+    )
+    return Receiver(
+        url=f"http://127.0.0.1:{port}/hooks", senders=[sender], database=folder / "inbox.db"
+    )
+
+
+@pytest.mark.parametrize(("host", "root_path"), HOSTS)
+async def test_a_signed_delivery_reaches_the_callback_of_a_mounted_receiver(
+    host: Host, root_path: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    keys = KeyRing.create(datetime.now(UTC))
+    receiver = receiver_at(unused_tcp_port, keys, tmp_path)
+    called: list[Notification] = []
+
+    @receiver.on_status("completed")
+    async def completed(notification: Notification) -> None:
+        called.append(notification)
+
+    push = PushSender(
+        issuer=ISSUER, keys=keys, database=tmp_path / "outbox.db", allow=["127.0.0.1:*"]
+    )
+    app = host(receiver)
+    async with serving(app, port=unused_tcp_port, root_path=root_path) as url, push:
+        hook = {"url": f"{url}/hooks/a2a/push", "token": "tok-1"}
+        await push.subscribe("task-1", hook, version="1.0")
+        status = TaskStatus(state=TaskState.COMPLETED)
+        await push.notify(StatusUpdate(task_id="task-1", context_id="c", status=status))
+
+        async def was_called() -> bool:
+            return bool(called)
+
+        await eventually(was_called)
+    assert [(n.task_id, n.seq, n.sender) for n in called] == [("task-1", 1, "agent")]
+
+
+async def test_an_application_of_its_own_starts_and_stops_the_receiver(world: World) -> None:
+    async with serving(world.receiver.asgi()) as url, httpx.AsyncClient() as client:
+        ready = await client.get(f"{url}/readyz")
+        answer = await post(client, f"{url}/a2a/push", world)
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+    assert answer.status_code == 202
+    assert await world.receiver.unready()  # closed
+
+
+async def post(client: httpx.AsyncClient, url: str, world: World) -> httpx.Response:
+    request = world.draft().request()
+    headers = [(name.encode(), value.encode()) for name, value in request.headers]
+    return await client.post(url, content=request.body, headers=headers)
+
+
+async def test_a_receiver_that_nobody_started_is_a_503_and_the_log_says_what_to_do(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FastAPI()
+    app.mount("/hooks", world.receiver.asgi())
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        answer = await post(client, f"{url}/hooks/a2a/push", world)
+        ready = await client.get(f"{url}/hooks/readyz")
+    assert answer.status_code == 503
+    assert ready.status_code == 503
+    assert "the receiver is not started: lifespan=receiver.lifespan" in caplog.text
+
+
+async def test_the_middleware_hands_on_what_is_not_the_senders(world: World) -> None:
+    events: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        events.append(f"start {bool(await world.receiver.unready())}")
+        yield
+        events.append(f"stop {bool(await world.receiver.unready())}")
+
+    app = FastAPI(lifespan=lifespan)
+    app.add_middleware(ReceiverMiddleware, receiver=world.receiver, prefix="/hooks/")
+    app.add_route("/healthz", lambda _request: PlainTextResponse("the host's"))
+    app.add_route("/hooks/more", lambda _request: PlainTextResponse("the host's"))
+    async with serving(app) as url, httpx.AsyncClient() as client:
+        answers = [
+            await client.get(f"{url}{path}") for path in ("/healthz", "/hooks/more", "/a2a/push")
+        ]
+        mine = await client.get(f"{url}/hooks/a2a/push")
+    assert [answer.status_code for answer in answers] == [200, 200, 404]
+    assert answers[2].json() == {"detail": "Not Found"}  # FastAPI's own words
+    assert (mine.status_code, mine.json()["code"]) == (405, "method_not_allowed")
+    assert events == ["start False", "stop False"]  # the receiver runs around the host
+
+
+async def test_a_host_that_fails_to_start_stops_the_receiver(world: World) -> None:
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        raise RuntimeError("the host's own fault")
+        yield
+
+    app = ReceiverMiddleware(Starlette(lifespan=lifespan), receiver=world.receiver)
+    sent: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    with pytest.raises(RuntimeError, match="the host's own fault"):
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    assert sent == ["lifespan.startup.failed"]
+    assert await world.receiver.unready()
+
+
+# --- the body ------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+async def test_a_chunked_body_over_the_limit_is_refused(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(max_body_bytes=1000)})
+    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+        await client.send(raw(world.draft(), "Transfer-Encoding: chunked", body=False))
+        await client.send(b"7d0\r\n" + b"x" * 2000 + b"\r\n")  # and no end
+        answer = await client.answer()
+        await client.ended()
+    assert (answer.status, answer.code) == (413, "body_too_large")
+    assert answer.headers["connection"] == "close"
+
+
+async def test_a_slow_body_is_refused_at_the_deadline(make_world: WorldFactory) -> None:
+    world = make_world({"limits": Limits(request_timeout=timedelta(milliseconds=50))})
+    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+        await client.send(raw(world.draft(), "Content-Length: 500", body=False) + b'{"st')
+        answer = await client.answer()
+        await client.ended()
+    assert (answer.status, answer.code) == (408, "body_timeout")
+
+
+async def test_a_peer_that_goes_away_is_no_fault_of_the_receiver(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(world.receiver.asgi()) as url:
+        async with connected(url) as client:
+            await client.send(raw(world.draft(), "Content-Length: 500", body=False) + b'{"st')
+
+        async def refused() -> bool:
+            return "refused 400 incomplete_body" in caplog.text
+
+        await eventually(refused)
+    assert "Traceback" not in caplog.text
+    assert not any(world.rows().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "status"),
+    [
+        ("Content-Type", ("application/json", "application/json"), 400),
+        ("X-A2A-Token", ("the-notification-token-is-private", "another"), 401),
+    ],
+)
+async def test_a_field_that_stands_twice_arrives_twice(
+    world: World, name: str, values: tuple[str, str], status: int
+) -> None:
+    draft = world.draft()
+    draft.replace_header(name, *values)
+    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+        await client.send(raw(draft))
+        answer = await client.answer()
+    assert answer.status == status
+    assert not any(world.rows().values())
+
+
+async def test_a_websocket_is_closed(world: World) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await world.receiver.asgi()({"type": "websocket", "path": "/"}, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]

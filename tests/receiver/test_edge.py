@@ -1,0 +1,113 @@
+"""Health, readiness and the check of who owns the URL: the same at both edges."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from receiver import Limits, RateLimit
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import WorldFactory
+
+EDGES = pytest.mark.parametrize("edge", ["aiohttp", "asgi"])
+
+
+@EDGES
+async def test_alive_and_ready(make_world: WorldFactory, edge: str) -> None:
+    world = make_world()
+    world.edge = edge
+    for path, state in (("/healthz", "alive"), ("/readyz", "ready")):
+        answer = await world.get(path)
+        assert (answer.status, json.loads(answer.text)) == (200, {"status": state})
+
+
+@EDGES
+async def test_not_ready_without_keys(
+    make_world: WorldFactory, edge: str, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
+    world = make_world({"allow": ["127.0.0.1:*"]}, keys=None, jwks_url=nowhere)
+    world.edge = edge
+    answer = await world.get("/readyz")
+    assert (answer.status, json.loads(answer.text)["failed"]) == (503, ["keys"])
+    assert "agent" not in answer.text
+    assert "not ready: keys of sender agent: no keys from http://127.0.0.1" in caplog.text
+    assert (await world.get("/healthz")).status == 200
+
+
+async def test_not_ready_without_storage(make_world: WorldFactory) -> None:
+    world = make_world()
+    await world.start()
+    world.execute("DROP TABLE pushkit_inbox")
+    assert list(await world.receiver.unready()) == ["storage"]
+
+
+async def test_not_ready_without_callbacks(make_world: WorldFactory) -> None:
+    world = make_world()
+    await world.receiver.open()
+    assert list(await world.receiver.unready()) == ["callbacks"]
+    await world.receiver.close()
+
+
+@EDGES
+async def test_the_validation_token_is_echoed_as_text(make_world: WorldFactory, edge: str) -> None:
+    world = make_world({"validation_echo": True})
+    world.edge = edge
+    answer = await world.get("/a2a/push?validationToken=3f2c-9a.b_c~d&x=1")
+    assert (answer.status, answer.text) == (200, "3f2c-9a.b_c~d")
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    assert headers["content-type"] == "text/plain; charset=utf-8"
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@EDGES
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param("validationToken=%3Cscript%3E", id="markup"),
+        pytest.param("validationToken=", id="empty"),
+        pytest.param("validationToken=" + "x" * 513, id="long"),
+        pytest.param("validationToken=a&validationToken=b", id="two"),
+        pytest.param("validationToken=a%0Ab", id="line end"),
+        pytest.param("validationToken=%C3%A4", id="not ASCII"),
+        pytest.param("", id="none"),
+        pytest.param("validationtoken=abc", id="another name"),
+    ],
+)
+async def test_anything_else_is_not_echoed(make_world: WorldFactory, edge: str, query: str) -> None:
+    world = make_world({"validation_echo": True})
+    world.edge = edge
+    answer = await world.get(f"/a2a/push?{query}")
+    assert (answer.status, answer.code) == (400, "invalid_validation_token")
+
+
+@EDGES
+async def test_the_echo_is_off_until_it_is_switched_on(make_world: WorldFactory, edge: str) -> None:
+    world = make_world()
+    world.edge = edge
+    answer = await world.get("/a2a/push?validationToken=abc")
+    assert (answer.status, answer.code) == (405, "method_not_allowed")
+
+
+@EDGES
+@pytest.mark.parametrize("path", ["/a2a/push/more", "/a2a/push%0A", "/", "/readyz/", "/%2e%2e/x"])
+async def test_what_is_not_here_is_a_problem(
+    make_world: WorldFactory, edge: str, path: str
+) -> None:
+    world = make_world({"validation_echo": True})
+    world.edge = edge
+    answer = await world.get(path)
+    assert (answer.status, answer.code) == (404, "not_found")
+
+
+@EDGES
+async def test_questions_count_for_the_rate_of_the_address_too(
+    make_world: WorldFactory, edge: str
+) -> None:
+    world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=1, burst=1))})
+    world.edge = edge
+    answers = [await world.get("/readyz") for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 429]
