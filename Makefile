@@ -5,13 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
 
 test: $(READY)  ## Every test.
 	$(BIN)/python -m pytest
+
+interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
+	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
 
 check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff format --check .
@@ -23,7 +26,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'

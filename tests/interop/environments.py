@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["NODE", "PEERS", "ROOT", "Unavailable", "node_modules", "python_of"]
+__all__ = ["NODE", "PEERS", "ROOT", "UnavailableError", "node_modules", "python_of"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -15,7 +15,7 @@ FOLDER = ROOT / ".interop"
 _NODE_AT_LEAST = 20
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A peer that cannot be had here, and why."""
 
 
@@ -42,7 +42,7 @@ def node_modules(name: str, *packages: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}\n', "utf-8")
         if shutil.which("npm") is None:
-            raise Unavailable("npm is not installed")
+            raise UnavailableError("npm is not installed")
         _run("npm", "install", "--silent", "--no-audit", "--no-fund", *packages, folder=folder)
         ready.touch()
     return folder
@@ -51,12 +51,12 @@ def node_modules(name: str, *packages: str) -> Path:
 def _node() -> str:
     found = shutil.which("node")
     if found is None:
-        raise Unavailable(f"Node is not installed: {_NODE_AT_LEAST} or newer is needed")
+        raise UnavailableError(f"Node is not installed: {_NODE_AT_LEAST} or newer is needed")
     version = subprocess.run(  # noqa: S603
         [found, "--version"], capture_output=True, text=True, check=True
     ).stdout.strip()
     if int(version.removeprefix("v").partition(".")[0]) < _NODE_AT_LEAST:
-        raise Unavailable(f"found Node {version}, {_NODE_AT_LEAST} or newer is needed")
+        raise UnavailableError(f"found Node {version}, {_NODE_AT_LEAST} or newer is needed")
     return found
 
 
@@ -77,4 +77,6 @@ def _run(*command: str, folder: Path | None = None) -> None:
         )
     except (subprocess.SubprocessError, OSError) as exc:
         said = getattr(exc, "stderr", None) or str(exc)
-        raise Unavailable(f"{command[0]} failed: {said.strip().splitlines()[-1][:200]}") from exc
+        raise UnavailableError(
+            f"{command[0]} failed: {said.strip().splitlines()[-1][:200]}"
+        ) from exc

@@ -27,24 +27,25 @@ import aiohttp
 from aiohttp import web
 
 from pushkit import KeyRing, PushSender
+from pushkit.bounded_json import JsonObject
 from pushkit.integrations.aiohttp import jwks_route
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.interop.environments import (
     NODE,
     PEERS,
     ROOT,
-    Unavailable,
+    UnavailableError,
     node_modules,
     python_of,
 )
 from tests.interop.samples import UPDATES
 
-TOKEN = "tok-interop-1"  # noqa: S105  # of a peer on loopback
+TOKEN = "tok-interop-1"  # of a peer on loopback
 CREDENTIALS = "cred-interop-1"
 _PATIENCE = 20.0  # seconds
 
 
-class Mismatch(Exception):
+class MismatchError(Exception):
     """What arrived is not what was expected."""
 
 
@@ -115,7 +116,7 @@ async def _listening(process: asyncio.subprocess.Process, port: int) -> None:
             if process.returncode is not None:
                 _, errors = await process.communicate()
                 last = errors.decode(errors="replace").strip().splitlines()[-1:]
-                raise Mismatch(f"the peer ended by itself: {''.join(last)[:200]}")
+                raise MismatchError(f"the peer ended by itself: {''.join(last)[:200]}")
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
@@ -125,7 +126,7 @@ async def _listening(process: asyncio.subprocess.Process, port: int) -> None:
             return
 
 
-# --- an agent of an SDK, and pushkit's receiver ----------------------------------------------------
+# --- an agent of an SDK, and pushkit's receiver --------------------------------------------------
 
 
 @asynccontextmanager
@@ -189,65 +190,78 @@ async def agent_to_receiver(agent: Agent) -> None:
 
 
 async def _send_message(agent: Agent, port: int, hook: str) -> None:
-    credentials = {"credentials": CREDENTIALS}
-    if agent.version == "1.0":
-        config = {"url": hook, "token": TOKEN}
-        if agent.credentials:
-            config["authentication"] = {"scheme": "Bearer"} | credentials  # type: ignore[assignment]
-        message = {"role": "ROLE_USER", "parts": [{"text": "hi"}], "messageId": uuid.uuid4().hex}
-        method, configuration = "SendMessage", {"taskPushNotificationConfig": config}
-        headers = {"A2A-Version": "1.0"}
-    else:
-        config = {"url": hook, "token": TOKEN}
-        message = {
-            "kind": "message",
-            "role": "user",
-            "parts": [{"kind": "text", "text": "hi"}],  # type: ignore[dict-item]
-            "messageId": uuid.uuid4().hex,
-        }
-        method = "message/send"
-        configuration = {
-            "acceptedOutputModes": ["text/plain"],  # type: ignore[dict-item]
-            "blocking": True,  # type: ignore[dict-item]
-            "pushNotificationConfig": config,
-        }
-        headers = {}
-    params = {"message": message, "configuration": configuration}
-    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    write = _of_1_0 if agent.version == "1.0" else _of_0_3
+    call, headers = write({"url": hook, "token": TOKEN}, credentials=agent.credentials)
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"http://127.0.0.1:{port}/", json=call, headers=headers) as answer,
     ):
         found = await answer.json(content_type=None)
         if "error" in found:
-            raise Mismatch(f"the agent refused: {json.dumps(found['error'])[:200]}")
+            raise MismatchError(f"the agent refused: {json.dumps(found['error'])[:200]}")
+
+
+def _of_1_0(config: JsonObject, *, credentials: bool) -> tuple[JsonObject, dict[str, str]]:
+    if credentials:
+        config["authentication"] = {"scheme": "Bearer", "credentials": CREDENTIALS}
+    message: JsonObject = {
+        "messageId": uuid.uuid4().hex,
+        "role": "ROLE_USER",
+        "parts": [{"text": "hi"}],
+    }
+    params: JsonObject = {
+        "message": message,
+        "configuration": {"taskPushNotificationConfig": config},
+    }
+    call: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    return call, {"A2A-Version": "1.0"}
+
+
+def _of_0_3(config: JsonObject, *, credentials: bool) -> tuple[JsonObject, dict[str, str]]:
+    if credentials:
+        config["authentication"] = {"schemes": ["Bearer"], "credentials": CREDENTIALS}
+    message: JsonObject = {
+        "kind": "message",
+        "messageId": uuid.uuid4().hex,
+        "role": "user",
+        "parts": [{"kind": "text", "text": "hi"}],
+    }
+    configuration: JsonObject = {
+        "acceptedOutputModes": ["text/plain"],
+        "blocking": True,
+        "pushNotificationConfig": config,
+    }
+    params: JsonObject = {"message": message, "configuration": configuration}
+    return {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}, {}
 
 
 async def _completed(called: list[Notification]) -> None:
     try:
         async with asyncio.timeout(_PATIENCE):
-            while not any(n.state is not None and n.state.terminal for n in called):
+            while not any(n.state is not None and n.state.terminal for n in called):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     except TimeoutError:
         states = [str(n.state) for n in called]
-        raise Mismatch(f"no completed task arrived; what did: {states}") from None
+        raise MismatchError(f"no completed task arrived; what did: {states}") from None
 
 
 def _compare(agent: Agent, called: list[Notification]) -> None:
     tasks = {n.task_id for n in called}
     if len(tasks) != 1:
-        raise Mismatch(f"expected one task, found {len(tasks)}")
+        raise MismatchError(f"expected one task, found {len(tasks)}")
     versions = {n.update.origin.value for n in called if n.update.origin}
     if versions != {agent.version}:
-        raise Mismatch(f"expected A2A {agent.version} on the wire, found {', '.join(versions)}")
+        raise MismatchError(
+            f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
+        )
     if agent.sender == "pushkit" and [n.seq for n in called] != list(range(1, len(called) + 1)):
-        raise Mismatch(f"expected every seq from 1 on, found {[n.seq for n in called]}")
+        raise MismatchError(f"expected every seq from 1 on, found {[n.seq for n in called]}")
     ids = [n.delivery_id for n in called]
     if len(set(ids)) != len(ids):
-        raise Mismatch("an update was called back twice")
+        raise MismatchError("an update was called back twice")
 
 
-# --- pushkit's sender, and a webhook of somebody else's --------------------------------------------
+# --- pushkit's sender, and a webhook of somebody else's ------------------------------------------
 
 
 @asynccontextmanager
@@ -287,7 +301,9 @@ async def sender_to_jose() -> None:
             )
             async with running(*command, port=port) as peer:
                 await push.subscribe(
-                    "task-1", {"url": f"http://127.0.0.1:{port}/hook", "token": TOKEN}, version="1.0"
+                    "task-1",
+                    {"url": f"http://127.0.0.1:{port}/hook", "token": TOKEN},
+                    version="1.0",
                 )
                 for update in UPDATES:
                     await push.notify(update)
@@ -295,17 +311,17 @@ async def sender_to_jose() -> None:
 
 
 async def _verified(peer: asyncio.subprocess.Process, count: int) -> None:
-    assert peer.stdout is not None  # noqa: S101
+    assert peer.stdout is not None
     async with asyncio.timeout(_PATIENCE):
         for seq in range(1, count + 1):
             said = json.loads(await peer.stdout.readline())
             if not said["ok"]:
-                raise Mismatch(str(said["reason"])[:200])
+                raise MismatchError(str(said["reason"])[:200])
             if (said["seq"], said["token"]) != (seq, TOKEN):
-                raise Mismatch(f"expected seq {seq} with its token, found {said['seq']}")
+                raise MismatchError(f"expected seq {seq} with its token, found {said['seq']}")
 
 
-# --- the matrix ------------------------------------------------------------------------------------
+# --- the matrix ----------------------------------------------------------------------------------
 
 
 def _python_agent(release: str, **changes: Any) -> Agent:
@@ -347,9 +363,9 @@ def _agent_cell(
 
 
 _COMPAT = (
-    "a2a-sdk 1.x sends a 0.3 client the 1.0 body (the SDK's own sender ignores the version that a"
-    " config was registered in). The receiver decodes it by its shape; with pushkit inside the agent"
-    " the client gets 0.3"
+    "a2a-sdk 1.x sends a 0.3 client the 1.0 body (its own sender ignores the version that a config"
+    " was registered in). The receiver decodes it by its shape; with pushkit inside the agent the"
+    " client gets 0.3"
 )
 
 
@@ -386,9 +402,9 @@ async def outcome(cell: Cell) -> tuple[bool, str]:
     """Try a cell; return whether it passed, and the reason if not."""
     try:
         await cell.attempt()
-    except Unavailable as exc:
+    except UnavailableError as exc:
         return False, f"not tried: {exc}"
-    except Mismatch as exc:
+    except MismatchError as exc:
         return False, str(exc)
     except TimeoutError:
         return False, f"nothing for {_PATIENCE:.0f} s"
@@ -398,8 +414,8 @@ async def outcome(cell: Cell) -> tuple[bool, str]:
 _HEAD = """# Interoperability
 
 What `make interop` saw: real peers from their registries, each as a process of its own, one task of
-several updates each. A pass means that every update arrived, once, in order, and verified by the scheme
-that is named. A fail names its cause, and what you can do about it.
+several updates each. A pass means that every update arrived, once, in order, and verified by the
+scheme that is named. A fail names its cause, and what you can do about it.
 
 | peer | direction | A2A | scheme | result |
 |---|---|---|---|---|
