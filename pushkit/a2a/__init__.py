@@ -1,7 +1,16 @@
 """The A2A wire, in every version, to and from one neutral update."""
 
-from pushkit.a2a.codec import decode_update, encode_update, parse_update, push_body
-from pushkit.a2a.config import Authentication, PushConfig, format_push_config, parse_push_config
+from pushkit.a2a.card_auth import AuthScheme, parse_auth_schemes
+from pushkit.a2a.codec import (
+    decode_update,
+    encode_update,
+    needs_snapshot,
+    parse_update,
+    push_body,
+)
+from pushkit.a2a.config import Authentication, PushConfig
+from pushkit.a2a.config_wire import format_push_config, parse_push_config
+from pushkit.a2a.inline import parse_inline_config
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -27,6 +36,7 @@ from pushkit.a2a.updates import (
 __all__ = [
     "Artifact",
     "ArtifactUpdate",
+    "AuthScheme",
     "Authentication",
     "DataPart",
     "Message",
@@ -49,6 +59,9 @@ __all__ = [
     "decode_update",
     "encode_update",
     "format_push_config",
+    "needs_snapshot",
+    "parse_auth_schemes",
+    "parse_inline_config",
     "parse_push_config",
     "parse_update",
     "push_body",

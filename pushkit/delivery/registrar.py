@@ -107,7 +107,7 @@ class Registrar:
         for subscription in chosen:
             if subscription.active:
                 update = _test_update(choice.task_id, subscription.version, snapshot)
-                body = push_body(update, subscription.version)
+                body = push_body(update, subscription.version, now=now)
                 ids.append((yield from self.enqueuer.enqueue_one(subscription, body, now=now)))
         yield from self.database.wake()
         return ids
@@ -135,8 +135,8 @@ class Registrar:
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:
-    """Return what a test notification says: a message, or in 0.3, which has only tasks, a task."""
-    if version is WireVersion.V0_3:
+    """Return what a test notification says: a message, or a task where a version has none."""
+    if version in (WireVersion.V0_1, WireVersion.V0_3):
         unknown = TaskStatus(state=TaskState.UNKNOWN)
         return TaskSnapshot(task=snapshot or Task(id=task_id, context_id=task_id, status=unknown))
     message = Message(
