@@ -39,6 +39,7 @@ __all__ = [
     "StorageError",
     "TimestampError",
     "TokenError",
+    "TooManyConfigsError",
     "TransportError",
     "UnrecognisedBodyError",
     "UnsupportedVersionError",
@@ -64,6 +65,12 @@ class InvalidPushConfigError(ConfigError):
     """A push-notification config that a client registered cannot be accepted."""
 
     code = "invalid_push_config"
+
+
+class TooManyConfigsError(InvalidPushConfigError):
+    """An owner has as many configs for a task as the sender allows."""
+
+    code = "too_many_push_configs"
 
 
 class UnsupportedVersionError(ConfigError):

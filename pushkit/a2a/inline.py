@@ -29,7 +29,9 @@ _IN_PARAMS = {
 }
 
 
-def parse_inline_config(params: Mapping[str, JsonValue], version: WireVersion) -> PushConfig | None:
+def parse_inline_config(
+    params: Mapping[str, JsonValue], version: WireVersion | str
+) -> PushConfig | None:
     """Read the config that the params of a message carry, if they carry one.
 
     Its `task_id` is that of the message, where the message is of a task that exists, and its
@@ -42,7 +44,9 @@ def parse_inline_config(params: Mapping[str, JsonValue], version: WireVersion) -
 
     Raises:
         InvalidPushConfigError: The config is malformed, or stands where another version has it.
+        UnsupportedVersionError: A version that pushkit does not speak.
     """
+    version = WireVersion.parse(str(version))
     configuration = _object(params, "configuration")
     _refuse_others(configuration, _IN_CONFIGURATION, version, "configuration.")
     _refuse_others(params, _IN_PARAMS, version, "")

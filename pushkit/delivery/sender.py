@@ -124,7 +124,11 @@ class PushSender:
             whole_backlog=WholeBacklog(self.options.max_backlog),
             coalesce=self.options.coalesce,
         )
-        self._registrar = Registrar(database=self._database, enqueuer=self._enqueuer)
+        self._registrar = Registrar(
+            database=self._database,
+            enqueuer=self._enqueuer,
+            max_configs_per_task=self.options.max_configs_per_task,
+        )
         self._on_event = on_event
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
@@ -250,6 +254,7 @@ class PushSender:
 
         Raises:
             InvalidPushConfigError: The config is malformed, or its URL is refused.
+            TooManyConfigsError: This owner has `max_configs_per_task` for the task already.
             UnsupportedVersionError: A version that pushkit does not speak.
         """
         wire_version = WireVersion.parse(str(version))
