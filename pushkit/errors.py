@@ -21,6 +21,7 @@ __all__ = [
     "IdempotencyConflictError",
     "InboundError",
     "InvalidPushConfigError",
+    "InvalidSchemaError",
     "InvalidSignatureError",
     "InvalidUpdateError",
     "IssuerError",
@@ -71,6 +72,12 @@ class TooManyConfigsError(InvalidPushConfigError):
     """An owner has as many configs for a task as the sender allows."""
 
     code = "too_many_push_configs"
+
+
+class InvalidSchemaError(ConfigError):
+    """A JSON Schema of a card is none, or breaks a limit."""
+
+    code = "invalid_schema"
 
 
 class UnsupportedVersionError(ConfigError):

@@ -11,6 +11,13 @@ from pushkit.a2a.codec import (
 from pushkit.a2a.config import Authentication, PushConfig
 from pushkit.a2a.config_wire import format_push_config, parse_push_config
 from pushkit.a2a.inline import parse_inline_config
+from pushkit.a2a.structured_data import (
+    CardSchemas,
+    DataVerdict,
+    Fit,
+    check_structured_data,
+    check_structured_input,
+)
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -38,7 +45,10 @@ __all__ = [
     "ArtifactUpdate",
     "AuthScheme",
     "Authentication",
+    "CardSchemas",
     "DataPart",
+    "DataVerdict",
+    "Fit",
     "Message",
     "MessageUpdate",
     "Part",
@@ -56,6 +66,8 @@ __all__ = [
     "UpdateKind",
     "UrlPart",
     "WireVersion",
+    "check_structured_data",
+    "check_structured_input",
     "decode_update",
     "encode_update",
     "format_push_config",

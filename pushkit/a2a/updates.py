@@ -199,6 +199,24 @@ class DataPart(_PartMembers):
 
     data: JsonValue
 
+    @property
+    def schema_name(self) -> str | None:
+        """The schema that the data declares, as `mimeType: application/json;schema=<name>`.
+
+        In the part's metadata, as the extension says (v1 §2), or as the media type itself.
+        """
+        for declared in (self.metadata.get("mimeType"), self.media_type):
+            found = _WITH_SCHEMA.fullmatch(declared) if isinstance(declared, str) else None
+            if found is not None:
+                return found["quoted"] or found["plain"]
+        return None
+
+
+_WITH_SCHEMA = re.compile(
+    r"\s*application/json\s*;\s*schema=(?:\"(?P<quoted>[^\"\\]{1,256})\"|(?P<plain>[^\s;\"]{1,256}))\s*",
+    re.ASCII | re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownPart(_PartMembers):

@@ -73,5 +73,6 @@ _AT_LEAST_ONE = (
     "max_body_bytes",
     "max_backlog_per_subscription",
     "max_backlog",
+    "max_configs_per_task",
 )
 _LONGER_THAN_NOTHING = ("timeout", "disable_after", "lease_margin", "poll_interval")
