@@ -193,13 +193,14 @@ _OF_V0_1_OR_V0_3 = frozenset({"kind", "id", "status"})
 
 
 def _is_v0_1(document: Mapping[str, JsonValue]) -> bool:
-    if "kind" in document or not ("id" in document or "taskId" in document):
+    if "kind" in document or _is_v0_3(document) or _is_agentvault(document):
         return False
-    return "status" in document or "artifact" in document
+    addressed = "id" in document or "taskId" in document
+    return addressed and ("status" in document or "artifact" in document)
 
 
-# In the order in which they are tried; a further version adds its line.
-_SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...] = (
+# What is written has exactly one of these shapes; a further version adds its line.
+SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...] = (
     (WireVersion.V1_0, _is_v1_0),
     (WireVersion.V0_3, _is_v0_3),
     (WireVersion.AGENTVAULT_0_2, _is_agentvault),
@@ -208,7 +209,7 @@ _SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ..
 
 
 def _version_by_shape(document: Mapping[str, JsonValue]) -> WireVersion:
-    for version, has_shape in _SHAPES:
+    for version, has_shape in SHAPES:
         if has_shape(document):
             return version
     raise UnrecognisedBodyError(f"no notification; {_KNOWN_SHAPES}")

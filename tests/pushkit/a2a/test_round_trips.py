@@ -27,6 +27,7 @@ from pushkit.a2a import (
     decode_update,
     encode_update,
 )
+from pushkit.a2a.codec import SHAPES
 from pushkit.errors import InvalidUpdateError
 from tests.pushkit.a2a.strategies import (
     base64s,
@@ -292,3 +293,19 @@ def test_a_timestamp_is_written_in_utc() -> None:
     written = json.loads(encode_update(update, V1_0))
 
     assert written["statusUpdate"]["status"]["timestamp"] == "2026-02-28T23:00:00.250Z"
+
+
+# --- one body, one version ---------------------------------------------------------------------
+
+
+@slow_to_draw
+@given(updates(V0_3) | updates(V1_0), st.sampled_from(WireVersion))
+def test_what_is_written_has_the_shape_of_one_version(
+    update: TaskUpdate, version: WireVersion
+) -> None:
+    try:
+        body = encode_update(update, version)
+    except InvalidUpdateError:
+        return  # 0.1 and AgentVault cannot say every update
+    document = json.loads(body)
+    assert [each for each, has_shape in SHAPES if has_shape(document)] == [version]
