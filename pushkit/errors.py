@@ -21,6 +21,7 @@ __all__ = [
     "IdempotencyConflictError",
     "InboundError",
     "InvalidPushConfigError",
+    "InvalidSchemaError",
     "InvalidSignatureError",
     "InvalidUpdateError",
     "IssuerError",
@@ -39,6 +40,7 @@ __all__ = [
     "StorageError",
     "TimestampError",
     "TokenError",
+    "TooManyConfigsError",
     "TransportError",
     "UnrecognisedBodyError",
     "UnsupportedVersionError",
@@ -64,6 +66,18 @@ class InvalidPushConfigError(ConfigError):
     """A push-notification config that a client registered cannot be accepted."""
 
     code = "invalid_push_config"
+
+
+class TooManyConfigsError(InvalidPushConfigError):
+    """An owner has as many configs for a task as the sender allows."""
+
+    code = "too_many_push_configs"
+
+
+class InvalidSchemaError(ConfigError):
+    """A JSON Schema of a card is none, or breaks a limit."""
+
+    code = "invalid_schema"
 
 
 class UnsupportedVersionError(ConfigError):

@@ -47,8 +47,11 @@ DOORS = {
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
     | {"receiver.serving"},
     "cryptography": {"pushkit.keys"},
+    "jsonschema": {"pushkit.a2a"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},
+    "re2": {"pushkit.a2a"},
+    "referencing": {"pushkit.a2a"},
     "pydantic": {"pushkit.a2a", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
     "redis": {"receiver.forwards"},

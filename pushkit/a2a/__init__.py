@@ -1,7 +1,23 @@
 """The A2A wire, in every version, to and from one neutral update."""
 
-from pushkit.a2a.codec import decode_update, encode_update, parse_update, push_body
-from pushkit.a2a.config import Authentication, PushConfig, format_push_config, parse_push_config
+from pushkit.a2a.card_auth import AuthScheme, parse_auth_schemes
+from pushkit.a2a.codec import (
+    decode_update,
+    encode_update,
+    needs_snapshot,
+    parse_update,
+    push_body,
+)
+from pushkit.a2a.config import Authentication, PushConfig
+from pushkit.a2a.config_wire import format_push_config, parse_push_config
+from pushkit.a2a.inline import parse_inline_config
+from pushkit.a2a.structured_data import (
+    CardSchemas,
+    DataVerdict,
+    Fit,
+    check_structured_data,
+    check_structured_input,
+)
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -27,8 +43,12 @@ from pushkit.a2a.updates import (
 __all__ = [
     "Artifact",
     "ArtifactUpdate",
+    "AuthScheme",
     "Authentication",
+    "CardSchemas",
     "DataPart",
+    "DataVerdict",
+    "Fit",
     "Message",
     "MessageUpdate",
     "Part",
@@ -46,9 +66,14 @@ __all__ = [
     "UpdateKind",
     "UrlPart",
     "WireVersion",
+    "check_structured_data",
+    "check_structured_input",
     "decode_update",
     "encode_update",
     "format_push_config",
+    "needs_snapshot",
+    "parse_auth_schemes",
+    "parse_inline_config",
     "parse_push_config",
     "parse_update",
     "push_body",

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 
+from pushkit.a2a.agentvault import AgentVault, stamped
 from pushkit.a2a.dialect import Dialect
-from pushkit.a2a.updates import Task, TaskSnapshot, TaskUpdate, UpdateKind, WireVersion
-from pushkit.a2a.v0_3 import V0_3, AnyPart
-from pushkit.a2a.v1_0 import V1_0, PartModel
+from pushkit.a2a.identity import with_ids
+from pushkit.a2a.updates import (
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskUpdate,
+    UpdateKind,
+    WireVersion,
+)
+from pushkit.a2a.v0_1 import V0_1
+from pushkit.a2a.v0_3 import V0_3
+from pushkit.a2a.v1_0 import V1_0
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.errors import (
     InvalidUpdateError,
@@ -22,12 +33,15 @@ from pushkit.errors import (
     UnrecognisedBodyError,
 )
 
-__all__ = ["decode_update", "encode_update", "parse_update", "push_body"]
+__all__ = ["decode_update", "encode_update", "needs_snapshot", "parse_update", "push_body"]
 
-_DIALECTS: dict[WireVersion, Dialect[AnyPart] | Dialect[PartModel]] = {
+_DIALECTS: dict[WireVersion, Dialect] = {
+    WireVersion.V0_1: V0_1(),
     WireVersion.V0_3: V0_3(),
     WireVersion.V1_0: V1_0(),
+    WireVersion.AGENTVAULT_0_2: AgentVault(),
 }
+_WITHOUT_IDS = (WireVersion.V0_1, WireVersion.AGENTVAULT_0_2)
 
 
 def decode_update(body: bytes) -> TaskUpdate:
@@ -71,6 +85,8 @@ def encode_update(update: TaskUpdate, version: WireVersion) -> bytes:
         InvalidUpdateError: A member that the version requires is missing, or a value is not JSON.
     """
     try:
+        if update.origin in _WITHOUT_IDS and version not in _WITHOUT_IDS:
+            update = with_ids(update)
         return _compact_json(_DIALECTS[version].write(update))
     except RecursionError as exc:
         raise InvalidUpdateError("the update is nested too deeply") from exc
@@ -86,15 +102,34 @@ def _compact_json(document: JsonObject) -> bytes:
         raise InvalidUpdateError("the update holds a value that JSON cannot say") from exc
 
 
-def push_body(update: TaskUpdate, version: WireVersion, snapshot: Task | None = None) -> bytes:
+def needs_snapshot(update: TaskUpdate, version: WireVersion) -> bool:
+    """Say whether a subscription of a version gets the whole task for an update.
+
+    In 0.3 always (§9.5); in 0.1, which notifies of a task or its status (§9.4), for all but these.
+    """
+    if isinstance(update, TaskSnapshot):
+        return False
+    if version is WireVersion.V0_1:
+        return not isinstance(update, StatusUpdate)
+    return version is WireVersion.V0_3
+
+
+def push_body(
+    update: TaskUpdate,
+    version: WireVersion,
+    snapshot: Task | None = None,
+    *,
+    now: datetime | None = None,
+) -> bytes:
     """Encode what a subscription of a version gets for an update.
 
-    In 1.0 that is the update itself (§4.3.3), in 0.3 always the whole task (§9.5).
+    In 1.0 that is the update itself (§4.3.3), in 0.3 the whole task: see `needs_snapshot`.
 
     Args:
         update: What happened.
         version: The version of the subscription.
-        snapshot: The task after the update; 0.3 needs it unless the update is a task itself.
+        snapshot: The task after the update, where the version needs it.
+        now: The time that AgentVault's events get which have none.
 
     Raises:
         SnapshotRequiredError: The version sends whole tasks, and there is none.
@@ -102,7 +137,9 @@ def push_body(update: TaskUpdate, version: WireVersion, snapshot: Task | None = 
     """
     if snapshot is not None and update.task_id not in (None, snapshot.id):
         raise InvalidUpdateError("snapshot: expected the task that the update is about")
-    if version is WireVersion.V1_0 or isinstance(update, TaskSnapshot):
+    if version is WireVersion.AGENTVAULT_0_2 and now is not None:
+        return encode_update(stamped(update, now), version)
+    if not needs_snapshot(update, version):
         return encode_update(update, version)
     if snapshot is None:
         raise SnapshotRequiredError(
@@ -120,8 +157,10 @@ _V1_0_SPELLINGS = (*_V1_0_MEMBERS, "status_update", "artifact_update")
 _NOT_V1_0_MEMBERS = ("kind", "id", "taskId")
 
 _KNOWN_SHAPES = (
-    f"known are A2A 1.0 (exactly one of {', '.join(_V1_0_MEMBERS)}) "
-    f"and A2A 0.3 (a kind of {', '.join(UpdateKind)}; or a task with id and status)"
+    f"known are A2A 1.0 (exactly one of {', '.join(_V1_0_MEMBERS)}),"
+    f" A2A 0.3 (a kind of {', '.join(UpdateKind)}; or a task with id, contextId and status),"
+    " A2A 0.1 (id or taskId, and status or artifact),"
+    " and AgentVault (taskId, and state, message or artifact)"
 )
 
 
@@ -135,18 +174,42 @@ def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
 def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:
     if "kind" in document:
         return document["kind"] in list(UpdateKind)
-    return "id" in document and "status" in document
+    # Without a kind, it is the context that 0.1 calls a session.
+    task = "id" in document and "status" in document and "sessionId" not in document
+    return task and ("contextId" in document or "context_id" in document)
 
 
-# In the order in which they are tried; a further version adds its line.
-_SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...] = (
+def _is_agentvault(document: Mapping[str, JsonValue]) -> bool:
+    if "taskId" not in document or not _OF_V0_1_OR_V0_3.isdisjoint(document):
+        return False
+    artifact = document.get("artifact")
+    if artifact is not None:
+        # 0.1's has parts.
+        return isinstance(artifact, dict) and "parts" not in artifact
+    return isinstance(document.get("state"), str) or isinstance(document.get("message"), dict)
+
+
+_OF_V0_1_OR_V0_3 = frozenset({"kind", "id", "status"})
+
+
+def _is_v0_1(document: Mapping[str, JsonValue]) -> bool:
+    if "kind" in document or _is_v0_3(document) or _is_agentvault(document):
+        return False
+    addressed = "id" in document or "taskId" in document
+    return addressed and ("status" in document or "artifact" in document)
+
+
+# What is written has exactly one of these shapes; a further version adds its line.
+SHAPES: tuple[tuple[WireVersion, Callable[[Mapping[str, JsonValue]], bool]], ...] = (
     (WireVersion.V1_0, _is_v1_0),
     (WireVersion.V0_3, _is_v0_3),
+    (WireVersion.AGENTVAULT_0_2, _is_agentvault),
+    (WireVersion.V0_1, _is_v0_1),
 )
 
 
 def _version_by_shape(document: Mapping[str, JsonValue]) -> WireVersion:
-    for version, has_shape in _SHAPES:
+    for version, has_shape in SHAPES:
         if has_shape(document):
             return version
     raise UnrecognisedBodyError(f"no notification; {_KNOWN_SHAPES}")

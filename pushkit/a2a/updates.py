@@ -47,36 +47,44 @@ __all__ = [
 class WireVersion(StrEnum):
     """A version of the A2A wire format; patch releases of a version share one format."""
 
+    V0_1 = "0.1"
     V0_3 = "0.3"
     V1_0 = "1.0"
+    AGENTVAULT_0_2 = "agentvault-0.2"
+    """AgentVault's profile 0.2, which is no version of A2A itself."""
 
     @classmethod
     def parse(cls, text: str) -> WireVersion:
-        """Read a protocol version as agents declare it: `0.2.5`, `0.3`, `1`, `1.0.1`.
+        """Read a version as agents declare it: `0.2.5`, `0.3`, `1`, `1.0.1`, `agentvault-0.2`.
 
         Raises:
             UnsupportedVersionError: Not a version that pushkit speaks.
         """
-        numbers = _VERSION.fullmatch(text.strip())
-        version = _FAMILIES.get((numbers["major"], numbers["minor"] or "0")) if numbers else None
+        profile, dash, plain = text.strip().lower().rpartition("-")
+        numbers = _VERSION.fullmatch(plain)
+        family = (profile + dash, numbers["major"], numbers["minor"] or "0") if numbers else None
+        version = _FAMILIES.get(family) if family else None
         if version is None:
             raise UnsupportedVersionError(
-                f"A2A version {text[:20]!r} is not supported; supported are 0.2, 0.3 and 1.0"
+                f"A2A version {text[:20]!r} is not supported;"
+                " supported are 0.1, 0.2, 0.3 and 1.0, and agentvault-0.2"
             )
         return version
 
     @property
     def content_type(self) -> str:
         """The media type of a notification's body (A2A 1.0.1 §4.3.3)."""
-        return "application/json" if self is WireVersion.V0_3 else "application/a2a+json"
+        return "application/a2a+json" if self is WireVersion.V1_0 else "application/json"
 
 
 _VERSION = re.compile(r"(?P<major>\d{1,3})(?:\.(?P<minor>\d{1,3}))?(?:\.\d{1,5})?", re.ASCII)
 # A2A 0.2 and 0.3 have the same `Task`; 0.3 added members only outside of notifications.
 _FAMILIES = {
-    ("0", "2"): WireVersion.V0_3,
-    ("0", "3"): WireVersion.V0_3,
-    ("1", "0"): WireVersion.V1_0,
+    ("", "0", "1"): WireVersion.V0_1,
+    ("", "0", "2"): WireVersion.V0_3,
+    ("", "0", "3"): WireVersion.V0_3,
+    ("", "1", "0"): WireVersion.V1_0,
+    ("agentvault-", "0", "2"): WireVersion.AGENTVAULT_0_2,
 }
 
 
@@ -191,6 +199,24 @@ class DataPart(_PartMembers):
 
     data: JsonValue
 
+    @property
+    def schema_name(self) -> str | None:
+        """The schema that the data declares, as `mimeType: application/json;schema=<name>`.
+
+        In the part's metadata, as the extension says (v1 §2), or as the media type itself.
+        """
+        for declared in (self.metadata.get("mimeType"), self.media_type):
+            found = _WITH_SCHEMA.fullmatch(declared) if isinstance(declared, str) else None
+            if found is not None:
+                return found["quoted"] or found["plain"]
+        return None
+
+
+_WITH_SCHEMA = re.compile(
+    r"\s*application/json\s*;\s*schema=(?:\"(?P<quoted>[^\"\\]{1,256})\"|(?P<plain>[^\s;\"]{1,256}))\s*",
+    re.ASCII | re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownPart(_PartMembers):
@@ -292,7 +318,7 @@ class TaskSnapshot(_UpdateMembers):
 class StatusUpdate(_UpdateMembers):
     """A task changed its state (`TaskStatusUpdateEvent`).
 
-    `final` is a member of 0.3 alone; when None, it is derived from the state.
+    `final` is a member of 0.1 to 0.3; when None, it is derived from the state.
     """
 
     kind: ClassVar[UpdateKind] = UpdateKind.STATUS_UPDATE

@@ -9,7 +9,8 @@ from pydantic import JsonValue as AnyJson
 from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
-from pushkit.a2a.dialect import Dialect, without_extra
+from pushkit.a2a.dialect import without_extra
+from pushkit.a2a.objects import ObjectDialect
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     DataPart,
@@ -106,7 +107,7 @@ class StreamResponseModel(WireObject):
         return self
 
 
-class V1_0(Dialect[PartModel]):  # noqa: N801  (the version's name)
+class V1_0(ObjectDialect[PartModel]):  # noqa: N801  (the version's name)
     """The A2A 1.0 dialect."""
 
     version = WireVersion.V1_0
@@ -117,7 +118,7 @@ class V1_0(Dialect[PartModel]):  # noqa: N801  (the version's name)
     def read(self, document: Mapping[str, JsonValue]) -> TaskUpdate:
         """Read a StreamResponse."""
         model = checked(StreamResponseModel, document, UnrecognisedBodyError)
-        return replace(self._read_update(model), envelope_extra=self._unsaid(model))
+        return replace(self._read_update(model), envelope_extra=self.unsaid(model))
 
     def _read_update(self, model: StreamResponseModel) -> TaskUpdate:
         if model.task is not None:
@@ -133,7 +134,7 @@ class V1_0(Dialect[PartModel]):  # noqa: N801  (the version's name)
     def write(self, update: TaskUpdate) -> JsonObject:
         """Write a StreamResponse."""
         said = update if update.origin is self.version else without_extra(update)
-        document = self._written(StreamResponseModel, self._write_update(said), said.envelope_extra)
+        document = self.written(StreamResponseModel, self._write_update(said), said.envelope_extra)
         checked(StreamResponseModel, document, InvalidUpdateError, writing=self.version)
         return document
 
@@ -174,7 +175,7 @@ class V1_0(Dialect[PartModel]):  # noqa: N801  (the version's name)
             media_type=part.media_type or None,
             filename=part.filename or None,
             metadata=part.metadata or {},
-            extra=self._unsaid(part),
+            extra=self.unsaid(part),
         )
 
     def _read_content(self, part: PartModel) -> Part:
@@ -197,7 +198,7 @@ class V1_0(Dialect[PartModel]):  # noqa: N801  (the version's name)
             "metadata": dict(part.metadata) or None,
         }
         # `content` once more, because data may be null.
-        return content | self._written(PartModel, members, part.extra)
+        return content | self.written(PartModel, members, part.extra)
 
     def _write_content(self, part: Part) -> JsonObject:
         match part:

@@ -7,6 +7,8 @@ begins. A version that nobody turns out to want is not an error, even if it cann
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pushkit.a2a import Task, TaskUpdate, WireVersion, push_body
 from pushkit.errors import PayloadTooLargeError, PushkitError
 
@@ -24,9 +26,9 @@ class BodyEncoder:
         self._max_body_bytes = max_body_bytes
         self._lately: tuple[WireVersion, ...] = ()
 
-    def begin(self, update: TaskUpdate, snapshot: Task | None) -> Bodies:
+    def begin(self, update: TaskUpdate, snapshot: Task | None, *, now: datetime) -> Bodies:
         """Return an update's bodies, those that were wanted lately encoded already."""
-        bodies = Bodies(self, update, snapshot)
+        bodies = Bodies(self, update, snapshot, now=now)
         for version in self._lately:
             bodies.prepare(version)
         return bodies
@@ -35,7 +37,9 @@ class BodyEncoder:
         """Remember what an update turned out to be wanted in; none of it says nothing."""
         self._lately = tuple(versions) or self._lately
 
-    def encode(self, update: TaskUpdate, version: WireVersion, snapshot: Task | None) -> bytes:
+    def encode(
+        self, update: TaskUpdate, version: WireVersion, snapshot: Task | None, *, now: datetime
+    ) -> bytes:
         """Return one body.
 
         Raises:
@@ -43,7 +47,7 @@ class BodyEncoder:
             SnapshotRequiredError: The version sends whole tasks, and there is none.
             PayloadTooLargeError: It is over the limit.
         """
-        body = push_body(update, version, snapshot)
+        body = push_body(update, version, snapshot, now=now)
         if len(body) > self._max_body_bytes:
             raise PayloadTooLargeError(
                 f"the {version.value} body would be {len(body)} bytes,"
@@ -59,18 +63,24 @@ class Bodies:
         encoder: Encodes them.
         update: What happened.
         snapshot: The whole task, for versions that send it.
+        now: The time of it, for versions whose bodies need one.
     """
 
-    def __init__(self, encoder: BodyEncoder, update: TaskUpdate, snapshot: Task | None) -> None:
+    def __init__(
+        self, encoder: BodyEncoder, update: TaskUpdate, snapshot: Task | None, *, now: datetime
+    ) -> None:
         self._encoder = encoder
         self._update = update
         self._snapshot = snapshot
+        self._now = now
         self._made: dict[WireVersion, bytes | PushkitError] = {}
 
     def prepare(self, version: WireVersion) -> None:
         """Encode a body that may be wanted; an error is kept for whoever does want it."""
         try:
-            self._made[version] = self._encoder.encode(self._update, version, self._snapshot)
+            self._made[version] = self._encoder.encode(
+                self._update, version, self._snapshot, now=self._now
+            )
         except PushkitError as exc:
             self._made[version] = exc
 

@@ -29,6 +29,7 @@ class SenderOptions:
         disable_after: After how long of nothing but failures a subscription is disabled.
         max_backlog_per_subscription: The most unfinished deliveries of one subscription.
         max_backlog: The most unfinished deliveries in all; counted once a second.
+        max_configs_per_task: The most push configs of one owner for one task.
         coalesce: Before an update is refused because of these limits, drop `working` statuses
             without a message that a newer status overtook; the gap in `seq` tells the receiver.
         lease_margin: How much longer than an attempt a lease lasts: what a worker that died had
@@ -50,6 +51,7 @@ class SenderOptions:
     disable_after: timedelta = timedelta(days=5)
     max_backlog_per_subscription: int = 10_000
     max_backlog: int = 1_000_000
+    max_configs_per_task: int = 100
     coalesce: bool = False
     lease_margin: timedelta = timedelta(seconds=15)
     poll_interval: timedelta = timedelta(seconds=1)
@@ -71,5 +73,6 @@ _AT_LEAST_ONE = (
     "max_body_bytes",
     "max_backlog_per_subscription",
     "max_backlog",
+    "max_configs_per_task",
 )
 _LONGER_THAN_NOTHING = ("timeout", "disable_after", "lease_margin", "poll_interval")

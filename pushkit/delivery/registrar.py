@@ -20,6 +20,7 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.delivery.enqueue import Enqueuer
+from pushkit.errors import TooManyConfigsError
 from pushkit.outbox import OutboxStore
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
@@ -50,10 +51,13 @@ class Registrar:
     Attributes:
         database: Whose clock counts, and whose workers are woken.
         enqueuer: Turns a test notification into deliveries.
+        max_configs_per_task: The most configs of one owner for one task. Callers that register at
+            the same moment may go over it by as many as they are.
     """
 
     database: Database
     enqueuer: Enqueuer
+    max_configs_per_task: int
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
 
@@ -68,6 +72,7 @@ class Registrar:
         wanted: Filter,
     ) -> Script[Subscription]:
         """Register a subscription or change it; what is unfinished moves to its destination."""
+        yield from self._check_room(key)
         subscription = yield from self.subscriptions.put(
             key,
             config,
@@ -79,6 +84,17 @@ class Registrar:
         )
         yield from self.outbox.move(subscription.id, origin)
         return subscription
+
+    def _check_room(self, key: SubscriptionKey) -> Script[None]:
+        found = yield from self.subscriptions.of_owner(
+            tenant=key.tenant, task_id=key.task_id, owner=key.owner
+        )
+        known = {each.key.config_id for each in found}
+        if key.config_id not in known and len(known) >= self.max_configs_per_task:
+            raise TooManyConfigsError(
+                f"task {key.task_id!r} has {len(known)} push configs of this owner already,"
+                f" expected at most {self.max_configs_per_task}: delete one first"
+            )
 
     def pause(self, choice: Choice) -> Script[int]:
         """Offer no more of the chosen subscriptions; return how many they are."""
@@ -107,7 +123,7 @@ class Registrar:
         for subscription in chosen:
             if subscription.active:
                 update = _test_update(choice.task_id, subscription.version, snapshot)
-                body = push_body(update, subscription.version)
+                body = push_body(update, subscription.version, now=now)
                 ids.append((yield from self.enqueuer.enqueue_one(subscription, body, now=now)))
         yield from self.database.wake()
         return ids
@@ -135,8 +151,8 @@ class Registrar:
 
 
 def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:
-    """Return what a test notification says: a message, or in 0.3, which has only tasks, a task."""
-    if version is WireVersion.V0_3:
+    """Return what a test notification says: a message, or a task where a version has none."""
+    if version in (WireVersion.V0_1, WireVersion.V0_3):
         unknown = TaskStatus(state=TaskState.UNKNOWN)
         return TaskSnapshot(task=snapshot or Task(id=task_id, context_id=task_id, status=unknown))
     message = Message(

@@ -124,7 +124,11 @@ class PushSender:
             whole_backlog=WholeBacklog(self.options.max_backlog),
             coalesce=self.options.coalesce,
         )
-        self._registrar = Registrar(database=self._database, enqueuer=self._enqueuer)
+        self._registrar = Registrar(
+            database=self._database,
+            enqueuer=self._enqueuer,
+            max_configs_per_task=self.options.max_configs_per_task,
+        )
         self._on_event = on_event
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
@@ -240,7 +244,7 @@ class PushSender:
 
         Args:
             task_id: The task.
-            config: A `PushConfig`, or the JSON object that the client sent, of either version.
+            config: A `PushConfig`, or the JSON object that the client sent, of any version.
                 Its `id` defaults to the task id, as in the SDKs.
             version: The A2A version that the client speaks: it decides the body.
             owner: Who registered it: owners never see or change each other's.
@@ -250,6 +254,7 @@ class PushSender:
 
         Raises:
             InvalidPushConfigError: The config is malformed, or its URL is refused.
+            TooManyConfigsError: This owner has `max_configs_per_task` for the task already.
             UnsupportedVersionError: A version that pushkit does not speak.
         """
         wire_version = WireVersion.parse(str(version))
@@ -323,7 +328,7 @@ class PushSender:
         """Send a test notification to an owner's webhooks, whatever their filters are.
 
         It takes its turn and a `seq` like any update. A 1.0 client gets a message of the agent, a
-        0.3 client the task as it is now (`snapshot`), or one in the state `unknown`.
+        0.3 or 0.1 client the task as it is now (`snapshot`), or one in the state `unknown`.
 
         Returns:
             The delivery ids: `deliveries()` says what became of them.
@@ -369,7 +374,8 @@ class PushSender:
         Args:
             update: What happened.
             tenant: The tenant of the task.
-            snapshot: The whole task, needed where a 0.3 client subscribed: its body is a task.
+            snapshot: The whole task, needed where a 0.3 client subscribed: its body is a task; and
+                where a 0.1 client did, for an artifact or a message.
             idempotency_key: The same key and update again changes nothing, and returns the same
                 ids. A key belongs to its task; it is remembered as long as finished deliveries are.
             connection: A connection of your own to the same database, inside a transaction: the
@@ -385,7 +391,8 @@ class PushSender:
 
         Raises:
             InvalidUpdateError: The update has no task id, or cannot be written in a version.
-            SnapshotRequiredError: A 0.3 subscription, and neither update nor snapshot is a task.
+            SnapshotRequiredError: A 0.3 subscription (a 0.1 one, for an artifact or a message), and
+                neither update nor snapshot is a task.
             PayloadTooLargeError: A body over `max_body_bytes`.
             IdempotencyConflictError: The key was used with another update.
             BacklogFullError: Too much is waiting already, for one subscription or in all.
@@ -399,7 +406,7 @@ class PushSender:
         await self._ready()
         script = self._enqueuer.enqueue(
             update,
-            self._bodies.begin(update, snapshot),
+            self._bodies.begin(update, snapshot, now=self._clock()),
             tenant=tenant,
             idempotency_key=_key_of(update, idempotency_key),
         )

@@ -40,6 +40,7 @@ from pushkit.a2a import (
     TaskUpdate,
     WireVersion,
     format_push_config,
+    needs_snapshot,
     parse_push_config,
     parse_update,
 )
@@ -165,9 +166,7 @@ class PushkitNotificationSender(PushNotificationSender):
         self, update: TaskUpdate, subscribers: Sequence[Subscription]
     ) -> Task | None:
         """Return the whole task, if a subscriber's version sends nothing else."""
-        if isinstance(update, TaskSnapshot):
-            return None
-        owners = [found.key.owner for found in subscribers if found.version is WireVersion.V0_3]
+        owners = [found.key.owner for found in subscribers if needs_snapshot(update, found.version)]
         for owner in owners:
             # Task stores are scoped by owner too: read it as the subscriber does.
             context = ServerCallContext(user=_Owner(owner))

@@ -211,14 +211,14 @@ def test_expect_mints_a_token(receiver_command: Run, config: Path) -> None:
     assert len({config["token"] for config in configs}) == 2
 
 
-@pytest.mark.parametrize("version", ["0.3", "1.0"])
+@pytest.mark.parametrize("version", ["0.1", "0.3", "1.0"])
 def test_expect_takes_what_it_is_for(receiver_command: Run, config: Path, version: str) -> None:
     assert config.exists()
     options = ["--sender", "agent", "--task-id", "task-1", "--expires-in", "60"]
     ran = receiver_command("expect", *options, "--version", version)
     assert ran.status == 0
     document = json.loads(ran.out)
-    assert document["taskId"] == "task-1"
+    assert document["id" if version == "0.1" else "taskId"] == "task-1"
     config_of_version = document if version == "1.0" else document["pushNotificationConfig"]
     assert config_of_version["url"] == "https://client.example.com/a2a/push"
 

@@ -47,8 +47,20 @@ def test_what_is_shown_holds_no_secret(pushkit_command: Run, webhook: Webhook, u
     assert "> X-A2A-Token: ***" in ran.out
 
 
-def test_an_update_comes_from_standard_input(pushkit_command: Run, webhook: Webhook) -> None:
-    task = b'{"kind":"task","id":"task-1","contextId":"c","status":{"state":"working"}}\n'
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(
+            b'{"kind":"task","id":"task-1","contextId":"c","status":{"state":"working"}}\n',
+            id="0.3",
+        ),
+        pytest.param(b'{"taskId":"task-1","status":{"state":"working"}}', id="0.1"),
+        pytest.param(b'{"taskId":"task-1","state":"WORKING"}', id="AgentVault"),
+    ],
+)
+def test_an_update_comes_from_standard_input(
+    pushkit_command: Run, webhook: Webhook, task: bytes
+) -> None:
     assert pushkit_command("send", "-", *to(webhook.url), stdin=task).status == 0
     [request] = webhook.requests
     assert request.body == task

@@ -105,12 +105,14 @@ def test_refuses_what_is_not_json(data: bytes) -> None:
         pytest.param({"kind": "event", "id": "t", "status": {}}, id="unknown kind"),
         pytest.param({"kind": ["task"]}, id="kind of a wrong type"),
         pytest.param({"task_id": "t", "status": "done", "timestamp": 1}, id="ad hoc"),
-        pytest.param({"taskId": "t", "message": {"role": "user"}}, id="task id beside a message"),
+        pytest.param({"id": "t", "message": {"role": "user"}}, id="id beside a message"),
+        pytest.param({"taskId": "t", "state": 5}, id="state of a wrong type"),
+        pytest.param({"taskId": "t", "x": {}}, id="task id alone"),
     ],
 )
 def test_refuses_an_unknown_shape_and_names_the_known_ones(document: object) -> None:
     with pytest.raises(
-        UnrecognisedBodyError, match=r"A2A 1\.0 .*statusUpdate.*A2A 0\.3"
+        UnrecognisedBodyError, match=r"A2A 1\.0 .*statusUpdate.*A2A 0\.3.*A2A 0\.1.*AgentVault"
     ) as refusal:
         decode_update(body(document))
     assert refusal.value.status == 422
@@ -310,7 +312,7 @@ def in_status(message: Message) -> StatusUpdate:
     return replace(STATUS_UPDATE, status=replace(STATUS, message=message))
 
 
-@pytest.mark.parametrize("version", WireVersion)
+@pytest.mark.parametrize("version", [V0_3, V1_0])
 @pytest.mark.parametrize(
     ("update", "path"),
     [

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pushkit.a2a import (
     Authentication,
     PushConfig,
     WireVersion,
     format_push_config,
+    parse_auth_schemes,
+    parse_inline_config,
     parse_push_config,
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
 
-V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
+AGENTVAULT = WireVersion.AGENTVAULT_0_2
 URL = "https://client.example/hook"
 SECRET = "hunter2"
 
@@ -69,6 +74,196 @@ def test_reads_and_writes_a_config_of_1_0() -> None:
     assert (config.id, config.task_id, config.tenant) == ("c", "t", "acme")
     assert config.authentication == Authentication(schemes=("Bearer",), credentials="cred 1")
     assert format_push_config(config, V1_0) == CONFIG_1_0
+
+
+def test_reads_and_writes_a_config_of_0_1() -> None:
+    plain = {name: CONFIG_0_3[name] for name in ("url", "token", "authentication")}
+    wrapped: dict[str, JsonValue] = {"id": "t", "pushNotificationConfig": plain}
+
+    config = parse_push_config(wrapped, V0_1)
+
+    assert (config.task_id, config.id, config.token) == ("t", None, "tok-1")
+    assert config.authentication is not None
+    assert config.authentication.schemes == ("Bearer", "Basic")
+    assert format_push_config(config, V0_1) == wrapped
+    assert format_push_config(parse_push_config(plain, V0_1), V0_1) == plain
+    assert format_push_config(config, V0_3)["taskId"] == "t"
+
+
+def test_the_only_member_for_agentvault_is_the_url() -> None:
+    config = parse_push_config({"webhookUrl": URL, "x": 1}, AGENTVAULT)
+
+    assert config == PushConfig(url=URL, extra={"x": 1}, origin=AGENTVAULT)
+    assert format_push_config(config, AGENTVAULT) == {"webhookUrl": URL, "x": 1}
+    assert format_push_config(parse_push_config(CONFIG_1_0, V1_0), AGENTVAULT) == {
+        "webhookUrl": URL
+    }
+    with pytest.raises(InvalidPushConfigError, match="webhookUrl: expected, but missing"):
+        parse_push_config({}, AGENTVAULT)
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "OAuth2", "mutualTLS"])
+def test_some_schemes_need_no_credentials(scheme: str) -> None:
+    config = parse_push_config({"url": URL, "authentication": {"scheme": scheme}}, V1_0)
+    assert config.authentication == Authentication(schemes=(scheme,))
+
+
+MEMBERS = (
+    "url id token taskId task_id authentication scheme schemes credentials tenant message x"
+    " configuration pushNotificationConfig taskPushNotificationConfig pushNotification webhookUrl"
+)
+names = st.sampled_from(MEMBERS.split())
+anything: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(URL),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(names, anything), st.sampled_from(WireVersion))
+def test_every_config_is_read_or_refused(document: dict[str, Any], version: WireVersion) -> None:
+    for read in (parse_push_config, parse_inline_config):
+        try:
+            config = read(document, version)
+        except InvalidPushConfigError:
+            continue
+        if config is not None:
+            again = parse_push_config(format_push_config(config, version), version)
+            assert (again.url, again.token) == (config.url, config.token)
+
+
+# --- with a message ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "version"),
+    [
+        pytest.param({"id": "t", "pushNotification": {"url": URL, "token": "k"}}, V0_1, id="0.1"),
+        pytest.param(
+            {
+                "message": {"taskId": "t"},
+                "configuration": {"pushNotificationConfig": {"url": URL, "token": "k"}},
+            },
+            V0_3,
+            id="0.3",
+        ),
+        pytest.param(
+            {
+                "message": {"task_id": "t"},
+                "configuration": {"taskPushNotificationConfig": {"url": URL, "token": "k"}},
+            },
+            V1_0,
+            id="1.0",
+        ),
+        pytest.param({"id": "t", "webhookUrl": URL}, AGENTVAULT, id="AgentVault"),
+    ],
+)
+def test_reads_the_config_that_comes_with_a_message(
+    params: dict[str, Any], version: WireVersion
+) -> None:
+    config = parse_inline_config(params, version)
+
+    assert config is not None
+    assert (config.url, config.task_id, config.origin) == (URL, "t", version)
+    assert config.token == (None if version is AGENTVAULT else "k")
+
+
+@pytest.mark.parametrize("version", WireVersion)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"message": {}},
+        {"configuration": None},
+        {"configuration": {"blocking": True}},
+        {"webhookUrl": None, "pushNotification": None},
+    ],
+)
+def test_a_message_need_not_carry_a_config(params: dict[str, Any], version: WireVersion) -> None:
+    assert parse_inline_config(params, version) is None
+
+
+def test_a_config_takes_the_tenant_of_its_request() -> None:
+    configuration: JsonValue = {"taskPushNotificationConfig": {"url": URL}}
+    params: dict[str, JsonValue] = {"tenant": "acme", "configuration": configuration}
+    config = parse_inline_config(params, V1_0)
+    assert config is not None
+    assert (config.tenant, config.task_id) == ("acme", None)
+
+
+@pytest.mark.parametrize(
+    ("params", "version", "complaint"),
+    [
+        pytest.param({"configuration": 5}, V1_0, "configuration: expected an object", id="type"),
+        pytest.param({"pushNotification": URL}, V0_1, "expected an object", id="url alone"),
+        pytest.param({"webhookUrl": {"url": URL}}, AGENTVAULT, "webhookUrl: ", id="object"),
+        pytest.param(
+            {"configuration": {"pushNotificationConfig": {"url": URL}}},
+            V1_0,
+            "pushNotificationConfig: of 0.3, but the client speaks 1.0",
+            id="0.3 in 1.0",
+        ),
+        pytest.param(
+            {"configuration": {"taskPushNotificationConfig": {"url": URL}}},
+            V0_3,
+            "of 1.0, but the client speaks 0.3",
+            id="1.0 in 0.3",
+        ),
+        pytest.param({"webhookUrl": URL}, V0_3, "of agentvault-0.2", id="AgentVault in 0.3"),
+        pytest.param({"pushNotification": {}}, AGENTVAULT, "of 0.1", id="0.1 in AgentVault"),
+        pytest.param(
+            {
+                "configuration": {
+                    "taskPushNotificationConfig": {"url": URL},
+                    "task_push_notification_config": {"url": URL},
+                }
+            },
+            V1_0,
+            "both spellings",
+            id="twice",
+        ),
+        pytest.param(
+            {"id": 5, "pushNotification": {"url": URL}}, V0_1, "id: expected a string", id="id"
+        ),
+    ],
+)
+def test_refuses_a_config_that_stands_elsewhere(
+    params: dict[str, Any], version: WireVersion, complaint: str
+) -> None:
+    with pytest.raises(InvalidPushConfigError, match=complaint):
+        parse_inline_config(params, version)
+
+
+# --- the card's authSchemes ----------------------------------------------------------------------
+
+
+def test_reads_how_an_agentvault_webhook_wants_to_be_called() -> None:
+    card: dict[str, Any] = {
+        "authSchemes": [
+            {"scheme": "oauth2", "tokenUrl": "https://x.example/token", "scopes": ["a"]},
+            {"scheme": "apiKey", "serviceIdentifier": "acme"},
+            {"scheme": "telepathy"},
+            {"scheme": "none"},
+        ]
+    }
+    oauth, key, none = parse_auth_schemes(card)
+
+    assert (oauth.token_url, oauth.scopes) == ("https://x.example/token", ("a",))
+    assert key.service_identifier == "acme"
+    assert key.authentication("k") == Authentication(schemes=("ApiKey",), credentials="k")
+    assert parse_auth_schemes({}) == []
+    for other in (oauth, none):
+        with pytest.raises(InvalidPushConfigError, match="expected apiKey or bearer"):
+            other.authentication("k")
+
+
+@pytest.mark.parametrize(
+    "schemes", [5, [5], [{"scheme": 5}], [{}], [{"scheme": "oauth2"}]], ids=repr
+)
+def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
+    with pytest.raises(InvalidPushConfigError):
+        parse_auth_schemes({"authSchemes": schemes})
 
 
 def test_empty_strings_are_absent() -> None:
@@ -147,8 +342,52 @@ def test_authentication_without_a_scheme_is_of_0_3_alone() -> None:
             id="credentials without a scheme",
         ),
         pytest.param(
-            {"pushNotificationConfig": SECRET}, V0_3, "pushNotificationConfig: ", id="wrapper"
+            {"pushNotificationConfig": SECRET}, V0_3, "url: not where 0.3 has it", id="wrapper"
         ),
+        pytest.param(
+            {"authentication": {"credentials": SECRET}},
+            V0_3,
+            "authentication.schemes: expected",
+            id="credentials without schemes",
+        ),
+        pytest.param(
+            {"authentication": {"scheme": "Basic"}},
+            V1_0,
+            "authentication.credentials: expected",
+            id="Basic without credentials",
+        ),
+        pytest.param(
+            {"authentication": {"schemes": ["Foo", "Digest"]}},
+            V0_3,
+            "authentication.credentials: expected",
+            id="unknown schemes without credentials",
+        ),
+        pytest.param(
+            {"authentication": {"schemes": ["Bearer"] * 17}}, V0_1, "at most 16", id="17 schemes"
+        ),
+        pytest.param({"token": SECRET * 200_000}, V1_0, "at most 4096", id="1 MB token"),
+        # Two versions mixed.
+        pytest.param(
+            {"authentication": {"schemes": ["Bearer"]}}, V1_0, "1.0 has scheme", id="0.3 in 1.0"
+        ),
+        pytest.param(
+            {"authentication": {"scheme": "Bearer"}}, V0_3, "0.3 has schemes", id="1.0 in 0.3"
+        ),
+        pytest.param(
+            {"authentication": {"scheme": "Bearer"}}, V0_1, "0.1 has schemes", id="1.0 in 0.1"
+        ),
+        pytest.param(
+            {"authentication": {"scheme": "Bearer", "schemes": ["Bearer"]}},
+            V1_0,
+            "1.0 has scheme",
+            id="both in 1.0",
+        ),
+        pytest.param(
+            {"pushNotificationConfig": {"url": URL}}, V1_0, "not where 1.0", id="wrapped in 1.0"
+        ),
+        pytest.param({"webhookUrl": URL}, V1_0, "not where 1.0", id="AgentVault in 1.0"),
+        pytest.param({"webhookUrl": URL}, V0_1, "not where 0.1", id="AgentVault in 0.1"),
+        pytest.param({"webhookUrl": URL}, AGENTVAULT, "not where agentvault", id="url in both"),
         pytest.param({"taskId": "a", "task_id": "b"}, V1_0, "both spellings", id="both spellings"),
     ],
 )

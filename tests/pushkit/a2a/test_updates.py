@@ -34,14 +34,48 @@ def test_patches_of_1_0_are_one_format(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "0.1", "2.0", "1.1", "v1", "1.0-beta", "1.0.0.0", "\u0661"]
+    "text",
+    [
+        "",
+        "0",
+        "0.4",
+        "agentvault",
+        "agentvault-0.3",
+        "x-0.3",
+        "-1.0",
+        "2.0",
+        "1.1",
+        "v1",
+        "1.0-beta",
+        "1.0.0.0",
+        "\u0661",
+    ],
 )
 def test_another_version_is_refused_with_the_supported_ones(text: str) -> None:
-    with pytest.raises(UnsupportedVersionError, match=r"0\.2, 0\.3 and 1\.0"):
+    with pytest.raises(
+        UnsupportedVersionError, match=r"0\.1, 0\.2, 0\.3 and 1\.0, and agentvault-0\.2"
+    ):
         WireVersion.parse(text)
 
 
+@pytest.mark.parametrize("text", ["0.1", "0.1.0"])
+def test_0_1_is_a_format_of_its_own(text: str) -> None:
+    assert WireVersion.parse(text) is WireVersion.V0_1
+
+
+@pytest.mark.parametrize("text", ["agentvault-0.2", "AgentVault-0.2", "agentvault-0.2.0"])
+def test_agentvault_is_named_with_its_profile(text: str) -> None:
+    assert WireVersion.parse(text) is WireVersion.AGENTVAULT_0_2
+
+
+@pytest.mark.parametrize("version", WireVersion)
+def test_every_version_reads_its_own_name(version: WireVersion) -> None:
+    assert WireVersion.parse(version) is version
+
+
 def test_each_version_has_its_content_type() -> None:
+    assert WireVersion.V0_1.content_type == "application/json"
+    assert WireVersion.AGENTVAULT_0_2.content_type == "application/json"
     assert WireVersion.V0_3.content_type == "application/json"
     assert WireVersion.V1_0.content_type == "application/a2a+json"
 

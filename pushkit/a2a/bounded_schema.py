@@ -1,0 +1,205 @@
+"""JSON Schema validation that a hostile schema cannot turn against the process.
+
+Schemas come from agents' cards. What is bounded, and against what:
+
+- Nothing is fetched: a `$ref` is `#…`, and the registry knows nothing.
+- Patterns run on RE2, in linear time: `re` backtracks, `(a+)+$` for ever.
+- Every keyword that is applied costs steps, and steps are limited: references that double at each
+  level reach 2^n applications in n lines.
+- Schemas are limited in size and depth, data in how much of it there is.
+
+A schema that breaks a rule is unusable, and data that costs too much is undecided: never valid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pushkit.a2a.schema_keywords import (
+    MISSING_EXTRA,
+    STEPS,
+    Steps,
+    UndecidedError,
+    bounded,
+    nodes,
+    regex,
+    walk,
+)
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import ConfigError, InvalidSchemaError
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+__all__ = ["BoundedSchema", "Complaint", "UndecidedError"]
+
+MAX_SCHEMA_CHARS = 64 * 1024
+MAX_SCHEMA_DEPTH = 32
+MAX_STEPS = 100_000
+_MAX_REGEXES = 256
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complaint:
+    """Why data does not fit: where, and which rule. Never what stands there."""
+
+    path: str
+    rule: str
+
+
+class BoundedSchema:
+    """One schema, checked, with which data can be checked.
+
+    Args:
+        document: The schema.
+        max_steps: How many keywords one validation may apply, more or less.
+
+    Raises:
+        InvalidSchemaError: Not a schema, or one that breaks a limit.
+        ConfigError: The extra `schemas` is not installed.
+    """
+
+    def __init__(self, document: JsonValue, *, max_steps: int = MAX_STEPS) -> None:
+        if not isinstance(document, dict | bool):
+            raise InvalidSchemaError("expected an object or a boolean")
+        _check_size(document)
+        _check_keywords(document)
+        dialect = document.get("$schema", _DRAFT_2020_12) if isinstance(document, dict) else ""
+        base = _validator_class(dialect or _DRAFT_2020_12)
+        _check_schema(base, document)
+        self._document = _without_dialect(document)
+        self._base = base
+        self._max_steps = max_steps
+
+    def check(self, data: JsonValue) -> Complaint | None:
+        """Return what is wrong with data, or None.
+
+        Raises:
+            UndecidedError: It cannot be decided within the limits.
+        """
+        validator = bounded(self._base)(self._document, registry=_empty_registry())
+        steps = Steps(self._max_steps)
+        outer = STEPS.set(steps)
+        try:
+            steps.spend(nodes(data))
+            error = next(validator.iter_errors(data), None)
+        except RecursionError as exc:
+            raise UndecidedError("the schema goes in a circle, or too deep") from exc
+        except _unresolvable() as exc:
+            raise UndecidedError("a reference of the schema leads nowhere") from exc
+        finally:
+            STEPS.reset(outer)
+        if error is None:
+            return None
+        return Complaint(path=_pointer(error.absolute_path), rule=str(error.validator or "false"))
+
+
+# --- the schema ----------------------------------------------------------------------------------
+
+
+def _check_size(document: JsonValue) -> None:
+    try:
+        size = len(json.dumps(document))
+    except (RecursionError, ValueError) as exc:
+        raise InvalidSchemaError("nested too deeply, or not JSON") from exc
+    if size > MAX_SCHEMA_CHARS:
+        raise InvalidSchemaError(f"{size} characters, expected at most {MAX_SCHEMA_CHARS}")
+
+
+def _check_keywords(document: JsonValue) -> None:
+    """Refuse what would leave the limits, wherever it stands, even where it is no keyword."""
+    patterns: list[str] = []
+    by_pattern = unevaluated = False
+    for node, depth in walk(document):
+        if depth > MAX_SCHEMA_DEPTH:
+            raise InvalidSchemaError(f"nested deeper than {MAX_SCHEMA_DEPTH} levels")
+        if isinstance(node, dict):
+            _check_references(node, at_root=depth == 0)
+            patterns += _patterns(node)
+            by_pattern = by_pattern or isinstance(node.get("patternProperties"), dict)
+            unevaluated = unevaluated or "unevaluatedProperties" in node
+    if by_pattern and unevaluated:
+        # Its implementation would look for the patterns with `re`.
+        raise InvalidSchemaError(
+            "unevaluatedProperties and patternProperties: expected one of them"
+        )
+    if len(patterns) > _MAX_REGEXES:
+        raise InvalidSchemaError(f"pattern: expected at most {_MAX_REGEXES} in a schema")
+    for pattern in patterns:
+        regex(pattern)
+
+
+def _check_references(node: JsonObject, *, at_root: bool) -> None:
+    if not at_root and isinstance(node.get("$schema"), str):
+        raise InvalidSchemaError("$schema: expected at the root alone")
+    for name in _REFERENCES:
+        target = node.get(name)
+        if isinstance(target, str) and not target.startswith("#"):
+            raise InvalidSchemaError(f"{name}: expected one within the schema, starting with #")
+
+
+def _patterns(node: JsonObject) -> Iterator[str]:
+    pattern, by_pattern = node.get("pattern"), node.get("patternProperties")
+    if isinstance(pattern, str):
+        yield pattern
+    if isinstance(by_pattern, dict):
+        yield from by_pattern
+
+
+def _without_dialect(document: JsonObject | bool) -> JsonObject | bool:
+    # With its dialect named, every step down would go back to the unbounded validator of that.
+    if isinstance(document, bool):
+        return document
+    return {name: value for name, value in document.items() if name != "$schema"}
+
+
+def _check_schema(base: type[Validator], document: JsonValue) -> None:
+    from jsonschema import FormatChecker
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        base.check_schema(document, format_checker=FormatChecker(formats=()))  # type: ignore[arg-type, call-arg]
+    except SchemaError as exc:
+        raise InvalidSchemaError(f"not a schema at {_pointer(exc.absolute_path) or '/'}") from exc
+    except RecursionError as exc:
+        raise InvalidSchemaError("nested too deeply") from exc
+
+
+# --- the libraries -------------------------------------------------------------------------------
+
+
+def _validator_class(dialect: JsonValue) -> type[Validator]:
+    try:
+        from jsonschema.validators import validator_for
+    except ImportError as exc:  # pragma: no cover  # the tests have the extra
+        raise ConfigError(MISSING_EXTRA) from exc
+    if not isinstance(dialect, str):
+        raise InvalidSchemaError("$schema: expected a string")
+    unknown: Any = None
+    known: type[Validator] | None = validator_for({"$schema": dialect}, default=unknown)
+    if known is None:
+        raise InvalidSchemaError("$schema: not a dialect that is known")
+    return known
+
+
+def _empty_registry() -> Any:
+    from referencing import Registry
+
+    return Registry()
+
+
+def _unresolvable() -> type[Exception]:
+    from referencing.exceptions import Unresolvable
+
+    return Unresolvable
+
+
+def _pointer(path: Iterable[str | int]) -> str:
+    """Return a JSON Pointer (RFC 6901)."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)

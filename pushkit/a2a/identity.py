@@ -1,0 +1,68 @@
+"""Ids for what came from a version without them, so that 0.3 and 1.0 can say it.
+
+A2A 0.1 and AgentVault know no ids of messages, and contexts only where a client named a session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+from pushkit.a2a.updates import (
+    ArtifactUpdate,
+    Message,
+    MessageUpdate,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskStatus,
+    TaskUpdate,
+)
+from pushkit.a2a.v0_1 import V0_1
+from pushkit.errors import InvalidUpdateError
+
+__all__ = ["with_ids"]
+
+_DIALECT = V0_1()
+
+
+def with_ids(update: TaskUpdate) -> TaskUpdate:
+    """Return an update with the ids that it lacks.
+
+    A message gets one that is derived from its content, so that the same message, sent again, keeps
+    it; a task without a context is its own.
+    """
+    match update:
+        case TaskSnapshot():
+            return replace(update, task=_task(update.task))
+        case StatusUpdate():
+            context_id = update.context_id or update.task_id
+            return replace(update, context_id=context_id, status=_status(update.status))
+        case ArtifactUpdate():
+            return replace(update, context_id=update.context_id or update.task_id)
+        case MessageUpdate():
+            return replace(update, message=_message(update.message))
+
+
+def _task(task: Task) -> Task:
+    return replace(
+        task,
+        context_id=task.context_id or task.id,
+        status=_status(task.status),
+        history=tuple(_message(message) for message in task.history),
+    )
+
+
+def _status(status: TaskStatus) -> TaskStatus:
+    return replace(status, message=_message(status.message)) if status.message else status
+
+
+def _message(message: Message) -> Message:
+    if message.message_id:
+        return message
+    try:
+        said = json.dumps(_DIALECT.write_message(message), sort_keys=True)
+    except ValueError as exc:
+        raise InvalidUpdateError("a message holds a value that JSON cannot say") from exc
+    return replace(message, message_id=f"msg-{hashlib.sha256(said.encode()).hexdigest()[:32]}")

@@ -1,0 +1,201 @@
+"""The keywords of JSON Schema, each costing steps, and none of them backtracking.
+
+See `pushkit.a2a.bounded_schema`, which this is the inner half of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pushkit.bounded_json import JsonValue
+from pushkit.errors import ConfigError, InvalidSchemaError
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+__all__ = [
+    "MISSING_EXTRA",
+    "STEPS",
+    "Steps",
+    "UndecidedError",
+    "bounded",
+    "nodes",
+    "regex",
+    "walk",
+]
+
+MISSING_EXTRA = "structured data needs the extra: pip install 'pushkit[schemas]'"
+_MAX_REGEX_CHARS = 1024
+
+
+class UndecidedError(Exception):
+    """Whether data fits cannot be said; the message says why."""
+
+
+class Steps:
+    """What one validation may still spend."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def spend(self, steps: int) -> None:
+        """Spend some. Raises UndecidedError when they are used up."""
+        self._left -= steps
+        if self._left < 0:
+            raise UndecidedError("checking would take too many steps")
+
+
+# Of the validation that runs: a validator makes others as it descends, which cannot be handed it.
+STEPS: ContextVar[Steps] = ContextVar("pushkit_schema_steps")
+
+
+def walk(document: JsonValue) -> Iterator[tuple[JsonValue, int]]:
+    """Return every value in a document, with its depth."""
+    level = [document]
+    depth = 0
+    while level:
+        yield from ((node, depth) for node in level)
+        level = [child for node in level for child in _children(node)]
+        depth += 1
+
+
+def _children(node: JsonValue) -> Iterable[JsonValue]:
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list) else ()
+
+
+def nodes(document: JsonValue) -> int:
+    """Return how many values a document holds."""
+    return sum(1 for _ in walk(document))
+
+
+@lru_cache(maxsize=1024)
+def regex(pattern: str) -> Any:
+    """Compile a pattern. Raises InvalidSchemaError: not one of RE2's, or too long."""
+    try:
+        import re2
+    except ImportError as exc:  # pragma: no cover
+        raise ConfigError(MISSING_EXTRA) from exc
+    if len(pattern) > _MAX_REGEX_CHARS:
+        raise InvalidSchemaError(f"pattern: longer than {_MAX_REGEX_CHARS} characters")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options=options)
+    except re2.error as exc:
+        raise InvalidSchemaError("pattern: not one of RE2's, which has no look-around") from exc
+
+
+Keyword = Callable[[Any, Any, Any, Any], Any]
+
+
+@cache
+def bounded(base: type[Validator]) -> Any:
+    """Return a validator like `base`, whose keywords spend steps."""
+    from jsonschema import validators
+
+    extend: Any = validators.extend
+    counted = {
+        name: _counted(name, _OURS.get(name, keyword)) for name, keyword in base.VALIDATORS.items()
+    }
+    return extend(base, counted)
+
+
+def _counted(name: str, keyword: Keyword) -> Keyword:
+    def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        steps = STEPS.get()
+        steps.spend(_cost(name, value, instance, schema))
+        for error in keyword(validator, value, instance, schema) or ():
+            steps.spend(1)
+            yield error
+
+    return apply
+
+
+def _cost(name: str, value: Any, instance: Any, schema: Any) -> int:
+    """Return how many steps a keyword takes, apart from those of the schemas under it."""
+    members = len(instance) if isinstance(instance, list | dict) else 0
+    match name:
+        case "enum" | "const":
+            return 1 + nodes(value)
+        case "uniqueItems":
+            return 1 + nodes(instance)
+        case "pattern":
+            return 1 + (len(instance) // 64 if isinstance(instance, str) else 0)
+        case "patternProperties":
+            return 1 + len(value) * members
+        case "additionalProperties":
+            return 1 + members * (1 + len(schema.get("patternProperties", ())))
+    return 1 + (len(value) if isinstance(value, list | dict) else 0)
+
+
+# --- keywords that would use `re`, or time that grows with a square -------------------------------
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    if validator.is_type(instance, "string") and not regex(pattern).search(instance):
+        yield _failed("pattern")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, schema in patterns.items():
+        for name, value in instance.items():
+            if regex(pattern).search(name):
+                yield from validator.descend(value, schema, path=name, schema_path=pattern)
+
+
+def _additional_properties(
+    validator: Any, additional: Any, instance: Any, schema: Mapping[str, Any]
+) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for name, value in instance.items():
+        if name in properties or any(regex(pattern).search(name) for pattern in patterns):
+            continue
+        if additional is False:
+            yield _failed("additionalProperties")
+        else:
+            yield from validator.descend(value, additional, path=name)
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:
+    if not unique or not validator.is_type(instance, "array"):
+        return
+    # 1 and 1.0 are one number, and true is none.
+    said = {json.dumps(_by_value(item), sort_keys=True) for item in instance}
+    if len(said) < len(instance):
+        yield _failed("uniqueItems")
+
+
+def _by_value(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_by_value(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _by_value(item) for name, item in value.items()}
+    return value
+
+
+def _failed(keyword: str) -> Any:
+    from jsonschema.exceptions import ValidationError
+
+    return ValidationError(f"{keyword} does not hold")
+
+
+_OURS: Mapping[str, Keyword] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}

@@ -1,0 +1,63 @@
+"""aiohttp: the push-config API as an application, for `add_subapp` or on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
+
+__all__ = ["OwnerOf", "push_config_app"]
+
+OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
+
+
+def push_config_app(api: PushConfigApi, *, owner: OwnerOf) -> web.Application:
+    """Return the API as an application: JSON-RPC at its root, HTTP+JSON below.
+
+    Args:
+        api: What is served.
+        owner: Names the client of a request, by whatever the agent authenticates with; None: the
+            request is answered with 401. May be a coroutine function.
+    """
+
+    async def serve(request: web.Request) -> web.Response:
+        named = owner(request)
+        answer = await api.handle(
+            ApiRequest(
+                owner=await named if isawaitable(named) else named,
+                method=request.method,
+                segments=_segments(request),
+                query=dict(request.query),
+                content_type=request.headers.get("Content-Type", ""),
+                version=request.headers.get("A2A-Version"),
+                body=await _read_body(request, api.max_body_bytes),
+            )
+        )
+        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", serve)
+    app.router.add_route("*", "", serve)  # the root of a sub-application, without a slash
+    return app
+
+
+def _segments(request: web.Request) -> list[str]:
+    # The raw path: an id may have a slash in it, as %2F. What is above the mount is left out.
+    resource = request.match_info.route.resource
+    mount = resource.canonical.removesuffix("/{path}") if resource else ""
+    path = request.rel_url.raw_path.removeprefix(mount).removeprefix("/")
+    return [unquote(segment) for segment in path.split("/")]
+
+
+async def _read_body(request: web.Request, limit: int) -> bytes | None:
+    body = bytearray()
+    async for chunk in request.content.iter_chunked(16 * 1024):
+        body += chunk
+        if len(body) > limit:
+            return None
+    return bytes(body)

@@ -1,0 +1,75 @@
+"""ASGI: the push-config API as an application, for Starlette, FastAPI or on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from inspect import isawaitable
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
+
+__all__ = ["OwnerOfScope", "PushConfigAsgi"]
+
+# The names of the ASGI specification; its messages are loosely typed by design.
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
+
+
+class PushConfigAsgi:
+    """Serves JSON-RPC where it is mounted, and HTTP+JSON below.
+
+        Starlette(routes=[Mount("/push-configs", PushConfigAsgi(api, owner=owner_of))])
+
+    Args:
+        api: What is served.
+        owner: Names the client of a request, given its ASGI scope; None: the request is answered
+            with 401. May be a coroutine function.
+    """
+
+    def __init__(self, api: PushConfigApi, *, owner: OwnerOfScope) -> None:
+        self._api = api
+        self._owner = owner
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        named = self._owner(scope)
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        answer = await self._api.handle(
+            ApiRequest(
+                owner=await named if isawaitable(named) else named,
+                method=scope["method"],
+                segments=_segments(scope),
+                query=dict(parse_qsl(scope["query_string"].decode("latin-1"))),
+                content_type=headers.get(b"content-type", ""),
+                version=headers.get(b"a2a-version"),
+                body=await _read_body(receive, self._api.max_body_bytes),
+            )
+        )
+        fields = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+        await send({"type": "http.response.body", "body": answer.body})
+
+
+def _segments(scope: Mapping[str, Any]) -> list[str]:
+    # The raw path, where the server gives it: an id may have a slash in it, as %2F.
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
+    path = path.removeprefix(scope.get("root_path", "")).removeprefix("/")
+    return [unquote(segment) if raw else segment for segment in path.split("/")]
+
+
+async def _read_body(receive: _Receive, limit: int) -> bytes | None:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > limit:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)

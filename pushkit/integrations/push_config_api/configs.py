@@ -1,0 +1,180 @@
+"""What the methods do, free of protocol versions: set, get, list and delete configs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from inspect import isawaitable
+from typing import TypeAlias
+
+from pushkit.a2a import PushConfig, WireVersion
+from pushkit.delivery.sender import PushSender
+from pushkit.errors import InvalidPushConfigError, PushkitError
+from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+from pushkit.subscriptions import Subscription
+
+__all__ = ["Caller", "Configs", "Page", "TaskCheck"]
+
+_log = logging.getLogger("pushkit.push_config_api")
+
+_MAX_ID_CHARS = 512
+_MAX_PAGE_SIZE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose call it is.
+
+    Attributes:
+        owner: As the agent's own authentication names the client.
+        tenant: The tenant that the call names; empty before 1.0.
+    """
+
+    owner: str
+    tenant: str = ""
+
+
+TaskCheck: TypeAlias = Callable[[Caller, str], bool | Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of an owner's configs, and the token of the next page, if there is one."""
+
+    configs: list[PushConfig]
+    next_page_token: str = ""
+
+
+class Configs:
+    """One owner's configs of a task. What is returned never holds a secret.
+
+    Args:
+        sender: Where configs become subscriptions; None: push notifications are not supported.
+        task_exists: Says whether a task exists that this caller may follow.
+    """
+
+    def __init__(self, sender: PushSender | None, task_exists: TaskCheck | None) -> None:
+        self._sender = sender
+        self._task_exists = task_exists
+
+    async def put(
+        self, caller: Caller, task_id: str, config: PushConfig, version: WireVersion
+    ) -> PushConfig:
+        """Register a config, or change the one of the same id."""
+        sender = await self._admitted(caller, task_id)
+        async with _refusals():
+            subscription = await sender.subscribe(
+                task_id, config, version=version, owner=caller.owner, tenant=caller.tenant
+            )
+        return _without_secrets(subscription)
+
+    async def get(self, caller: Caller, task_id: str, config_id: str | None) -> PushConfig | None:
+        """Return a config; without an id the task's own, or else its oldest; None: there is none.
+
+        A task's own config is the one that got no id, which then is the task's.
+        """
+        found = await self._of_caller(caller, task_id)
+        named = [each for each in found if each.key.config_id == (config_id or task_id)]
+        chosen = named or ([] if config_id else found)
+        return _without_secrets(chosen[0]) if chosen else None
+
+    async def page(self, caller: Caller, task_id: str, *, size: int = 0, token: str = "") -> Page:
+        """Return a page of configs, by id.
+
+        Args:
+            caller: Whose configs.
+            task_id: The task.
+            size: How many at most; 0 for as many as a page can have.
+            token: `next_page_token` of the page before.
+        """
+        if size < 0:
+            raise ApiError(ErrorKind.PARAMS, "pageSize: expected 0 or more")
+        after = _read_page_token(token) if token else ""
+        found = await self._of_caller(caller, task_id)
+        rest = sorted(
+            (each for each in found if each.key.config_id > after), key=lambda s: s.key.config_id
+        )
+        size = min(size or _MAX_PAGE_SIZE, _MAX_PAGE_SIZE)
+        configs = [_without_secrets(each) for each in rest[:size]]
+        more = len(rest) > size
+        return Page(
+            configs=configs,
+            next_page_token=_page_token(rest[size - 1].key.config_id) if more else "",
+        )
+
+    async def remove(self, caller: Caller, task_id: str, config_id: str) -> None:
+        """Remove a config, and cancel what it has undelivered; one that is gone is no error."""
+        sender = await self._admitted(caller, task_id)
+        _check_id("id", config_id)
+        async with _refusals():
+            await sender.unsubscribe(task_id, config_id, owner=caller.owner, tenant=caller.tenant)
+
+    async def _of_caller(self, caller: Caller, task_id: str) -> list[Subscription]:
+        sender = await self._admitted(caller, task_id)
+        async with _refusals():
+            return await sender.subscriptions(task_id, owner=caller.owner, tenant=caller.tenant)
+
+    async def _admitted(self, caller: Caller, task_id: str) -> PushSender:
+        if self._sender is None:
+            raise ApiError(ErrorKind.PUSH)
+        _check_id("task id", task_id)
+        if caller.tenant:
+            _check_id("tenant", caller.tenant)
+        if self._task_exists is not None:
+            answer = self._task_exists(caller, task_id)
+            if not (await answer if isawaitable(answer) else answer):
+                raise ApiError(ErrorKind.TASK)
+        return self._sender
+
+
+@asynccontextmanager
+async def _refusals() -> AsyncIterator[None]:
+    """Say what the sender raises as the specified errors."""
+    try:
+        yield
+    except InvalidPushConfigError as exc:
+        raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
+    except PushkitError as exc:
+        _log.exception("a push config could not be served")
+        raise ApiError(ErrorKind.INTERNAL) from exc
+
+
+def _check_id(name: str, value: str) -> None:
+    if not value or len(value) > _MAX_ID_CHARS or not value.isprintable():
+        raise ApiError(
+            ErrorKind.PARAMS,
+            f"{name}: expected 1 to {_MAX_ID_CHARS} printable characters, found {len(value)}",
+        )
+
+
+def _without_secrets(subscription: Subscription) -> PushConfig:
+    """Return the config as a client may read it, which A2A lets be without token and credentials.
+
+    Answers are logged and cached; whoever registered the secrets has them.
+    """
+    config = subscription.config
+    authentication = config.authentication
+    return replace(
+        config,
+        id=subscription.key.config_id,
+        token=None,
+        authentication=replace(authentication, credentials=None) if authentication else None,
+        task_id=subscription.key.task_id,
+        tenant=subscription.key.tenant or None,
+    )
+
+
+def _page_token(config_id: str) -> str:
+    return base64.urlsafe_b64encode(config_id.encode()).decode().rstrip("=")
+
+
+def _read_page_token(token: str) -> str:
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as exc:
+        raise ApiError(ErrorKind.PARAMS, "pageToken: expected one of a page before") from exc

@@ -1,0 +1,105 @@
+"""The errors that A2A specifies for these methods, as JSON-RPC and as HTTP+JSON say them.
+
+A2A 1.0 §3.3.2, §9.5 and §11.6, 0.3 §8, 0.1 §8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pushkit.a2a import WireVersion
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import PushkitError
+
+__all__ = ["ApiError", "ErrorKind", "http_error", "json_rpc_error"]
+
+_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+_DOMAIN = "a2a-protocol.org"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    code: int
+    title: str
+    status: int
+    grpc_status: str
+    reason: str
+
+
+class ErrorKind(Enum):
+    """What may go wrong: JSON-RPC code, title, HTTP status, gRPC status, reason."""
+
+    PARSE = _Entry(-32700, "Invalid JSON payload", 400, "INVALID_ARGUMENT", "INVALID_REQUEST")
+    REQUEST = _Entry(
+        -32600, "Request payload validation error", 400, "INVALID_ARGUMENT", "INVALID_REQUEST"
+    )
+    METHOD = _Entry(-32601, "Method not found", 404, "NOT_FOUND", "METHOD_NOT_FOUND")
+    PARAMS = _Entry(-32602, "Invalid parameters", 400, "INVALID_ARGUMENT", "INVALID_PARAMS")
+    INTERNAL = _Entry(-32603, "Internal error", 500, "INTERNAL", "INTERNAL_ERROR")
+    TASK = _Entry(-32001, "Task not found", 404, "NOT_FOUND", "TASK_NOT_FOUND")
+    PUSH = _Entry(
+        -32003,
+        "Push Notification is not supported",
+        400,
+        "FAILED_PRECONDITION",
+        "PUSH_NOTIFICATION_NOT_SUPPORTED",
+    )
+    VERSION = _Entry(
+        -32009, "Version not supported", 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED"
+    )
+
+
+class ApiError(PushkitError):
+    """A call is refused; the message says to the client what was expected.
+
+    Args:
+        kind: Which of the specified errors it is.
+        detail: What was found and expected, if the title does not say it all.
+        status: The HTTP status, where it is not the one of the kind.
+        allow: The HTTP methods that would do, where it is the method that is refused.
+    """
+
+    code = "push_config_api"
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        detail: str = "",
+        *,
+        status: int | None = None,
+        allow: tuple[str, ...] = (),
+    ) -> None:
+        self.kind = kind
+        self.allow = allow
+        self.status = status or kind.value.status
+        super().__init__(f"{kind.value.title}: {detail}" if detail else kind.value.title)
+
+
+def json_rpc_error(error: ApiError, version: WireVersion) -> JsonObject:
+    """Return the `error` member of a JSON-RPC answer; 1.0 has `ErrorInfo` in its data (§9.5)."""
+    members: JsonObject = {"code": error.kind.value.code, "message": str(error)}
+    if version is WireVersion.V1_0:
+        members["data"] = [_error_info(error)]
+    return members
+
+
+def http_error(error: ApiError) -> JsonObject:
+    """Return the body of an HTTP+JSON error: a `google.rpc.Status` (1.0 §11.6)."""
+    return {
+        "error": {
+            "code": error.status,
+            "status": error.kind.value.grpc_status,
+            "message": str(error),
+            "details": [_error_info(error)],
+        }
+    }
+
+
+def _error_info(error: ApiError) -> JsonValue:
+    return {
+        "@type": _ERROR_INFO,
+        "reason": error.kind.value.reason,
+        "domain": _DOMAIN,
+        "metadata": {},
+    }

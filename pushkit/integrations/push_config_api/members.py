@@ -1,0 +1,70 @@
+"""Members of params and queries, by their camelCase or their snake_case name (ProtoJSON)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pushkit.a2a import WireVersion, format_push_config
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import UnsupportedVersionError
+from pushkit.integrations.push_config_api.configs import Page
+from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
+
+__all__ = ["check_version", "number", "optional_text", "text", "written"]
+
+_NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
+
+
+def optional_text(params: Mapping[str, JsonValue], name: str) -> str | None:
+    """Return a string; None if it is absent, null or empty."""
+    value = _member(params, name)
+    if value is not None and not isinstance(value, str):
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected a string")
+    return value or None
+
+
+def text(params: Mapping[str, JsonValue], name: str) -> str:
+    """Return a string that must be there."""
+    value = optional_text(params, name)
+    if value is None:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected, but missing")
+    return value
+
+
+def number(params: Mapping[str, JsonValue], name: str) -> int:
+    """Return an integer, which ProtoJSON may write as a string; 0 if it is absent."""
+    value = _member(params, name)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected an integer")
+    return value or 0
+
+
+def _member(params: Mapping[str, JsonValue], name: str) -> JsonValue:
+    snake = re.sub(r"(?=[A-Z])", "_", name).lower()
+    if name != snake and name in params and snake in params:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: given in both spellings")
+    return params.get(name, params.get(snake))
+
+
+def check_version(header: str | None, version: WireVersion) -> None:
+    """Check the `A2A-Version` of a call against the version of its method; none is no objection."""
+    if not header:
+        return
+    try:
+        named = WireVersion.parse(header)
+    except UnsupportedVersionError as exc:
+        raise ApiError(ErrorKind.VERSION, "A2A-Version: expected 0.1, 0.3 or 1.0") from exc
+    if named is not version:
+        raise ApiError(ErrorKind.VERSION, f"A2A-Version: this method is of {version}")
+
+
+def written(page: Page) -> JsonObject:
+    """Write a `ListTaskPushNotificationConfigsResponse`."""
+    configs: list[JsonValue] = [
+        format_push_config(config, WireVersion.V1_0) for config in page.configs
+    ]
+    token: JsonObject = {"nextPageToken": page.next_page_token} if page.next_page_token else {}
+    return {"configs": configs} | token

@@ -1,0 +1,111 @@
+"""Subscribers of every A2A version, side by side: each gets its own body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pushkit import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    MessageUpdate,
+    PushSender,
+    Role,
+    StatusUpdate,
+    Task,
+    TextPart,
+    WireVersion,
+    decode_update,
+)
+from pushkit.errors import SnapshotRequiredError
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+MakeTask = Callable[..., Task]
+
+CONFIGS: dict[WireVersion, Callable[[str], dict[str, Any]]] = {
+    WireVersion.V0_1: lambda url: {"id": "task-1", "pushNotificationConfig": {"url": url}},
+    WireVersion.V0_3: lambda url: {"taskId": "task-1", "pushNotificationConfig": {"url": url}},
+    WireVersion.V1_0: lambda url: {"taskId": "task-1", "url": url},
+    WireVersion.AGENTVAULT_0_2: lambda url: {"webhookUrl": url},
+}
+
+
+async def subscribe_all(sender: PushSender, webhook: Webhook) -> None:
+    for version, config in CONFIGS.items():
+        url = webhook.url(f"/{version}")
+        await sender.subscribe("task-1", config(url), version=version, owner=version)
+
+
+async def pump(sender: PushSender) -> None:
+    while await sender.worker.run_once():
+        pass
+
+
+def bodies(webhook: Webhook) -> dict[str, Any]:
+    return {each.path.removeprefix("/"): json.loads(each.body) for each in webhook.received}
+
+
+async def test_each_version_gets_its_own_body_of_a_status(
+    sender: PushSender, webhook: Webhook, status: MakeStatus, task: MakeTask
+) -> None:
+    await subscribe_all(sender, webhook)
+    await sender.notify(status(), snapshot=task())
+    await pump(sender)
+
+    found = bodies(webhook)
+    assert found["0.1"].keys() == {"id", "taskId", "status", "final"}
+    assert found["0.3"]["kind"] == "task"
+    assert found["1.0"].keys() == {"statusUpdate"}
+    assert found["agentvault-0.2"].keys() == {"taskId", "state", "timestamp"}
+    for each in webhook.received:
+        update = decode_update(each.body)
+        assert update.origin == each.path.removeprefix("/")
+        assert update.task_id == "task-1"
+        assert update.state == "working"
+
+
+async def test_each_version_gets_its_own_body_of_an_artifact(
+    sender: PushSender, webhook: Webhook, task: MakeTask
+) -> None:
+    await subscribe_all(sender, webhook)
+    artifact = Artifact(artifact_id="a", parts=(TextPart(text="hi"),))
+    update = ArtifactUpdate(task_id="task-1", context_id="c", artifact=artifact)
+    await sender.notify(update, snapshot=replace(task(), artifacts=(artifact,)))
+    await pump(sender)
+
+    found = bodies(webhook)
+    assert found["0.1"]["artifacts"] == [{"parts": [{"type": "text", "text": "hi"}], "index": 0}]
+    assert found["0.3"]["artifacts"][0]["artifactId"] == "a"
+    assert found["1.0"]["artifactUpdate"]["artifact"]["artifactId"] == "a"
+    assert found["agentvault-0.2"]["artifact"] == {"id": "a", "type": "text", "content": "hi"}
+
+
+async def test_a_0_1_subscription_needs_a_snapshot_for_a_message(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    url = webhook.url()
+    await sender.subscribe("task-1", CONFIGS[WireVersion.V0_1](url), version="0.1")
+    message = Message(
+        message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),), task_id="task-1"
+    )
+    with pytest.raises(SnapshotRequiredError, match=r"A2A 0\.1"):
+        await sender.notify(MessageUpdate(message=message))
+    assert await sender.deliveries("task-1") == []
+
+
+async def test_each_version_has_a_test_notification(sender: PushSender, webhook: Webhook) -> None:
+    await subscribe_all(sender, webhook)
+    for version in CONFIGS:
+        assert len(await sender.send_test("task-1", owner=version)) == 1
+    await pump(sender)
+    assert {each.path for each in webhook.received} == {f"/{version}" for version in CONFIGS}
+    for each in webhook.received:
+        assert decode_update(each.body).origin == each.path.removeprefix("/")

@@ -1,0 +1,136 @@
+"""The HTTP+JSON routes of A2A 1.0."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pushkit import PushSender
+from tests.pushkit.integrations.push_config_api.conftest import Server
+
+URL = "https://client.example.com/hook"
+CONFIGS = "/tasks/task-1/pushNotificationConfigs"
+
+
+def body(document: object) -> bytes:
+    return json.dumps(document).encode()
+
+
+async def test_creates_gets_lists_and_deletes(server: Server, sender: PushSender) -> None:
+    config = {"id": "c", "url": URL, "token": "k"}
+    read = {"id": "c", "url": URL, "taskId": "task-1"}
+
+    created = await server.post(body(config), CONFIGS)
+    assert created.status_code == 200
+    assert created.headers["Content-Type"] == "application/a2a+json"
+    assert created.json() == read
+    assert (await server.request("GET", f"{CONFIGS}/c")).json() == read
+    assert (await server.request("GET", CONFIGS)).json() == {"configs": [read]}
+    [subscription] = await sender.subscriptions("task-1", owner="alice")
+    assert subscription.config.token == "k"
+    for _ in range(2):
+        deleted = await server.request("DELETE", f"{CONFIGS}/c")
+        assert (deleted.status_code, deleted.json()) == (200, {})
+    assert (await server.request("GET", CONFIGS)).json() == {"configs": []}
+
+
+async def test_a_tenant_stands_before_the_task(server: Server, sender: PushSender) -> None:
+    await server.post(body({"url": URL}), f"/acme{CONFIGS}")
+    assert await sender.subscriptions("task-1", owner="alice") == []
+    assert len(await sender.subscriptions("task-1", owner="alice", tenant="acme")) == 1
+    listed = (await server.request("GET", f"/acme{CONFIGS}")).json()
+    assert [config["tenant"] for config in listed["configs"]] == ["acme"]
+
+
+async def test_an_id_may_have_a_slash_in_it(server: Server, sender: PushSender) -> None:
+    path = "/tasks/of%2Falice/pushNotificationConfigs"
+    assert (await server.post(body({"id": "a/b", "url": URL}), path)).status_code == 200
+    assert len(await sender.subscriptions("of/alice", owner="alice")) == 1
+    assert (await server.request("GET", f"{path}/a%2Fb")).json()["id"] == "a/b"
+    assert (await server.request("GET", path, user="bob")).status_code == 404
+
+
+async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
+    for config_id in "abc":
+        await server.post(body({"id": config_id, "url": URL}), CONFIGS)
+    first = (await server.request("GET", f"{CONFIGS}?pageSize=2")).json()
+    assert [config["id"] for config in first["configs"]] == ["a", "b"]
+    token = first["nextPageToken"]
+    second = (await server.request("GET", f"{CONFIGS}?page_size=2&pageToken={token}")).json()
+    assert [config["id"] for config in second["configs"]] == ["c"]
+    assert "nextPageToken" not in second
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "reason"),
+    [
+        pytest.param("POST", CONFIGS, b"{", 400, "INVALID_REQUEST", id="not JSON"),
+        pytest.param("POST", CONFIGS, b"[]", 400, "INVALID_PARAMS", id="no object"),
+        pytest.param("POST", CONFIGS, body({}), 400, "INVALID_PARAMS", id="no url"),
+        pytest.param(
+            "POST", CONFIGS, body({"url": "https://[::1]/"}), 400, "INVALID_PARAMS", id="loopback"
+        ),
+        pytest.param(
+            "POST",
+            CONFIGS,
+            body({"url": URL, "taskId": "task-2"}),
+            400,
+            "INVALID_PARAMS",
+            id="another task in the body",
+        ),
+        pytest.param(
+            "POST",
+            f"/acme{CONFIGS}",
+            body({"url": URL, "tenant": "other"}),
+            400,
+            "INVALID_PARAMS",
+            id="another tenant in the body",
+        ),
+        pytest.param(
+            "POST", CONFIGS, body({"url": URL, "tenant": "x"}), 404, "TASK_NOT_FOUND", id="tenant"
+        ),
+        pytest.param("GET", f"{CONFIGS}/c", b"", 404, "TASK_NOT_FOUND", id="no such config"),
+        pytest.param(
+            "GET", "/tasks/nobody/pushNotificationConfigs", b"", 404, "TASK_NOT_FOUND", id="task"
+        ),
+        pytest.param("GET", f"{CONFIGS}?pageSize=x", b"", 400, "INVALID_PARAMS", id="page size"),
+        pytest.param("GET", f"{CONFIGS}?pageToken=%25", b"", 400, "INVALID_PARAMS", id="token"),
+        pytest.param("GET", "/tasks/task-1", b"", 404, "METHOD_NOT_FOUND", id="path of others"),
+        pytest.param("GET", f"{CONFIGS}/c/d", b"", 404, "METHOD_NOT_FOUND", id="longer path"),
+        pytest.param("PUT", f"{CONFIGS}/c", b"{}", 405, "METHOD_NOT_FOUND", id="other method"),
+        pytest.param(
+            "GET", "/tasks/task%00/pushNotificationConfigs", b"", 400, "INVALID_PARAMS", id="NUL"
+        ),
+        pytest.param("POST", CONFIGS, b"x" * 2**20, 413, "INVALID_REQUEST", id="a megabyte"),
+    ],
+)
+async def test_refuses_with_a_status_and_error_info(  # noqa: PLR0917  # one per column
+    server: Server,
+    sender: PushSender,
+    method: str,
+    path: str,
+    content: bytes,
+    status: int,
+    reason: str,
+) -> None:
+    answer = await server.request(method, path, content=content)
+    error: dict[str, Any] = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, status)
+    assert error["details"][0]["reason"] == reason
+    assert error["details"][0]["domain"] == "a2a-protocol.org"
+    assert await sender.subscriptions("task-1", owner="alice") == []
+
+
+async def test_an_agent_without_push_says_so(server_without_push: Server) -> None:
+    answer = await server_without_push.request("GET", CONFIGS)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["status"] == "FAILED_PRECONDITION"
+    assert answer.json()["error"]["details"][0]["reason"] == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+
+
+async def test_another_version_is_refused(server: Server) -> None:
+    answer = await server.request("GET", CONFIGS, A2A_Version="0.3")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["details"][0]["reason"] == "VERSION_NOT_SUPPORTED"
