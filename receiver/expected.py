@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pushkit.errors import InboundError
 from pushkit.signing.token import hash_token
 from pushkit.storage import Migration, Script, Statement, to_micros
+from receiver.replay import MEMORY
 from receiver.trust import PresentedToken, TaskPolicy
 
 __all__ = ["MIGRATION", "ExpectedStore", "TaskNotExpectedError", "mint_token"]
@@ -46,7 +47,6 @@ class TaskNotExpectedError(InboundError):
     status = 404
 
 
-_KEPT = timedelta(hours=96)  # as long as ids are remembered, see receiver.replay
 _PURGED_AT_ONCE = 100
 
 
@@ -56,7 +56,14 @@ def mint_token() -> str:
 
 
 class ExpectedStore:
-    """Scripts over `pushkit_expected`."""
+    """Scripts over `pushkit_expected`.
+
+    Args:
+        kept: How long what has ended is kept: as long as ids are remembered.
+    """
+
+    def __init__(self, kept: timedelta = MEMORY) -> None:
+        self._kept = kept
 
     def register(
         self,
@@ -167,5 +174,5 @@ class ExpectedStore:
             "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
             " (SELECT sender, token_sha256 FROM pushkit_expected"
             " WHERE COALESCE(withdrawn_at, expires_at) < $1 LIMIT $2)",
-            (to_micros(now - _KEPT), _PURGED_AT_ONCE),
+            (to_micros(now - self._kept), _PURGED_AT_ONCE),
         )

@@ -22,13 +22,20 @@ from pushkit.errors import (
 )
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unverified
-from pushkit.storage import Script, SqliteDatabase
+from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
-from receiver.replay import ConflictError, Replay, ReplayStore
-from receiver.trust import PresentedToken, Trust, TrustedSender
+from receiver.replay import (
+    BeingStoredError,
+    ConflictError,
+    Replay,
+    ReplayMemory,
+    Reservation,
+    Seen,
+)
+from receiver.trust import PresentedToken, TaskPolicy, Trust, TrustedSender
 from receiver.verify import Verified, presented_token, verify_credentials, verify_signed
 
 __all__ = ["Limits", "Pipeline", "Verdict"]
@@ -36,6 +43,7 @@ __all__ = ["Limits", "Pipeline", "Verdict"]
 _log = logging.getLogger("receiver")
 
 _SHOWN_CHARACTERS = 128
+_MAX_ID_BYTES = 512
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 # About what one process can verify: a flood is cut, a busy agent is not.
 _PEER_RATE = RateLimit(per_second=1000, burst=2000)
@@ -83,6 +91,9 @@ class Verdict:
         return self.status >= 400
 
 
+_DUPLICATE = Verdict(status=200, code="duplicate")
+
+
 class _BodyTooLargeError(InboundError):
     code = "body_too_large"
     status = 413
@@ -103,7 +114,8 @@ class Pipeline:
 
     Args:
         trust: The trusted senders and their keys.
-        database: Where inbox, replay memory and expected tasks live.
+        database: Where inbox and expected tasks live.
+        replay: The memory of ids, in the same database or elsewhere.
         own_url: Says this receiver's URL for a path, from the configuration.
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
@@ -112,7 +124,8 @@ class Pipeline:
     def __init__(
         self,
         trust: Trust,
-        database: SqliteDatabase,
+        database: Database,
+        replay: ReplayMemory,
         *,
         own_url: Callable[[str], str],
         limits: Limits,
@@ -125,7 +138,7 @@ class Pipeline:
         self._clock = clock
         self._peers = RateLimiter(limits.peer_rate)
         self._senders = RateLimiter(limits.sender_rate)
-        self._replay = ReplayStore()
+        self._replay = replay
         self._expected = ExpectedStore()
         self._inbox = Inbox()
 
@@ -173,8 +186,9 @@ class Pipeline:
         self._senders.take(sender.name, self._clock())  # 6
         update = decode_update(request.body)
         task_id = _agreed_task_id(update, verified)
-        verdict = await self._database.write(  # 7, 8, 9
-            self._accept(sender, verified, presented, task_id, request.body)
+        _check_ids(verified.delivery_id, verified.config_id, task_id)
+        verdict = await self._store(  # 7, 8, 9
+            sender, verified, token=presented, task_id=task_id, body=request.body
         )
         _log.info(
             "%s sender=%s task=%s id=%s seq=%s kind=%s",
@@ -237,30 +251,56 @@ class Pipeline:
             raise TokenError(f"the token is none that was handed to sender {sender.name}")
         return token
 
+    async def _store(
+        self,
+        sender: TrustedSender,
+        verified: Verified,
+        *,
+        token: PresentedToken | None,
+        task_id: str | None,
+        body: bytes,
+    ) -> Verdict:
+        """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
+        seen = Seen(
+            sender=sender.name,
+            delivery_id=verified.delivery_id,
+            body_sha256=verified.body_sha256,
+        )
+        reservation = await self._replay.reserve(seen)
+        if reservation is None:
+            return _DUPLICATE
+        try:
+            verdict = await self._database.write(
+                self._accept(sender, verified, reservation, token=token, task_id=task_id, body=body)
+            )
+        except Exception:
+            await self._replay.release(reservation)
+            raise
+        await self._replay.commit(reservation)
+        return verdict
+
     def _accept(
         self,
         sender: TrustedSender,
         verified: Verified,
+        reservation: Reservation,
+        *,
         token: PresentedToken | None,
         task_id: str | None,
         body: bytes,
     ) -> Script[Verdict]:
-        """Steps 7, 8 and 9, in one transaction."""
-        now = self._clock()
-        replay = yield from self._replay.look_up(
-            sender.name, verified.delivery_id, verified.body_sha256
-        )
-        if replay is Replay.DUPLICATE:
-            return Verdict(status=200, code="duplicate")
+        """What of steps 7, 8 and 9 is one transaction."""
+        if token is not None and sender.tasks is TaskPolicy.BIND:
+            # Of two tasks that come at once with one token, one binds it.
+            yield from self._database.exclusively(f"token {sender.name} {token.sha256}")
+        if task_id is not None:
+            # One at a time: its ids grow in the order of commits, and each `seq` is compared.
+            yield from self._database.exclusively(f"task {sender.name} {task_id}")
+        now = yield from self._database.now()
+        if (yield from self._replay.remember(reservation, now)) is Replay.DUPLICATE:
+            return _DUPLICATE
         yield from self._expected.admit(
-            sender.tasks,
-            sender=sender.name,
-            token=token,
-            task_id=task_id,
-            now=now,
-        )
-        yield from self._replay.remember(
-            sender.name, verified.delivery_id, verified.body_sha256, now
+            sender.tasks, sender=sender.name, token=token, task_id=task_id, now=now
         )
         notification_id = yield from self._inbox.store(
             sender=sender.name,
@@ -274,17 +314,18 @@ class Pipeline:
             now=now,
         )
         if notification_id is None:
-            # Older than the memory of ids, but still in the inbox: an update is called back once.
+            # Not in the memory of ids, but still in the inbox: an update is called back once.
             if not (yield from self._inbox.has(sender.name, verified.delivery_id, body)):
                 raise ConflictError("this id is in the inbox with another body")
-            return Verdict(status=200, code="duplicate")
+            return _DUPLICATE
+        yield from self._database.wake()
         return Verdict(status=202, code="accepted", notification_id=notification_id)
 
     def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
         _log.warning("refused %d %s peer=%s: %s", error.status, error.code, peer, error)
         retry_after = None
-        if isinstance(error, RateLimitedError):
+        if isinstance(error, RateLimitedError | BeingStoredError):
             retry_after = error.retry_after
         elif error.status == 503:
             retry_after = timedelta(seconds=5)
@@ -294,6 +335,15 @@ class Pipeline:
 def _printable(text: str | None) -> str:
     """Return what a sender wrote as it may stand in a log: on one line, and not too long."""
     return "-" if text is None else ascii(text)[1:-1][:_SHOWN_CHARACTERS]
+
+
+def _check_ids(*ids: str | None) -> None:
+    """Refuse what cannot be a key in every database: an index has its limits, PostgreSQL no NUL."""
+    for found in ids:
+        if found is not None and ("\0" in found or len(found.encode()) > _MAX_ID_BYTES):
+            raise MalformedRequestError(
+                f"an id has a NUL, or more than {_MAX_ID_BYTES} bytes: {_printable(found)}"
+            )
 
 
 def _agreed_task_id(update: TaskUpdate, verified: Verified) -> str | None:

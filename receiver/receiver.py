@@ -21,20 +21,17 @@ from pushkit.errors import ConfigError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
-from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.app import problems, routes
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
-from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import ExpectedStore, mint_token
-from receiver.inbox import MIGRATION as INBOX_MIGRATION
-from receiver.inbox import Inbox, Notification
+from receiver.inbox import InboxRetention, Notification
 from receiver.pipeline import Limits, Pipeline, Verdict
-from receiver.replay import MIGRATION as REPLAY_MIGRATION
-from receiver.replay import ReplayStore
+from receiver.replay import open_replay
 from receiver.trust import Trust, TrustedSender, sender_keys
 
 __all__ = ["Expectation", "Receiver"]
@@ -45,7 +42,6 @@ _log = logging.getLogger("receiver")
 
 _DRAIN = timedelta(seconds=20)
 _HOUSEKEEPING = timedelta(minutes=10)
-_BETWEEN_BATCHES = timedelta(milliseconds=50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +89,13 @@ class Receiver:
         url: The base URL at which agents reach this receiver, without the senders' paths: the
             audience comes from here, never from a `Host` header.
         senders: Who is trusted.
-        database: The SQLite file of inbox and replay memory.
+        database: Inbox and expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
+        replay: A Redis URL, for the memory of ids alone; None keeps it in the database.
         allow: Hosts that are named for development, for the fetching of JWK Sets.
         limits: Sizes and rates.
         retry: When a failed callback is called again.
         concurrency: How many callbacks at once.
-        keep: How long a notification stays in the inbox once every callback has had it; dead
-            letters stay. The memory of ids is apart from it: 96 hours.
+        retention: How long notifications stay that are over, and how long ids are remembered.
         clock: Returns now, aware, in UTC.
     """
 
@@ -109,11 +105,12 @@ class Receiver:
         url: str,
         senders: Sequence[TrustedSender],
         database: str | Path,
+        replay: str | None = None,
         allow: Sequence[str] = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         concurrency: int = 16,
-        keep: timedelta = timedelta(days=7),
+        retention: InboxRetention | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         if not senders:
@@ -121,12 +118,9 @@ class Receiver:
         self.url = _base_url(url)
         self.senders = {sender.name: sender for sender in senders}
         self._clock = clock
-        self._keep = keep
-        self._database = SqliteDatabase(
-            database,
-            component="receiver",
-            migrations=(REPLAY_MIGRATION, EXPECTED_MIGRATION, INBOX_MIGRATION),
-        )
+        self._retention = retention or InboxRetention()
+        self._database = open_inbox(database, clock=clock)
+        self._replay = open_replay(replay, namespace=self.url, remember_for=self._retention.ids)
         self._transport = Transport(DestinationPolicy(allow))
         self.trust = Trust(
             [(sender, sender_keys(sender, self._transport, clock)) for sender in senders]
@@ -134,6 +128,7 @@ class Receiver:
         self.pipeline = Pipeline(
             self.trust,
             self._database,
+            self._replay,
             own_url=lambda path: f"{self.url}{path}",
             limits=limits or Limits(),
             clock=clock,
@@ -142,14 +137,15 @@ class Receiver:
         self.dispatcher = Dispatcher(
             self._database,
             self.callbacks,
-            clock=clock,
             retry=retry or callback_retry(),
             concurrency=concurrency,
         )
+        self.inbox = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
         self._arrivals = Arrivals(self._database)
-        self._expected = ExpectedStore()
+        self._expected = ExpectedStore(self._retention.ids)
         self._opening = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -160,7 +156,7 @@ class Receiver:
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
-        await self.open()
+        await self._listen()
         if not self._background:
             self._background = [
                 asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
@@ -173,6 +169,9 @@ class Receiver:
         A callback that does not end in time is cancelled, and called again then.
         """
         background, self._background = self._background, []
+        if self._listening is not None:
+            background.append(self._listening)
+            self._listening = None
         for task in background:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -182,6 +181,8 @@ class Receiver:
                 await self.dispatcher.pump.drain()
         except TimeoutError:
             await self.dispatcher.pump.abandon()
+        await self.dispatcher.retire()
+        await self._replay.close()
         await self.trust.close()
         await self._transport.close()
         await self._database.close()
@@ -223,8 +224,7 @@ class Receiver:
         path = path or request.target.partition("?")[0]
         verdict = await self.pipeline.receive(request, path=path, peer=peer)
         if verdict.notification_id is not None:
-            self.dispatcher.pump.wake()
-            self._arrivals.announce()
+            self._hear()
         return verdict
 
     async def _lifespan(self, _app: web.Application) -> AsyncIterator[None]:
@@ -336,7 +336,7 @@ class Receiver:
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
         """
-        await self.open()
+        await self._listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
             return await self._arrivals.wait(
@@ -350,7 +350,7 @@ class Receiver:
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications, from the first; ends after a terminal state."""
-        await self.open()
+        await self._listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
@@ -367,20 +367,22 @@ class Receiver:
             raise ConfigError(f"sender: found {name!r}, expected one of {', '.join(self.senders)}")
         return self.senders[name]
 
+    async def _listen(self) -> None:
+        """Open the inbox, and hear of what other processes accept from now on."""
+        await self.open()
+        if self._listening is None:
+            self._listening = asyncio.create_task(
+                self._database.listen(self._hear), name="receiver-listening"
+            )
+
+    def _hear(self) -> None:
+        self.dispatcher.pump.wake()
+        self._arrivals.announce()
+
     async def _keep_house(self) -> None:
         while True:
-            forgotten = 0
             try:
-                forgotten = await self._database.write(self._clean())
+                await self.inbox.retain(self._retention)
             except StorageError:
                 _log.exception("housekeeping: the inbox is out of reach; trying again later")
-            # Batch by batch while there is more, with a pause: traffic goes first.
-            pause = _BETWEEN_BATCHES if forgotten else _HOUSEKEEPING
-            await asyncio.sleep(pause.total_seconds())
-
-    def _clean(self) -> Script[int]:
-        """Forget and purge one batch of what is over; return how many rows that was."""
-        now = self._clock()
-        forgotten = yield from ReplayStore().forget(now)
-        purged = yield from Inbox().purge(done_before=now - self._keep)
-        return forgotten + purged
+            await asyncio.sleep(_HOUSEKEEPING.total_seconds())

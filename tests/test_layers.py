@@ -24,7 +24,7 @@ RECEIVER_ROWS = [
     {"__init__", "cli"},
     {"settings"},
     {"receiver"},
-    {"app", "callbacks"},
+    {"admin", "app", "callbacks"},
     {"pipeline"},
     {"expected", "inbox"},
     {"limits", "replay", "verify"},
@@ -44,6 +44,7 @@ DOORS = {
     "jwt": {"pushkit.signing"},
     "pydantic": {"pushkit.a2a", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
+    "redis": {"receiver.replay"},
     "sqlite3": {"pushkit.storage"},
     "tenacity": {"pushkit.work"},
 }
