@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -15,11 +16,12 @@ import click
 from aiohttp import web
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.command import run_command
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
+from receiver.inbox_commands import inbox
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["cli", "main"]
@@ -147,12 +149,25 @@ async def _try_keys(
 def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
     document: JsonObject = settings.model_dump(mode="json")
+    for location in ("database", "replay"):
+        document[location] = _without_password(document[location])
     for sender in document["senders"] if isinstance(document["senders"], list) else []:
         if isinstance(sender, dict):
             for secret in ("tokens", "credentials"):
                 values = sender[secret]
                 sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
     return document
+
+
+def _without_password(location: JsonValue) -> JsonValue:
+    """Return a DSN or URL with its password masked, before the host and in the query."""
+    if not isinstance(location, str) or "://" not in location:
+        return location
+    masked = re.sub(r"^(\w+://[^:@/?#]*):.*@", r"\1:***@", location)
+    return re.sub(r"([?&]\w*password)=[^&]*", r"\1=***", masked, flags=re.IGNORECASE)
+
+
+cli.add_command(inbox)
 
 
 def main() -> None:

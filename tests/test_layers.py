@@ -17,11 +17,12 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "clock", "command", "webhook"},
+    {"bounded_json", "clock", "command", "output", "webhook"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli"},
+    {"inbox_commands"},
     {"settings"},
     {"receiver"},
     {"admin", "app", "callbacks"},
@@ -38,7 +39,7 @@ DOORS = {
     "a2a": {"pushkit.integrations"},
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.cli"}
     | {"receiver.receiver"},
-    "click": {"pushkit.cli", "pushkit.command", "receiver.cli"},
+    "click": {"pushkit.cli", "pushkit.command", "receiver.cli"} | {"receiver.inbox_commands"},
     "cryptography": {"pushkit.keys"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},

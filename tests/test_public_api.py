@@ -51,6 +51,9 @@ PUBLIC = {
     ],
     "receiver": [
         "Expectation",
+        "InboxFilter",  # which notifications `receiver.inbox` lists and redrives
+        "InboxRetention",  # `Receiver(retention=…)`
+        "InboxStatus",
         "Limits",
         "Notification",
         "RateLimit",
