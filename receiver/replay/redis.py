@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from pushkit.errors import ConfigError, StorageError
@@ -33,6 +33,7 @@ __all__ = ["RedisReplay"]
 _log = logging.getLogger("receiver")
 
 _LEASE = timedelta(seconds=30)
+_CONNECTIONS = 16
 _TIMEOUT = timedelta(seconds=5)
 _MILLISECOND = timedelta(milliseconds=1)
 # Only the holder lets go: after the lease, the id may be somebody else's.
@@ -68,11 +69,17 @@ class RedisReplay:
         self._lease = lease
         seconds = _TIMEOUT.total_seconds()
         try:
-            self._redis = Redis.from_url(
-                url, socket_timeout=seconds, socket_connect_timeout=seconds
+            # Whoever finds every connection in use waits for one, instead of being turned away.
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=_CONNECTIONS,
+                timeout=seconds,
+                socket_timeout=seconds,
+                socket_connect_timeout=seconds,
             )
         except ValueError as exc:
             raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL") from exc
+        self._redis = Redis.from_pool(pool)
 
     async def open(self) -> None:
         """Ask whether the server is there.

