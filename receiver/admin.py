@@ -21,6 +21,7 @@ from receiver.inbox import (
     NotificationReport,
     NotificationSummary,
     Purge,
+    task_lock,
 )
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
@@ -172,8 +173,11 @@ class InboxAdmin:
             after = page[-1].id
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
+        tasks = yield from self._inspection.dead_tasks(ids)
+        for sender, task_id in tasks:  # in order: two that redrive do not wait for each other
+            yield from self._database.exclusively(task_lock(sender, task_id))
         now = yield from self._database.now()
-        redriven = yield from self._inspection.redrive(ids, now)
+        redriven = yield from self._inspection.redrive(ids, tasks, now)
         yield from self._database.wake()
         return redriven
 

@@ -25,7 +25,7 @@ from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unver
 from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.expected import ExpectedStore
-from receiver.inbox import Inbox
+from receiver.inbox import Inbox, task_lock
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
 from receiver.replay import (
     BeingStoredError,
@@ -295,7 +295,7 @@ class Pipeline:
             yield from self._database.exclusively(f"token {sender.name} {token.sha256}")
         if task_id is not None:
             # One at a time: its ids grow in the order of commits, and each `seq` is compared.
-            yield from self._database.exclusively(f"task {sender.name} {task_id}")
+            yield from self._database.exclusively(task_lock(sender.name, task_id))
         now = yield from self._database.now()
         if (yield from self._replay.remember(reservation, now)) is Replay.DUPLICATE:
             return _DUPLICATE

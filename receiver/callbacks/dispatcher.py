@@ -26,7 +26,7 @@ from pushkit.work import (
     wait_schedule,
 )
 from receiver.callbacks.registry import Callback, CallbackRegistry
-from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification
+from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification, task_lock
 
 __all__ = ["Dispatcher", "callback_retry"]
 
@@ -213,6 +213,7 @@ class Dispatcher:
         self, claimed: ClaimedNotification, unwritten: Sequence[_Call], error: str | None
     ) -> Script[bool]:
         """Write down what became of a notification; return whether it is a dead letter now."""
+        yield from self._hold_task(claimed)
         for call in unwritten:
             yield from self._record_script(claimed.stored.id, call)
         now = yield from self._database.now()
@@ -228,12 +229,19 @@ class Dispatcher:
         return settled and status is InboxStatus.DEAD
 
     def _bury_script(self, claimed: ClaimedNotification, error: str) -> Script[bool]:
+        yield from self._hold_task(claimed)
         now = yield from self._database.now()
         return (
             yield from self._inbox.settle(
                 claimed, self.name, InboxStatus.DEAD, now=now, error=error
             )
         )
+
+    def _hold_task(self, claimed: ClaimedNotification) -> Script[None]:
+        if claimed.stored.task_id is not None:
+            yield from self._database.exclusively(
+                task_lock(claimed.stored.sender, claimed.stored.task_id)
+            )
 
     def _record_script(self, notification_id: int, call: _Call) -> Script[None]:
         now = yield from self._database.now()

@@ -17,7 +17,7 @@ from receiver.inbox.model import (
 )
 from receiver.inbox.retention import InboxRetention, Purge
 from receiver.inbox.schema import CALLBACKS_MIGRATION, MIGRATION
-from receiver.inbox.store import Inbox
+from receiver.inbox.store import Inbox, task_lock
 
 __all__ = [
     "CALLBACKS_MIGRATION",
@@ -36,4 +36,5 @@ __all__ = [
     "Purge",
     "SenderStats",
     "StoredNotification",
+    "task_lock",
 ]

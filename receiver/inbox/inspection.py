@@ -156,35 +156,80 @@ class Inspection:
             callbacks=tuple(map(callback_state, callbacks)),
         )
 
-    def redrive(self, ids: Sequence[int], now: datetime) -> Script[list[int]]:
+    def dead_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
+        """Return sender and id of the tasks of dead letters, in order: to be held for `redrive`."""
+        found: set[tuple[str, str]] = set()
+        for clause, values in among(sorted(ids)):
+            rows = yield Statement(
+                "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
+                f" WHERE status = 'dead' AND task_id IS NOT NULL AND id {clause}",
+                values,
+            )
+            found.update((row["sender"], row["task_id"]) for row in rows)
+        return sorted(found)
+
+    def redrive(
+        self, ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
+    ) -> Script[list[int]]:
         """Let dead letters be handed out again; return those that were dead.
 
         Attempts and age begin anew. A callback that had the notification does not get it again.
+
+        Args:
+            ids: The notifications.
+            tasks: What `dead_tasks` found; whoever runs this holds them.
+            now: The present.
         """
         redriven: list[int] = []
         for clause, values in among(sorted(ids), after=1):
             rows = yield Statement(
                 "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
-                " redriven_at = $1, finished_at = NULL, last_error = NULL"
+                " redriven_at = $1, finished_at = NULL, last_error = NULL,"
+                " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
                 f" WHERE status = 'dead' AND id {clause} RETURNING id",
                 (to_micros(now), *values),
             )
             redriven += [int(row["id"]) for row in rows]
+        for sender, task_id in tasks:
+            yield from self._mark_oldest(sender, task_id)
         return sorted(redriven)
+
+    def _mark_oldest(self, sender: str, task_id: str) -> Script[None]:
+        """Offer the oldest of a task; what is in progress keeps the mark until it is settled."""
+        # A head that is being claimed is waited for here, and then is in progress.
+        yield Statement(
+            "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
+            f" AND {_UNFINISHED} AND head = 1 AND status = 'received'",
+            (sender, task_id),
+        )
+        yield Statement(
+            "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
+            f" WHERE sender = $1 AND task_id = $2 AND {_UNFINISHED}"
+            " ORDER BY CASE WHEN status = 'in_progress' THEN 0 ELSE 1 END, id LIMIT 1)",
+            (sender, task_id),
+        )
 
     def stats(self) -> Script[InboxStats]:
         """Return the inbox in numbers."""
-        statuses: dict[InboxStatus, int] = {}
-        for status in InboxStatus:  # one by one: each has an index of its own, without the bodies
-            rows = yield Statement(
-                f"SELECT COUNT(*) AS found FROM pushkit_inbox WHERE status = '{status.value}'"
-            )
-            statuses[status] = rows[0]["found"]
+        counts: dict[str, int] = {}
+        for name, condition in (  # one by one: each has an index of its own, without the bodies
+            ("unfinished", _UNFINISHED),
+            ("in_progress", "status = 'in_progress'"),
+            ("done", "status = 'done'"),
+            ("dead", "status = 'dead'"),
+        ):
+            rows = yield Statement(f"SELECT COUNT(*) AS found FROM pushkit_inbox WHERE {condition}")
+            counts[name] = rows[0]["found"]
         oldest = yield Statement(
             f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {_UNFINISHED}"
         )
         return InboxStats(
-            statuses=statuses,
+            statuses={
+                InboxStatus.RECEIVED: counts["unfinished"] - counts["in_progress"],
+                InboxStatus.IN_PROGRESS: counts["in_progress"],
+                InboxStatus.DONE: counts["done"],
+                InboxStatus.DEAD: counts["dead"],
+            },
             oldest_unfinished_at=_moment(oldest[0]["moment"]),
             senders=(yield from self._senders()),
         )

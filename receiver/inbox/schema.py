@@ -84,9 +84,18 @@ CALLBACKS_MIGRATION = Migration(
         ),
         "DROP TABLE pushkit_callbacks_done",
         "ALTER TABLE pushkit_inbox ADD COLUMN redriven_at BIGINT",
+        # Of each task's unfinished notifications one is the head; what has no task is its own.
+        "ALTER TABLE pushkit_inbox ADD COLUMN head INTEGER NOT NULL DEFAULT 0",
         (
-            "CREATE INDEX pushkit_inbox_busy ON pushkit_inbox (sender, task_id)"
-            " WHERE status = 'in_progress'"
+            "UPDATE pushkit_inbox SET head = 1 WHERE status IN ('received', 'in_progress')"
+            " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox e WHERE e.sender = pushkit_inbox.sender"
+            " AND e.task_id = pushkit_inbox.task_id AND e.id < pushkit_inbox.id"
+            " AND e.status IN ('received', 'in_progress'))"
+        ),
+        "DROP INDEX pushkit_inbox_due",
+        (
+            "CREATE INDEX pushkit_inbox_heads ON pushkit_inbox (not_before)"
+            " WHERE head = 1 AND status = 'received'"
         ),
         "CREATE INDEX pushkit_inbox_dead ON pushkit_inbox (sender, id) WHERE status = 'dead'",
         ("CREATE INDEX pushkit_inbox_buried ON pushkit_inbox (finished_at) WHERE status = 'dead'"),

@@ -7,8 +7,10 @@ One script per arrow:
        │                 └─give up→ DEAD ─redrive→ RECEIVED
        └── an expired lease, or a dead worker's, counts as RECEIVED again
 
-Of a task only the oldest that is unfinished is claimed, and nothing beside one that is in progress.
-Ids of a task grow in the order of commits: whoever stores holds the task (`Database.exclusively`).
+Order is kept by `head`: of each task's unfinished notifications only the oldest is the head, and
+only heads are claimed. A claim therefore looks at an index of heads that are due, whatever the
+backlog behind them. Whoever stores, settles or redrives holds the task (`task_lock`, for
+`Database.exclusively`): the mark is never lost in between, and ids grow in the order of commits.
 """
 
 from __future__ import annotations
@@ -24,28 +26,25 @@ from receiver.inbox.model import (
     StoredNotification,
 )
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "callback_state", "task_lock"]
 
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
 _UNFINISHED = "status IN ('received', 'in_progress')"
 
-# Nothing before it of its task is unfinished. A redriven one is older than what is in progress:
-# it waits for that all the same.
-_FIRST_OF_ITS_TASK = (
-    " NOT EXISTS (SELECT 1 FROM pushkit_inbox e WHERE e.sender = i.sender"
-    f" AND e.task_id = i.task_id AND e.id < i.id AND e.{_UNFINISHED})"
-    " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox b WHERE b.sender = i.sender"
-    " AND b.task_id = i.task_id AND b.status = 'in_progress')"
-)
 # Materialized: PostgreSQL must not lock a second handful for the same update.
 _CLAIM = (
     "WITH due AS MATERIALIZED (SELECT i.id FROM pushkit_inbox i"
-    f" WHERE i.status = 'received' AND i.not_before <= $1 AND {_FIRST_OF_ITS_TASK}"
+    " WHERE i.head = 1 AND i.status = 'received' AND i.not_before <= $1"
     " ORDER BY i.not_before, i.id LIMIT CAST($4 AS BIGINT) FOR UPDATE OF i SKIP LOCKED)"
     " UPDATE pushkit_inbox SET status = 'in_progress', lease_worker = $2, lease_until = $3,"
     " attempts = attempts + 1 WHERE id IN (SELECT id FROM due) RETURNING *"
 )
+
+
+def task_lock(sender: str, task_id: str) -> str:
+    """Return the name to hold for changing which notification of a task is the head."""
+    return f"task {sender} {task_id}"
 
 
 class Inbox:
@@ -70,8 +69,10 @@ class Inbox:
         missing, late = yield from self._sequence(sender, task_id, config_id, seq, now)
         rows = yield Statement(
             "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
-            " late, kid, issued_at, received_at, not_before, body)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $11)"
+            " late, kid, issued_at, received_at, not_before, body, head)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $11,"
+            " CASE WHEN EXISTS (SELECT 1 FROM pushkit_inbox WHERE sender = $1 AND task_id = $3"
+            f" AND {_UNFINISHED}) THEN 0 ELSE 1 END)"
             " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id",
             (
                 sender,
@@ -142,9 +143,9 @@ class Inbox:
         A notification behind an unfinished one of its task is not due before that one is settled.
         """
         rows = yield Statement(
-            "SELECT MIN(due) AS due FROM (SELECT due FROM (SELECT i.not_before AS due"
-            f" FROM pushkit_inbox i WHERE i.status = 'received' AND {_FIRST_OF_ITS_TASK}"
-            " ORDER BY i.not_before LIMIT 1) head"
+            "SELECT MIN(due) AS due FROM (SELECT due FROM (SELECT not_before AS due"
+            " FROM pushkit_inbox WHERE head = 1 AND status = 'received'"
+            " ORDER BY not_before LIMIT 1) heads"
             " UNION ALL SELECT lease_until FROM pushkit_inbox"
             " WHERE status = 'in_progress') moments"
         )
@@ -191,7 +192,7 @@ class Inbox:
         finished = status in (InboxStatus.DONE, InboxStatus.DEAD)
         rows = yield Statement(
             "UPDATE pushkit_inbox SET status = $3, not_before = COALESCE($4, not_before),"
-            " finished_at = $5, last_error = $6, lease_worker = NULL, lease_until = NULL"
+            " finished_at = $5, last_error = $6, lease_worker = NULL, lease_until = NULL, head = 0"
             " WHERE id = $1 AND lease_worker = $2 AND status = 'in_progress' AND attempts = $7"
             " RETURNING id",
             (
@@ -204,6 +205,8 @@ class Inbox:
                 claimed.attempts,
             ),
         )
+        if rows:
+            yield from self._pass_head_on(claimed.stored, status)
         return bool(rows)
 
     # --- workers that end ----------------------------------------------------------------------
@@ -244,6 +247,17 @@ class Inbox:
             (task_id, after, sender, limit),
         )
         return [_stored(row) for row in rows]
+
+    def _pass_head_on(self, settled: StoredNotification, status: InboxStatus) -> Script[None]:
+        """Offer the oldest that is unfinished of its task; the same one, unless it is done."""
+        if settled.task_id is not None:
+            yield Statement(
+                "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
+                f" WHERE sender = $1 AND task_id = $2 AND {_UNFINISHED} ORDER BY id LIMIT 1)",
+                (settled.sender, settled.task_id),
+            )
+        elif status is InboxStatus.RECEIVED:
+            yield Statement("UPDATE pushkit_inbox SET head = 1 WHERE id = $1", (settled.id,))
 
     def _callbacks_of(self, worker: str) -> Script[dict[int, dict[str, CallbackState]]]:
         rows = yield Statement(

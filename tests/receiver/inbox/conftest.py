@@ -106,6 +106,13 @@ class Shelf:
             self.inbox.settle(claimed, worker, status, now=self.now, retry_at=retry_at, error=error)
         )
 
+    def redrive(self, *ids: int) -> list[int]:
+        return self.run(self._redrive(ids))
+
+    def _redrive(self, ids: Sequence[int]) -> Script[list[int]]:
+        tasks = yield from self.inspection.dead_tasks(ids)
+        return (yield from self.inspection.redrive(ids, tasks, self.now))
+
     def record(self, notification_id: int, callback: str, error: str | None = None) -> None:
         self.run(self.inbox.record_call(notification_id, callback, error=error, now=self.now))
 

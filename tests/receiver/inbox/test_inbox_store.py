@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from receiver.inbox import CallbackState, InboxStatus
+import pytest
+
+from receiver.inbox import CallbackState, ClaimedNotification, InboxStatus
 
 if TYPE_CHECKING:
     from tests.receiver.inbox.conftest import Shelf
@@ -116,7 +119,7 @@ def test_a_redriven_one_waits_for_what_is_in_progress_of_its_task(shelf: Shelf) 
     [first] = shelf.claim()
     shelf.settle(first, InboxStatus.DEAD)
     [second] = shelf.claim()
-    shelf.run(shelf.inspection.redrive([first_id], shelf.now))
+    shelf.redrive(first_id)
 
     meanwhile = shelf.claimed_ids()
     shelf.settle(second)
@@ -292,3 +295,44 @@ def test_a_task_is_read_in_order_from_a_place_on(shelf: Shelf) -> None:
     page = shelf.run(shelf.inbox.of_task("task-1", after=ids[0], sender="agent", limit=3))
 
     assert [each.id for each in page] == ids[1:4]
+
+
+# --- the mark -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_task_with_work_left_has_one_head_whatever_happens(shelf: Shelf, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
+    numbers = dict.fromkeys(("task-1", "task-2"), 0)
+    in_hand: list[ClaimedNotification] = []
+    for _ in range(60):
+        match chance.choice(["store", "store", "claim", "settle", "settle", "redrive", "expire"]):
+            case "store":
+                task = chance.choice(list(numbers))
+                numbers[task] += 1
+                shelf.store(numbers[task], task)
+            case "claim":
+                in_hand += shelf.claim(limit=chance.randint(1, 3))
+            case "settle" if in_hand:
+                claimed = in_hand.pop(chance.randrange(len(in_hand)))
+                status = chance.choice([InboxStatus.DONE, InboxStatus.DEAD, InboxStatus.RECEIVED])
+                shelf.settle(claimed, status, retry_in=1)
+            case "redrive":
+                shelf.redrive(*shelf.ids())
+            case "expire":
+                shelf.advance(LEASE.total_seconds())
+        assert_marks(shelf)
+
+
+def assert_marks(shelf: Shelf) -> None:
+    """One head for each task with unfinished ones: what is in progress, or else the oldest."""
+    heads: dict[str, list[int]] = {}
+    unfinished: dict[str, list[tuple[bool, int]]] = {}
+    for row in shelf.query("SELECT id, task_id, status, head FROM pushkit_inbox ORDER BY id"):
+        if row["head"]:
+            heads.setdefault(row["task_id"], []).append(row["id"])
+        if row["status"] in {"received", "in_progress"}:
+            place = (row["status"] == "received", row["id"])
+            unfinished.setdefault(row["task_id"], []).append(place)
+    assert heads == {task: [min(places)[1]] for task, places in unfinished.items()}
+    assert all(sum(not waiting for waiting, _ in places) <= 1 for places in unfinished.values())

@@ -115,7 +115,7 @@ def test_a_redriven_one_begins_anew_and_remembers_who_had_it(shelf: Shelf) -> No
     shelf.record(notification_id, "bad", "ValueError")
     shelf.settle(claimed, InboxStatus.DEAD, error="bad: ValueError")
     shelf.advance(3600)
-    redriven = shelf.run(shelf.inspection.redrive([notification_id], shelf.now))
+    redriven = shelf.redrive(notification_id)
     [again] = shelf.claim()
 
     assert redriven == [notification_id]
@@ -126,7 +126,7 @@ def test_a_redriven_one_begins_anew_and_remembers_who_had_it(shelf: Shelf) -> No
 def test_only_dead_letters_are_redriven(shelf: Shelf) -> None:
     done, received = shelf.finish(1), shelf.stored(1)
 
-    assert shelf.run(shelf.inspection.redrive([done, received, 999], shelf.now)) == []
+    assert shelf.redrive(done, received, 999) == []
 
 
 # --- purging --------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_what_callbacks_did_goes_with_the_notification(shelf: Shelf) -> None:
 
 def test_what_was_redriven_in_the_meantime_stays(shelf: Shelf) -> None:
     dead = shelf.finish(1, InboxStatus.DEAD)
-    shelf.run(shelf.inspection.redrive([dead], shelf.now))
+    shelf.redrive(dead)
 
     assert shelf.run(shelf.purge.delete([dead], InboxStatus.DEAD)) == 0
     assert shelf.ids() == [dead]
