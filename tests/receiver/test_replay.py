@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import Limits, Notification, RateLimit, Receiver
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -162,3 +163,18 @@ async def test_a_purged_inbox_forgets_what_is_done_and_keeps_the_ids(world: Worl
     world.clock.now -= timedelta(days=8)
     again = await world.receive(world.draft(1))
     assert (again.status, again.code) == (200, "duplicate")
+
+
+async def test_a_receiver_keeps_house_from_its_start(world: World) -> None:
+    await world.receive(world.draft(1))
+    await world.receiver.dispatcher.run_once()
+    await world.restart()
+    world.clock.advance(31 * 24 * 3600)
+    await world.start()
+
+    async def empty() -> bool:
+        rows = world.rows()
+        names = ("pushkit_inbox", "pushkit_replay", "pushkit_sequences")
+        return not any(rows[name] for name in names)
+
+    await eventually(empty)
