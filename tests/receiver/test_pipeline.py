@@ -717,3 +717,30 @@ async def test_a_token_that_is_optional_is_refused_when_it_is_wrong(
     verdict = await world.receive(world.draft(token="guessed"))
 
     assert (verdict.status, verdict.code) == (401, "invalid_token")
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        pytest.param("t" * 513, id="long"),
+        pytest.param("\u00fc" * 257, id="long-in-bytes"),
+        pytest.param("task\0", id="nul"),
+    ],
+)
+async def test_an_id_that_no_index_takes_is_refused(world: World, task_id: str) -> None:
+    verdict = await world.receive(of_task(world, task_id))
+
+    assert (verdict.status, verdict.code) == (400, "malformed_request")
+    assert world.rows()["pushkit_replay"] == 0
+
+
+async def test_the_longest_id_is_accepted(world: World) -> None:
+    assert (await world.receive(of_task(world, "t" * 512))).status == 202
+
+
+def of_task(world: World, task_id: str) -> Draft:
+    """Return a request of this task whose own id is a short one."""
+    draft = world.draft()
+    written = json.dumps(task_id).encode()
+    draft.set(task_id=task_id, body=draft.body.replace(b'"task-1"', written))
+    return draft
