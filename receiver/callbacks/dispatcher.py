@@ -20,7 +20,6 @@ from pushkit.storage import Database, Script
 from pushkit.work import (
     Pump,
     RetryPolicy,
-    gives_up,
     next_attempt,
     stop_after_attempt,
     wait_schedule,
@@ -152,11 +151,10 @@ class Dispatcher:
             for callback in self._registry.wanting(notification)
             if not claimed.had_by(callback.name)
         ]
-        if wanting and await self._is_deadly(claimed):
+        if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
-            times = claimed.attempts - 1
-            await self._bury(claimed, f"the process ended {times} times in the middle of: {names}")
-            return
+            if await self._is_held_back(claimed, names):
+                return
         await self._settle(claimed, await self._call_all(wanting, notification))
 
     async def _call_all(
@@ -185,15 +183,24 @@ class Dispatcher:
             return _Call(callback.name, type(exc).__name__)
         return _Call(callback.name, None)
 
-    async def _is_deadly(self, claimed: ClaimedNotification) -> bool:
-        """Say whether a callback ended its process so often that it has been given up."""
-        if not claimed.broken_off:
+    async def _is_held_back(self, claimed: ClaimedNotification, names: str) -> bool:
+        """Give up, or put off, what was in hand each time a process died; False to go on.
+
+        After one death all that was in hand is called again at once. After more, each is put off by
+        the schedule: they part, and the next death tells the cause from what was beside it.
+        """
+        deaths = claimed.attempts - 1
+        if deaths < 1:
             return False
         now = await self._database.read(self._database.now())
-        attempts = claimed.attempts - 1
-        return attempts > 0 and gives_up(
-            self._retry, attempts=attempts, since=claimed.since, now=now
-        )
+        again_at = next_attempt(self._retry, attempts=deaths, since=claimed.since, now=now)
+        if again_at is None:
+            await self._bury(claimed, f"the process ended {deaths} times in the middle of: {names}")
+            return True
+        if deaths == 1:
+            return False
+        await self._database.write(self._inbox.put_off(claimed, self.name, again_at))
+        return True
 
     # --- settling ------------------------------------------------------------------------------
 

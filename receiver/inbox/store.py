@@ -30,6 +30,7 @@ __all__ = ["Inbox", "callback_state", "task_lock"]
 
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
+_PUT_OFF = "put_off"
 _UNFINISHED = "status IN ('received', 'in_progress')"
 
 # Materialized: PostgreSQL must not lock a second handful for the same update.
@@ -232,6 +233,15 @@ class Inbox:
             "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
             " attempts = attempts - 1 WHERE status = 'in_progress' AND lease_worker = $1",
             (worker,),
+        )
+
+    def put_off(self, claimed: ClaimedNotification, worker: str, until: datetime) -> Script[None]:
+        """Hand a notification out later, and do not count that it was claimed now."""
+        yield Statement(
+            "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL, lease_until = NULL,"
+            f" attempts = attempts - 1, not_before = $4, last_error = '{_PUT_OFF}'"
+            " WHERE id = $1 AND lease_worker = $2 AND status = 'in_progress' AND attempts = $3",
+            (claimed.stored.id, worker, claimed.attempts, to_micros(until)),
         )
 
     # --- looking -------------------------------------------------------------------------------

@@ -446,15 +446,47 @@ async def test_what_ends_its_process_as_often_as_is_allowed_is_a_dead_letter(
     assert "the process ended 3 times in the middle of: deadly, also" in caplog.text
 
 
-async def test_what_ends_its_process_less_often_is_called_again(house: House) -> None:
+async def test_what_was_broken_off_once_is_called_again_at_once(house: House) -> None:
+    house.record("record")
+    await house.store()
+    await break_off(house)
+    await house.run_once()
+
+    assert house.called == ["record:task-1#1"]
+
+
+async def test_what_was_broken_off_more_often_is_put_off_and_that_is_no_attempt(
+    house: House,
+) -> None:
     house.record("record")
     await house.store()
     for _ in range(2):
         await break_off(house)
+    called_after = []
+    for seconds in (0, 10, 19.9, 20):  # the second wait of the schedule
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+        called_after.append(len(house.called))
+    report = await InboxAdmin(house.database).show(1)
+
+    assert called_after == [0, 0, 0, 1]
+    assert report is not None
+    assert report.notification.attempts == 3
+    assert await house.counts() == {"done": 1}
+
+
+async def test_what_was_put_off_and_broken_off_again_is_given_up_in_the_end(house: House) -> None:
+    house.record("deadly")
+    await house.store()
+    for _ in range(2):
+        await break_off(house)
+    await house.run_once()  # put off
+    house.now += timedelta(seconds=20)
+    await break_off(house)
     await house.run_once()
 
-    assert house.called == ["record:task-1#1"]
-    assert await house.counts() == {"done": 1}
+    assert house.called == []
+    assert await house.counts() == {"dead": 1}
 
 
 async def test_what_failed_as_often_and_was_never_broken_off_has_its_last_attempt(

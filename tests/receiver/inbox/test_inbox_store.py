@@ -216,6 +216,20 @@ def test_what_is_given_back_was_no_attempt(shelf: Shelf) -> None:
     assert claimed.had_by("first")
 
 
+def test_what_is_put_off_waits_uncounted_and_still_holds_up_its_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [claimed] = shelf.claim()
+    shelf.run(shelf.inbox.put_off(claimed, "two", shelf.now))  # not its own
+    shelf.run(shelf.inbox.put_off(claimed, "one", shelf.now + timedelta(seconds=10)))
+    meanwhile = shelf.claim()
+    shelf.advance(10)
+    [again] = shelf.claim()
+
+    assert meanwhile == []
+    assert (again.stored.id, again.attempts, again.broken_off) == (claimed.stored.id, 1, False)
+
+
 # --- what is due ----------------------------------------------------------------------------------
 
 
