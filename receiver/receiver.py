@@ -22,7 +22,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
 from pushkit.webhook import WebhookRequest
-from pushkit.work import RetryPolicy
+from pushkit.work import RetryPolicy, cancelled
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.app import problems, routes
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
@@ -173,9 +173,7 @@ class Receiver:
             background.append(self._listening)
             self._listening = None
         for task in background:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         try:
             async with asyncio.timeout(_DRAIN.total_seconds()):
                 await self.dispatcher.pump.drain()

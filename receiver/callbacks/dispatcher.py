@@ -11,9 +11,10 @@ import contextlib
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.storage import Database, Script
@@ -21,6 +22,7 @@ from pushkit.work import (
     Pump,
     RetryPolicy,
     next_attempt,
+    persist,
     stop_after_attempt,
     wait_schedule,
 )
@@ -28,6 +30,8 @@ from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification, task_lock
 
 __all__ = ["Dispatcher", "callback_retry"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("receiver")
 
@@ -164,7 +168,9 @@ class Dispatcher:
         calls: list[_Call] = []
         for callback in callbacks:
             if calls:
-                await self._database.write(self._record_script(notification.id, calls[-1]))
+                await self._write_down(
+                    lambda: self._record_script(notification.id, calls[-1])  # at once
+                )
             calls.append(await self._call(callback, notification))
         return calls
 
@@ -207,9 +213,18 @@ class Dispatcher:
     async def _settle(self, claimed: ClaimedNotification, calls: Sequence[_Call]) -> None:
         failed = [f"{call.callback}: {call.error}" for call in calls if call.error is not None]
         error = failed[-1] if failed else None
-        dead = await self._database.write(self._settle_script(claimed, calls[-1:], error))
+        dead = await self._write_down(lambda: self._settle_script(claimed, calls[-1:], error))
         if dead:
             _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
+
+    async def _write_down(self, script: Callable[[], Script[T]]) -> T:
+        """Write what a callback had, which it has again unless that gets written down.
+
+        While the database is away it is tried for as long as the lease surely lasts.
+        """
+        return await persist(
+            lambda: self._database.write(script()), through=StorageError, within=_LEASE / 2
+        )
 
     async def _bury(self, claimed: ClaimedNotification, error: str) -> None:
         """Give a notification up whatever its attempts are."""

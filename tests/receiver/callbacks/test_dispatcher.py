@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox import Inbox, InboxFilter, Inspection
+from tests.eventually import eventually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -543,6 +546,37 @@ async def test_a_redriven_notification_is_called_back_where_it_failed(house: Hou
         ("bad", True, 4),
         ("good", True, 1),
     ]
+
+
+async def test_what_was_called_while_the_database_went_away_is_not_called_again(
+    house: House,
+) -> None:
+    away, calls = "ALTER TABLE pushkit_callbacks RENAME TO away", 0
+
+    async def lose_the_database(_: Notification) -> None:
+        nonlocal calls
+        calls += 1
+        execute(house.location, away)
+
+    house.record("first")
+    house.registry.add(lose_the_database, name="second")
+    await house.store()
+    running = asyncio.create_task(house.run_once())
+
+    async def lost() -> bool:
+        return calls == 1
+
+    await eventually(lost)
+    execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
+    await running
+
+    assert (calls, house.called) == (1, ["first:task-1#1"])
+    assert await house.counts() == {"done": 1}
+
+
+def execute(location: str, sql: str) -> None:
+    with contextlib.closing(sqlite3.connect(location)) as connection, connection:
+        connection.execute(sql)
 
 
 async def test_a_message_of_an_exception_is_kept_nowhere(house: House) -> None:
