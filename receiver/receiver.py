@@ -157,6 +157,10 @@ class Receiver:
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self._listen()
+        try:
+            await self._replay.open()
+        except StorageError as exc:  # callbacks go on without it
+            _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
             self._background = [
                 asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),

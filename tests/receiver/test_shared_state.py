@@ -240,14 +240,16 @@ async def test_a_redis_that_forgot_everything_costs_no_second_callback(
 
 
 async def test_without_redis_nothing_is_accepted_and_nothing_lost(
-    make_world: WorldFactory,
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = make_world({"replay": "redis://127.0.0.1:1"})
+    world = make_world({"replay": "redis://:PRIVATE@127.0.0.1:1"})
     async with world.receiver as receiver:
         verdict = await receiver.receive(world.draft().request())
 
     assert (verdict.status, verdict.code) == (503, "storage")
     assert verdict.retry_after == timedelta(seconds=1)
+    assert "Redis is out of reach: ConnectionError: notifications are answered 503" in caplog.text
+    assert "PRIVATE" not in caplog.text
     assert world.rows()["pushkit_inbox"] == 0
 
 
