@@ -1,14 +1,22 @@
-"""How a command ends: 0 done, 1 refused or failed, 2 called wrongly; errors in readable lines."""
+"""What commands share: how they read an age, and how they end.
+
+0 done, 1 refused or failed, 2 called wrongly; errors in readable lines.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import timedelta
 
 import click
 
 from pushkit.errors import PushkitError
 
-__all__ = ["run_command"]
+__all__ = ["age", "run_command"]
+
+_AGE = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def run_command(group: click.Group) -> None:
@@ -23,3 +31,15 @@ def run_command(group: click.Group) -> None:
         for line in str(exc).splitlines():
             click.echo(f"error: {line}", err=True)
         sys.exit(1)
+
+
+def age(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> timedelta | None:
+    """Read an option's value like `90m`, `12h`, `7d`: a click callback."""
+    if value is None:
+        return None
+    found = _AGE.fullmatch(value)
+    if found is None:
+        raise click.BadParameter("expected a number and s, m, h or d, for example 30d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})

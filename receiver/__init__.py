@@ -3,7 +3,7 @@
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import InboundError
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.inbox import Notification
+from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, Notification
 from receiver.limits import RateLimit
 from receiver.pipeline import Limits, Verdict
 from receiver.receiver import Expectation, Receiver
@@ -16,6 +16,9 @@ __all__ = [
     "Expectation",
     "Headers",
     "InboundError",
+    "InboxFilter",
+    "InboxRetention",
+    "InboxStatus",
     "Limits",
     "Notification",
     "RateLimit",

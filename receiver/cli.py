@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,12 +15,13 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.command import run_command
 from pushkit.errors import PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.version import __version__
 from receiver.forwards.stream import SCHEMES
+from receiver.inbox_commands import inbox
 from receiver.receiver import Receiver
 from receiver.serving.service import ServiceOptions, run_service
 from receiver.serving.tls import TlsFiles
@@ -196,6 +198,8 @@ def _try_tls(settings: ReceiverSettings, path: Path) -> int:
 def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
     document: JsonObject = settings.model_dump(mode="json")
+    for location in ("database", "replay"):
+        document[location] = _without_password(document[location])
     for sender in document["senders"] if isinstance(document["senders"], list) else []:
         if isinstance(sender, dict):
             for secret in ("tokens", "credentials"):
@@ -217,6 +221,17 @@ def _without_secrets(url: str) -> str:
             netloc=f"***{at}{host}" if user else host, query="***" if hidden else parts.query
         )
     )
+
+
+def _without_password(location: JsonValue) -> JsonValue:
+    """Return a DSN or URL with its password masked, before the host and in the query."""
+    if not isinstance(location, str) or "://" not in location:
+        return location
+    masked = re.sub(r"^(\w+://[^:@/?#]*):.*@", r"\1:***@", location)
+    return re.sub(r"([?&]\w*password)=[^&]*", r"\1=***", masked, flags=re.IGNORECASE)
+
+
+cli.add_command(inbox)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.token import hash_token
 from pushkit.storage import Migration, Row, Script, Statement, to_micros
 from receiver.credentials import HandedOut, Presented, ProvenSecret
+from receiver.replay import MEMORY
 from receiver.trust import TaskPolicy
 
 __all__ = [
@@ -73,7 +74,6 @@ class TaskNotExpectedError(InboundError):
     status = 404
 
 
-_KEPT = timedelta(hours=96)  # as long as ids are remembered, see receiver.replay
 _PURGED_AT_ONCE = 100
 
 
@@ -109,7 +109,14 @@ class _Standing:
 
 
 class ExpectedStore:
-    """Scripts over `pushkit_expected`."""
+    """Scripts over `pushkit_expected`.
+
+    Args:
+        kept: How long what has ended is kept: as long as ids are remembered.
+    """
+
+    def __init__(self, kept: timedelta = MEMORY) -> None:
+        self._kept = kept
 
     def register(self, registration: Registration) -> Script[None]:
         """Expect a task, known or not, under a token."""
@@ -276,7 +283,7 @@ class ExpectedStore:
             "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
             " (SELECT sender, token_sha256 FROM pushkit_expected"
             " WHERE COALESCE(withdrawn_at, expires_at) < $1 AND static = 0 LIMIT $2)",
-            (to_micros(now - _KEPT), _PURGED_AT_ONCE),
+            (to_micros(now - self._kept), _PURGED_AT_ONCE),
         )
 
 

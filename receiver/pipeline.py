@@ -15,17 +15,24 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from pushkit.errors import InboundError, StorageError
-from pushkit.storage import Script, SqliteDatabase
+from pushkit.errors import InboundError, MalformedRequestError, StorageError
+from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.credentials import HandedOut, ProvenSecret, check_presented, presented
 from receiver.expected import ExpectedStore
-from receiver.inbox import Inbox
+from receiver.inbox import Inbox, task_lock
 from receiver.limits import RateLimit, RateLimitedError, RateLimiter
 from receiver.peers import rate_key
-from receiver.replay import ConflictError, Replay, ReplayStore
+from receiver.replay import (
+    BeingStoredError,
+    ConflictError,
+    Replay,
+    ReplayMemory,
+    Reservation,
+    Seen,
+)
 from receiver.selection import Selected, printable
-from receiver.trust import TrustedSender
+from receiver.trust import TaskPolicy, TrustedSender
 from receiver.trusted_keys import Trust
 from receiver.verify import (
     VerifiedHead,
@@ -41,6 +48,7 @@ _log = logging.getLogger("receiver")
 
 T = TypeVar("T")
 
+_MAX_ID_BYTES = 512
 _CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
 # About what one process can verify: a flood is cut, a busy agent is not.
 _PEER_RATE = RateLimit(per_second=1000, burst=2000)
@@ -103,6 +111,9 @@ class ProvenHead:
     max_body_bytes: int
 
 
+_DUPLICATE = Verdict(status=200, code="duplicate")
+
+
 class _BodyTooLargeError(InboundError):
     code = "body_too_large"
     status = 413
@@ -133,7 +144,8 @@ class Pipeline:
     Args:
         trust: The trusted senders and their keys. May be replaced at any time: a request is held
             against the one that it met.
-        database: Where inbox, replay memory and expected tasks live.
+        database: Where inbox and expected tasks live.
+        replay: The memory of ids, in the same database or elsewhere.
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
     """
@@ -141,7 +153,8 @@ class Pipeline:
     def __init__(
         self,
         trust: Trust,
-        database: SqliteDatabase,
+        database: Database,
+        replay: ReplayMemory,
         *,
         limits: Limits,
         clock: Callable[[], datetime],
@@ -153,7 +166,7 @@ class Pipeline:
         self._peers = RateLimiter(limits.peer_rate)
         self._senders = RateLimiter(limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
-        self._replay = ReplayStore()
+        self._replay = replay
         self._expected = ExpectedStore()
         self._inbox = Inbox()
 
@@ -256,9 +269,8 @@ class Pipeline:
         verify_body(proven.head, request.body)  # 3, the body's part
         self._rate_of(sender).take(sender.name, self._clock())  # 6
         verified = read_notification(proven.head, request)
-        verdict = await self._database.write(  # 7, 8, 9
-            self._accept(sender, verified, proven.secret, request.body)
-        )
+        _check_ids(verified.delivery_id, verified.config_id, verified.task_id)
+        verdict = await self._store(sender, verified, proven.secret, request.body)  # 7, 8, 9
         _log.info(
             "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s",
             verdict.code,
@@ -312,44 +324,73 @@ class Pipeline:
             handed_out = await self._database.read(self._expected.handed_out(sender.name, secret))
         return check_presented(sender, secret, handed_out)
 
-    def _accept(
+    async def _store(
         self,
         sender: TrustedSender,
         verified: VerifiedNotification,
         secret: ProvenSecret | None,
         body: bytes,
-    ) -> Script[Verdict]:
-        """Steps 7, 8 and 9, in one transaction."""
-        now = self._clock()
-        # Without an id a repetition cannot be told from a new one: each is stored.
-        delivery_id = verified.delivery_id or f"none_{uuid.uuid4().hex}"
-        replay = yield from self._replay.look_up(sender.name, delivery_id, verified.body_sha256)
-        if replay is Replay.DUPLICATE:
-            return Verdict(status=200, code="duplicate")
-        yield from self._expected.admit(
-            sender.tasks,
+    ) -> Verdict:
+        """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
+        seen = Seen(
             sender=sender.name,
-            secret=secret,
-            task_id=verified.task_id,
-            now=now,
+            # Without an id a repetition cannot be told from a new one: each is stored.
+            delivery_id=verified.delivery_id or f"none_{uuid.uuid4().hex}",
+            body_sha256=verified.body_sha256,
         )
-        yield from self._replay.remember(sender.name, delivery_id, verified.body_sha256, now)
+        reservation = await self._replay.reserve(seen)
+        if reservation is None:
+            return _DUPLICATE
+        try:
+            verdict = await self._database.write(
+                self._accept(sender, verified, reservation, secret=secret, body=body)
+            )
+        except Exception:
+            await self._replay.release(reservation)
+            raise
+        await self._replay.commit(reservation)
+        return verdict
+
+    def _accept(
+        self,
+        sender: TrustedSender,
+        verified: VerifiedNotification,
+        reservation: Reservation,
+        *,
+        secret: ProvenSecret | None,
+        body: bytes,
+    ) -> Script[Verdict]:
+        """What of steps 7, 8 and 9 is one transaction."""
+        delivery_id, task_id = reservation.seen.delivery_id, verified.task_id
+        if secret is not None and sender.tasks is TaskPolicy.BIND:
+            # Of two tasks that come at once with one token, one binds it.
+            yield from self._database.exclusively(f"token {sender.name} {secret.sha256}")
+        if task_id is not None:
+            # One at a time: its ids grow in the order of commits, and each `seq` is compared.
+            yield from self._database.exclusively(task_lock(sender.name, task_id))
+        now = yield from self._database.now()
+        if (yield from self._replay.remember(reservation, now)) is Replay.DUPLICATE:
+            return _DUPLICATE
+        yield from self._expected.admit(
+            sender.tasks, sender=sender.name, secret=secret, task_id=task_id, now=now
+        )
         notification_id = yield from self._inbox.store(
             sender=sender.name,
             delivery_id=delivery_id,
             kid=verified.kid or "",
             issued_at=verified.issued_at or now,
-            task_id=verified.task_id,
+            task_id=task_id,
             config_id=verified.config_id,
             seq=verified.seq,
             body=body,
             now=now,
         )
         if notification_id is None:
-            # Older than the memory of ids, but still in the inbox: an update is called back once.
+            # Not in the memory of ids, but still in the inbox: an update is called back once.
             if not (yield from self._inbox.has(sender.name, delivery_id, body)):
                 raise ConflictError("this id is in the inbox with another body")
-            return Verdict(status=200, code="duplicate")
+            return _DUPLICATE
+        yield from self._database.wake()
         return Verdict(status=202, code="accepted", notification_id=notification_id)
 
     def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
@@ -359,8 +400,17 @@ class Pipeline:
             "refused %d %s peer=%s: %s", error.status, error.code, peer, error, extra=facts
         )
         retry_after = None
-        if isinstance(error, RateLimitedError):
+        if isinstance(error, RateLimitedError | BeingStoredError):
             retry_after = error.retry_after
         elif error.status == 503:
             retry_after = timedelta(seconds=5)
         return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+
+
+def _check_ids(*ids: str | None) -> None:
+    """Refuse what cannot be a key in every database: an index has its limits, PostgreSQL no NUL."""
+    for found in ids:
+        if found is not None and ("\0" in found or len(found.encode()) > _MAX_ID_BYTES):
+            raise MalformedRequestError(
+                f"an id has a NUL, or more than {_MAX_ID_BYTES} bytes: {printable(found)}"
+            )

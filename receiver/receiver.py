@@ -21,9 +21,9 @@ from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.token import hash_token
-from pushkit.storage import Script, SqliteDatabase
 from pushkit.webhook import WebhookRequest
-from pushkit.work import RetryPolicy
+from pushkit.work import RetryPolicy, cancelled
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
@@ -31,15 +31,12 @@ from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, Call
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.credentials import mint_authentication, mint_token
 from receiver.edge import Edge
-from receiver.expected import MIGRATION as EXPECTED_MIGRATION
-from receiver.expected import SECRETS_MIGRATION, ExpectedStore, Registration
+from receiver.expected import ExpectedStore, Registration
 from receiver.forwards import Forward
-from receiver.inbox import MIGRATION as INBOX_MIGRATION
-from receiver.inbox import Inbox, Notification
+from receiver.inbox import Inbox, InboxRetention, Notification
 from receiver.peers import ForwardedHeader, Peers
 from receiver.pipeline import Limits, Pipeline, ProvenHead, Verdict
-from receiver.replay import MIGRATION as REPLAY_MIGRATION
-from receiver.replay import ReplayStore
+from receiver.replay import open_replay
 from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust, warn_of_unsigned
 
@@ -51,7 +48,6 @@ _log = logging.getLogger("receiver")
 
 _DRAIN = timedelta(seconds=20)
 _HOUSEKEEPING = timedelta(minutes=10)
-_BETWEEN_BATCHES = timedelta(milliseconds=50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +88,13 @@ class Receiver:
         url: The base URL at which agents reach this receiver, without the senders' paths: the
             audience comes from here, never from a `Host` header.
         senders: Who is trusted.
-        database: The SQLite file of inbox and replay memory.
+        database: Inbox and expected tasks: the path of a SQLite file, or a PostgreSQL DSN.
+        replay: A Redis URL, for the memory of ids alone; None keeps it in the database.
         allow: Hosts that are named for development, for the fetching of JWK Sets.
         limits: Sizes and rates.
         retry: When a failed callback is called again.
         concurrency: How many callbacks at once.
-        keep: How long a notification stays in the inbox once every callback has had it; dead
-            letters stay. The memory of ids is apart from it: 96 hours.
+        retention: How long notifications stay that are over, and how long ids are remembered.
         trusted_proxies: Addresses and networks of the reverse proxies in front, for example
             `["10.0.0.0/8"]`: what they say of a client's address is believed.
         forwarded_header: Which header these proxies write.
@@ -112,11 +108,12 @@ class Receiver:
         url: str,
         senders: Sequence[TrustedSender],
         database: str | Path,
+        replay: str | None = None,
         allow: Sequence[str] = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         concurrency: int = 16,
-        keep: timedelta = timedelta(days=7),
+        retention: InboxRetention | None = None,
         trusted_proxies: Sequence[str] = (),
         forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
         validation_echo: bool = False,
@@ -125,23 +122,16 @@ class Receiver:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
         self._clock = clock
-        self._keep = keep
-        self._database = SqliteDatabase(
-            database,
-            component="receiver",
-            migrations=(
-                REPLAY_MIGRATION,
-                EXPECTED_MIGRATION,
-                INBOX_MIGRATION,
-                SECRETS_MIGRATION,
-            ),
-        )
+        self._retention = retention or InboxRetention()
+        self._database = open_inbox(database, clock=clock)
         self._transport = Transport(DestinationPolicy(allow))
         trust = Trust.build(url, senders, self._transport, clock)
         self.url = trust.url
+        self._replay = open_replay(replay, namespace=self.url, remember_for=self._retention.ids)
         self.pipeline = Pipeline(
             trust,
             self._database,
+            self._replay,
             limits=limits or Limits(),
             clock=clock,
         )
@@ -149,7 +139,6 @@ class Receiver:
         self.dispatcher = Dispatcher(
             self._database,
             self.callbacks,
-            clock=clock,
             retry=retry or callback_retry(),
             concurrency=concurrency,
         )
@@ -158,13 +147,15 @@ class Receiver:
             peers=Peers(trusted_proxies, forwarded_header),
             validation_echo=validation_echo,
         )
+        self.inbox = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
         self._forwards: list[Forward] = []
         self._arrivals = Arrivals(self._database)
         self._inbox = Inbox()
-        self._expected = ExpectedStore()
+        self._expected = ExpectedStore(self._retention.ids)
         self._opening = asyncio.Lock()
         self.is_open = False
         self._background: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
 
     @property
     def trust(self) -> Trust:
@@ -186,7 +177,11 @@ class Receiver:
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
-        await self.open()
+        await self._listen()
+        try:
+            await self._replay.open()
+        except StorageError as exc:  # callbacks go on without it
+            _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
             warn_of_unsigned(self.trust.senders())
             self._background = [
@@ -201,10 +196,11 @@ class Receiver:
         """
         self.is_open = False
         background, self._background = self._background, []
+        if self._listening is not None:
+            background.append(self._listening)
+            self._listening = None
         for task in background:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancelled(task)
         try:
             async with asyncio.timeout(_DRAIN.total_seconds()):
                 await self.dispatcher.pump.drain()
@@ -212,6 +208,8 @@ class Receiver:
             await self.dispatcher.pump.abandon()
         for forward in self._forwards:
             await forward.close()
+        await self.dispatcher.retire()
+        await self._replay.close()
         await self.trust.close()
         await self._transport.close()
         await self._database.close()
@@ -300,8 +298,7 @@ class Receiver:
         """
         verdict = await self.pipeline.receive(request, path=path, peer=peer, proven=proven)
         if verdict.notification_id is not None:
-            self.dispatcher.pump.wake()
-            self._arrivals.announce()
+            self._hear()
         return verdict
 
     # --- trust ---------------------------------------------------------------------------------
@@ -479,7 +476,7 @@ class Receiver:
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
         """
-        await self.open()
+        await self._listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
             return await self._arrivals.wait(
@@ -493,7 +490,7 @@ class Receiver:
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications, from the first; ends after a terminal state."""
-        await self.open()
+        await self._listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
@@ -510,20 +507,22 @@ class Receiver:
             raise ConfigError(f"sender: found {name!r}, expected one of {', '.join(self.senders)}")
         return self.senders[name]
 
+    async def _listen(self) -> None:
+        """Open the inbox, and hear of what other processes accept from now on."""
+        await self.open()
+        if self._listening is None:
+            self._listening = asyncio.create_task(
+                self._database.listen(self._hear), name="receiver-listening"
+            )
+
+    def _hear(self) -> None:
+        self.dispatcher.pump.wake()
+        self._arrivals.announce()
+
     async def _keep_house(self) -> None:
         while True:
-            forgotten = 0
             try:
-                forgotten = await self._database.write(self._clean())
+                await self.inbox.retain(self._retention)
             except StorageError:
                 _log.exception("housekeeping: the inbox is out of reach; trying again later")
-            # Batch by batch while there is more, with a pause: traffic goes first.
-            pause = _BETWEEN_BATCHES if forgotten else _HOUSEKEEPING
-            await asyncio.sleep(pause.total_seconds())
-
-    def _clean(self) -> Script[int]:
-        """Forget and purge one batch of what is over; return how many rows that was."""
-        now = self._clock()
-        forgotten = yield from ReplayStore().forget(now)
-        purged = yield from Inbox().purge(done_before=now - self._keep)
-        return forgotten + purged
+            await asyncio.sleep(_HOUSEKEEPING.total_seconds())

@@ -39,6 +39,7 @@ from pushkit.signing.audience import audience_of
 from receiver.callbacks.registry import CallbackFunction
 from receiver.connections import ConnectionLimits
 from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
+from receiver.inbox import InboxRetention
 from receiver.limits import RateLimit
 from receiver.peers import ForwardedHeader
 from receiver.pipeline import Limits
@@ -167,13 +168,35 @@ class TlsSettings(BaseModel):
     key: Path
 
 
+class RetentionSettings(BaseModel):
+    """The `[retention]` table; see `receiver.inbox.InboxRetention`. Left out: kept for ever."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    done_days: _Positive | None = 7
+    dead_days: _Positive | None = None
+    max_done: Annotated[int, Field(ge=0)] | None = None
+    remember_hours: _Positive = 96
+
+    def build(self) -> InboxRetention:
+        """Return what a receiver is made with."""
+        return InboxRetention(
+            done=timedelta(days=self.done_days) if self.done_days else None,
+            dead=timedelta(days=self.dead_days) if self.dead_days else None,
+            max_done=self.max_done,
+            ids=timedelta(hours=self.remember_hours),
+        )
+
+
 class ReceiverSettings(BaseSettings):
     """The whole file.
 
     Attributes:
         url: The base URL at which agents reach this receiver.
         listen: `host:port` to listen on.
-        database: The SQLite file; relative to the configuration file.
+        database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
+        replay: A Redis URL, for the memory of ids alone.
+        retention: How long things stay in the inbox.
         allow: Hosts named for development, as `host:port` or `host:*`.
         max_body_bytes: The largest body.
         peer_rate: Requests a second from one address, before the signature; twice that at once.
@@ -198,7 +221,9 @@ class ReceiverSettings(BaseSettings):
 
     url: _Url
     listen: Annotated[str, AfterValidator(_host_and_port)] = "127.0.0.1:9000"
-    database: Path = Path("inbox.db")
+    database: Annotated[str, Field(min_length=1)] = "inbox.db"
+    replay: str | None = None
+    retention: RetentionSettings = RetentionSettings()
     allow: list[str] = []
     max_body_bytes: _Positive = 1024 * 1024
     peer_rate: _Positive = 1000
@@ -229,6 +254,10 @@ class ReceiverSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Put the environment over the file."""
         return env_settings, init_settings
+
+    def inbox_location(self, folder: Path) -> str:
+        """Return where the inbox is: a DSN as it stands, or a path in this folder."""
+        return self.database if "://" in self.database else str(folder / self.database)
 
     @property
     def host_and_port(self) -> tuple[str, int]:
@@ -279,7 +308,9 @@ class ReceiverSettings(BaseSettings):
         receiver = Receiver(
             url=self.url,
             senders=self.trusted_senders(folder),
-            database=folder / self.database,
+            database=self.inbox_location(folder),
+            replay=self.replay,
+            retention=self.retention.build(),
             allow=self.allow,
             limits=Limits(
                 max_body_bytes=self.max_body_bytes,
@@ -374,7 +405,10 @@ def _place(path: Path, text: str, location: _Location) -> str:
 
 
 def _did_you_mean(name: str) -> str:
-    models = (ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings, TlsSettings)
+    models = (
+        *(ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings),
+        *(TlsSettings, RetentionSettings),
+    )
     known = [field for model in models for field in model.model_fields]
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from tests.databases import (
     PostgresConnection,
@@ -15,6 +16,7 @@ from tests.databases import (
     SqliteConnection,
     fresh,
 )
+from tests.redis_server import RedisServer
 
 BOTH = ("sqlite", "postgresql")
 
@@ -34,6 +36,25 @@ def postgres_server() -> Iterator[str]:
 def postgres_dsn(postgres_server: str) -> str:
     """Return the DSN of an empty schema on a PostgreSQL server."""
     return fresh(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """Return the URL of a Redis server: `PUSHKIT_TEST_REDIS_URL`, or one from the wheel."""
+    if url := os.environ.get("PUSHKIT_TEST_REDIS_URL"):
+        yield url
+        return
+    server = RedisServer()
+    yield server.url
+    server.remove()
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """Return the URL of an empty Redis database: what was in it is gone."""
+    with Redis.from_url(redis_server) as redis:
+        redis.flushdb()
+    return redis_server
 
 
 @pytest.fixture(params=BOTH)

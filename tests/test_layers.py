@@ -17,16 +17,16 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "clock", "command", "processes", "webhook"},
+    {"bounded_json", "clock", "command", "output", "processes", "webhook"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
-    {"serving"},
+    {"inbox_commands", "serving"},
     {"reload"},
     {"settings"},
     {"receiver"},
-    {"app", "asgi", "callbacks", "forwards"},
+    {"admin", "app", "asgi", "callbacks", "forwards"},
     {"connections", "edge"},
     {"pipeline"},
     {"expected", "inbox"},
@@ -45,7 +45,7 @@ DOORS = {
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
     | {"receiver.serving"},
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
-    | {"receiver.serving"},
+    | {"receiver.inbox_commands", "receiver.serving"},
     "cryptography": {"pushkit.keys"},
     "jsonschema": {"pushkit.a2a"},
     "jwcrypto": {"pushkit.keys"},
@@ -54,7 +54,7 @@ DOORS = {
     "referencing": {"pushkit.a2a"},
     "pydantic": {"pushkit.a2a", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
-    "redis": {"receiver.forwards"},
+    "redis": {"receiver.forwards", "receiver.replay"},
     "sqlite3": {"pushkit.storage"},
     "tenacity": {"pushkit.work"},
 }

@@ -55,6 +55,9 @@ PUBLIC = {
         # comes out of the latter.
         "Headers",
         "InboundError",
+        "InboxFilter",  # which notifications `receiver.inbox` lists and redrives
+        "InboxRetention",  # `Receiver(retention=…)`
+        "InboxStatus",
         "Limits",
         "Notification",
         "RateLimit",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cli.output import example, harmless, milliseconds, moment, table
+from pushkit.command import age
 from pushkit.delivery.admin import OutboxAdmin, Redriven, open_outbox
 from pushkit.errors import ConfigError
 from pushkit.outbox import (
@@ -25,14 +24,13 @@ from pushkit.outbox import (
     LoggedAttempt,
     OutboxStats,
 )
+from pushkit.output import example, harmless, milliseconds, moment, table
 
 __all__ = ["database_option", "outbox"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_AGE = re.compile(r"(\d{1,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FINISHED = [DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD]
 _REPEATS = "; a webhook may get what it had already, under the same id"
 
@@ -62,17 +60,6 @@ def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
-
-
-def _age(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> timedelta | None:
-    if value is None:
-        return None
-    found = _AGE.fullmatch(value)
-    if found is None:
-        raise click.BadParameter("expected a number and s, m, h or d, for example 30d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 @click.group(
@@ -215,7 +202,7 @@ def cancel(*, ids: tuple[str, ...], database: str) -> None:
     )
 )
 @database_option
-@click.option("--older-than", callback=_age, help="Finished longer ago than this: 90m, 12h, 7d.")
+@click.option("--older-than", callback=age, help="Finished longer ago than this: 90m, 12h, 7d.")
 @click.option(
     "--state",
     "states",

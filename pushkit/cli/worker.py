@@ -20,11 +20,11 @@ import click
 
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.cli.outbox import database_option
-from pushkit.cli.output import example
 from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
 from pushkit.net.destination import DestinationPolicy
+from pushkit.output import example
 from pushkit.processes import Supervisor, until_stopped
 
 __all__ = ["worker"]

@@ -29,7 +29,7 @@ from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.housekeeping import Housekeeper
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.registrar import Choice, Registrar
-from pushkit.delivery.worker import Worker, cancelled
+from pushkit.delivery.worker import Worker
 from pushkit.errors import (
     ConfigError,
     InvalidPushConfigError,
@@ -49,6 +49,7 @@ from pushkit.subscriptions import (
     SubscriptionKey,
     SubscriptionStore,
 )
+from pushkit.work import cancelled
 
 __all__ = ["PushSender", "SenderOptions"]
 

@@ -17,9 +17,9 @@ from pushkit.errors import StorageError
 from pushkit.outbox import AttemptLog, Claim, Delivery, OutboxStore, Outcome, Result
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
-from pushkit.work import Pump, persist
+from pushkit.work import Pump, cancelled, persist
 
-__all__ = ["Worker", "cancelled"]
+__all__ = ["Worker"]
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -167,13 +167,6 @@ class Worker:
         now = yield from self._database.now()
         due = yield from self._outbox.next_due(now)
         return None if due is None else due - now
-
-
-async def cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it ends: before Python 3.12, `wait_for` in a driver may swallow one."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=1)
 
 
 def _has_moved(asked: Subscription | None, current: Subscription | None) -> bool:

@@ -11,11 +11,9 @@ from datetime import datetime
 
 from pushkit.outbox.model import DeliveryState
 from pushkit.outbox.store import OutboxStore
-from pushkit.storage import Script, Statement, to_micros
+from pushkit.storage import Script, Statement, among, to_micros
 
-__all__ = ["DeadLetters", "among"]
-
-_CHUNK = 100
+__all__ = ["DeadLetters"]
 
 
 class DeadLetters:
@@ -77,13 +75,3 @@ class DeadLetters:
         if cancelled:
             yield from self._outbox.mark_oldest(subscription_id)
         return sorted(cancelled)
-
-
-def among(ids: Sequence[str], *, after: int = 0) -> list[tuple[str, tuple[str, ...]]]:
-    """Return `IN (…)` and its parameters, by the hundred, numbered behind `after` others.
-
-    Every list has the same length, the last id repeated: the database sees one statement.
-    """
-    places = ", ".join(f"${n}" for n in range(after + 1, after + _CHUNK + 1))
-    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
-    return [(f"IN ({places})", (*chunk, *[chunk[-1]] * (_CHUNK - len(chunk)))) for chunk in chunks]

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.outbox.dead_letters import among
 from pushkit.outbox.model import DeliveryState
-from pushkit.storage import Script, Statement, to_micros
+from pushkit.storage import Script, Statement, among, to_micros
 
 __all__ = ["Purge", "Retention"]
 

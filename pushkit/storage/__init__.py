@@ -3,7 +3,7 @@
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
-from pushkit.storage.script import Row, Script, Statement, from_micros, to_micros
+from pushkit.storage.script import Row, Script, Statement, among, from_micros, to_micros
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "SqliteDatabase",
     "Statement",
     "WorkerLocks",
+    "among",
     "from_micros",
     "open_location",
     "to_micros",

@@ -45,6 +45,9 @@ class Database(Protocol):
     def now(self) -> Script[datetime]:
         """Return the present by the clock that all workers on this database share."""
 
+    def exclusively(self, name: str) -> Script[None]:
+        """Let other transactions that ask for this name wait until this one ends."""
+
     def wake(self) -> Script[None]:
         """Tell idle workers of other processes that there is work, once this commits."""
 

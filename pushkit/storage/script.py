@@ -14,7 +14,8 @@ same script therefore runs unchanged inside any transaction, and two scripts joi
         return True
 
 Placeholders are `$1`, `$2`, … in both dialects, and `FOR UPDATE` may stand where PostgreSQL needs
-it: SQLite's one writer needs no row locks, and its driver leaves them out. Times are integers:
+it: SQLite's one writer needs no row locks, and its driver leaves them out. A column of growing
+numbers is written as SQLite writes it, `INTEGER PRIMARY KEY AUTOINCREMENT`. Times are integers:
 microseconds since the epoch.
 """
 
@@ -25,11 +26,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-__all__ = ["Row", "Rows", "Script", "Statement", "driver_connection", "from_micros", "to_micros"]
+__all__ = [
+    "Row",
+    "Rows",
+    "Script",
+    "Statement",
+    "among",
+    "driver_connection",
+    "from_micros",
+    "to_micros",
+]
 
 T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
+Id = TypeVar("Id", str, int)
 
+_CHUNK = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -66,3 +78,15 @@ def to_micros(moment: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """Return microseconds since the epoch as an aware moment in UTC."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...]]]:
+    """Return `IN (…)` and its parameters, by the hundred, numbered behind `after` others.
+
+    Every list has the same length, the last id repeated: the database sees one statement.
+    """
+    places = ", ".join(f"${n}" for n in range(after + 1, after + _CHUNK + 1))
+    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    return [
+        (f"IN ({places})", tuple(chunk) + (chunk[-1],) * (_CHUNK - len(chunk))) for chunk in chunks
+    ]

@@ -149,6 +149,10 @@ class SqliteDatabase:
         yield from ()
         return self._clock()
 
+    def exclusively(self, name: str) -> Script[None]:  # noqa: ARG002  # the interface
+        """Do nothing: there is one writing transaction at a time anyway."""
+        yield from ()
+
     def wake(self) -> Script[None]:
         """Do nothing: other processes on this file find work by polling."""
         yield from ()

@@ -1,6 +1,6 @@
 """What outbox and inbox share: when to try again, and how work is pumped."""
 
-from pushkit.work.pump import Pump
+from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import (
     DEFAULT_SCHEDULE,
     RetryPolicy,
@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_SCHEDULE",
     "Pump",
     "RetryPolicy",
+    "cancelled",
     "gives_up",
     "next_attempt",
     "persist",

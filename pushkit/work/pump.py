@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from pushkit.errors import StorageError
 
-__all__ = ["Pump"]
+__all__ = ["Pump", "cancelled"]
 
 Item = TypeVar("Item")
 
@@ -142,3 +142,10 @@ class Pump(Generic[Item]):
         return (
             self._longest_pause if due is None else min(max(due, _MIN_PAUSE), self._longest_pause)
         )
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it ends: before Python 3.12, `wait_for` in a driver may swallow one."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=1)

@@ -12,19 +12,31 @@ import inspect
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
 
-from pushkit.errors import StorageError
-from pushkit.storage import SqliteDatabase
-from pushkit.work import Pump, RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
+from pushkit.errors import InboundError, StorageError
+from pushkit.storage import Database, Script
+from pushkit.work import (
+    Pump,
+    RetryPolicy,
+    next_attempt,
+    persist,
+    stop_after_attempt,
+    wait_schedule,
+)
 from receiver.callbacks.registry import Callback, CallbackRegistry
-from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification
+from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification, task_lock
 
 __all__ = ["Dispatcher", "callback_retry"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("receiver")
 
 _LEASE = timedelta(seconds=60)
+POLL_INTERVAL = timedelta(seconds=1)
 
 
 def callback_retry() -> RetryPolicy:
@@ -34,71 +46,135 @@ def callback_retry() -> RetryPolicy:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How one call of a callback ended."""
+
+    callback: str
+    error: str | None
+
+
 class Dispatcher:
     """Runs callbacks from the inbox.
 
     Args:
-        database: Where the inbox lives.
+        database: Where the inbox lives; its clock is the one that counts.
         registry: The callbacks.
-        clock: Returns now, aware, in UTC.
         retry: When a failed callback is called again.
         concurrency: How many tasks' notifications at once.
+        poll_interval: How long to wait at most before looking for what other processes accepted,
+            or left behind.
     """
 
     def __init__(
         self,
-        database: SqliteDatabase,
+        database: Database,
         registry: CallbackRegistry,
         *,
-        clock: Callable[[], datetime],
         retry: RetryPolicy,
         concurrency: int,
+        poll_interval: timedelta | None = None,
     ) -> None:
         self._database = database
         self._registry = registry
-        self._clock = clock
         self._retry = retry
         self._inbox = Inbox()
         self._held: set[int] = set()
-        self._name = f"dispatcher_{secrets.token_hex(8)}"
+        self.name = f"dispatcher_{secrets.token_hex(8)}"
         self.pump = Pump(
             "callbacks",
             claim=self._claim,
             process=self._dispatch,
             until_due=self._until_due,
             concurrency=concurrency,
+            longest_pause=poll_interval or POLL_INTERVAL,
         )
 
     async def run_once(self) -> int:
         """Hand out every notification that is due now; return how many there were."""
         return await self.pump.run_once()
 
+    async def retire(self) -> None:
+        """Give back what was broken off, and say that nothing is in work here any more."""
+        try:
+            with contextlib.suppress(StorageError):  # then it comes back with its lease
+                await self._database.write(self._give_back_script())
+        finally:
+            if self._database.locks is not None:
+                self._database.locks.release(self.name)
+
+    # --- taking --------------------------------------------------------------------------------
+
     async def _claim(self, limit: int) -> Sequence[ClaimedNotification]:
-        now = self._clock()
-        return await self._database.write(
-            self._inbox.claim(
-                self._name, limit=limit, now=now, until=now + _LEASE, held=tuple(self._held)
+        if self._database.locks is not None:
+            self._database.locks.hold(self.name)
+        return await self._database.write(self._claim_script(limit))
+
+    def _claim_script(self, limit: int) -> Script[list[ClaimedNotification]]:
+        yield from self._take_over()
+        now = yield from self._database.now()
+        return (
+            yield from self._inbox.claim(
+                self.name, limit=limit, now=now, until=now + _LEASE, held=tuple(self._held)
             )
         )
 
+    def _take_over(self) -> Script[None]:
+        """Give back what dispatchers on this machine left that died: their locks are free."""
+        locks = self._database.locks
+        if locks is None:
+            return
+        working = yield from self._inbox.working()
+        for worker in locks.dead(name for name in working if name != self.name):
+            _log.warning("%s died; its notifications are taken over", worker)
+            yield from self._inbox.take_over(worker)
+
+    def _give_back_script(self) -> Script[None]:
+        yield from self._inbox.give_back(self.name)
+        yield from self._database.wake()
+
+    # --- calling -------------------------------------------------------------------------------
+
     async def _dispatch(self, claimed: ClaimedNotification) -> None:
-        self._held.add(claimed.notification.id)
+        self._held.add(claimed.stored.id)
         try:
-            await self._call_all(claimed)
+            async with self._lease_kept(claimed.stored.id):
+                await self._work_on(claimed)
         finally:
-            self._held.discard(claimed.notification.id)
+            self._held.discard(claimed.stored.id)
 
-    async def _call_all(self, claimed: ClaimedNotification) -> None:
-        notification = claimed.notification
-        error: str | None = None
-        async with self._lease_kept(notification):
-            for callback in self._registry.wanting(notification):
-                if callback.name not in claimed.callbacks_done:
-                    error = await self._call(callback, notification) or error
-        await self._settle(claimed, error)
+    async def _work_on(self, claimed: ClaimedNotification) -> None:
+        try:
+            notification = claimed.stored.decode()
+        except InboundError as exc:
+            # Accepted by other code than this: it must not stand in the way of the rest.
+            await self._bury(claimed, f"unreadable: {exc.code}")
+            return
+        wanting = [
+            callback
+            for callback in self._registry.wanting(notification)
+            if not claimed.had_by(callback.name)
+        ]
+        if wanting and claimed.broken_off:
+            names = ", ".join(callback.name for callback in wanting)
+            if await self._is_held_back(claimed, names):
+                return
+        await self._settle(claimed, await self._call_all(wanting, notification))
 
-    async def _call(self, callback: Callback, notification: Notification) -> str | None:
-        """Call back, and remember it; return a short reason if that failed."""
+    async def _call_all(
+        self, callbacks: Sequence[Callback], notification: Notification
+    ) -> list[_Call]:
+        """Call one after another, and write down how each ended but the last: see `_settle`."""
+        calls: list[_Call] = []
+        for callback in callbacks:
+            if calls:
+                await self._write_down(
+                    lambda: self._record_script(notification.id, calls[-1])  # at once
+                )
+            calls.append(await self._call(callback, notification))
+        return calls
+
+    async def _call(self, callback: Callback, notification: Notification) -> _Call:
         try:
             await _invoke(callback, notification)
         except (Exception, asyncio.CancelledError) as exc:  # a callback is somebody else's code
@@ -110,30 +186,96 @@ class Dispatcher:
                 notification.id,
                 notification.task_id,
             )
-            return f"{callback.name}: {type(exc).__name__}"
-        await self._database.write(self._inbox.mark_callback_done(notification.id, callback.name))
-        return None
+            return _Call(callback.name, type(exc).__name__)
+        return _Call(callback.name, None)
 
-    async def _settle(self, claimed: ClaimedNotification, error: str | None) -> None:
-        notification, now = claimed.notification, self._clock()
+    async def _is_held_back(self, claimed: ClaimedNotification, names: str) -> bool:
+        """Give up, or put off, what was in hand each time a process died; False to go on.
+
+        After one death all that was in hand is called again at once. After more, each is put off by
+        the schedule: they part, and the next death tells the cause from what was beside it.
+        """
+        deaths = claimed.attempts - 1
+        if deaths < 1:
+            return False
+        now = await self._database.read(self._database.now())
+        again_at = next_attempt(self._retry, attempts=deaths, since=claimed.since, now=now)
+        if again_at is None:
+            await self._bury(claimed, f"the process ended {deaths} times in the middle of: {names}")
+            return True
+        if deaths == 1:
+            return False
+        await self._database.write(self._inbox.put_off(claimed, self.name, again_at))
+        return True
+
+    # --- settling ------------------------------------------------------------------------------
+
+    async def _settle(self, claimed: ClaimedNotification, calls: Sequence[_Call]) -> None:
+        failed = [f"{call.callback}: {call.error}" for call in calls if call.error is not None]
+        error = failed[-1] if failed else None
+        dead = await self._write_down(lambda: self._settle_script(claimed, calls[-1:], error))
+        if dead:
+            _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
+
+    async def _write_down(self, script: Callable[[], Script[T]]) -> T:
+        """Write what a callback had, which it has again unless that gets written down.
+
+        While the database is away it is tried for as long as the lease surely lasts.
+        """
+        return await persist(
+            lambda: self._database.write(script()), through=StorageError, within=_LEASE / 2
+        )
+
+    async def _bury(self, claimed: ClaimedNotification, error: str) -> None:
+        """Give a notification up whatever its attempts are."""
+        await self._database.write(self._bury_script(claimed, error))
+        _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
+
+    def _settle_script(
+        self, claimed: ClaimedNotification, unwritten: Sequence[_Call], error: str | None
+    ) -> Script[bool]:
+        """Write down what became of a notification; return whether it is a dead letter now."""
+        yield from self._hold_task(claimed)
+        for call in unwritten:
+            yield from self._record_script(claimed.stored.id, call)
+        now = yield from self._database.now()
         status, retry_at = InboxStatus.DONE, None
         if error is not None:
             retry_at = next_attempt(
-                self._retry, attempts=claimed.attempts, since=notification.received_at, now=now
+                self._retry, attempts=claimed.attempts, since=claimed.since, now=now
             )
             status = InboxStatus.DEAD if retry_at is None else InboxStatus.RECEIVED
-        if status is InboxStatus.DEAD:
-            _log.error("notification %d is a dead letter: %s", notification.id, error)
-        await self._database.write(
-            self._inbox.settle(
-                notification.id, self._name, status, now=now, retry_at=retry_at, error=error
+        settled = yield from self._inbox.settle(
+            claimed, self.name, status, now=now, retry_at=retry_at, error=error
+        )
+        return settled and status is InboxStatus.DEAD
+
+    def _bury_script(self, claimed: ClaimedNotification, error: str) -> Script[bool]:
+        yield from self._hold_task(claimed)
+        now = yield from self._database.now()
+        return (
+            yield from self._inbox.settle(
+                claimed, self.name, InboxStatus.DEAD, now=now, error=error
             )
         )
 
+    def _hold_task(self, claimed: ClaimedNotification) -> Script[None]:
+        if claimed.stored.task_id is not None:
+            yield from self._database.exclusively(
+                task_lock(claimed.stored.sender, claimed.stored.task_id)
+            )
+
+    def _record_script(self, notification_id: int, call: _Call) -> Script[None]:
+        now = yield from self._database.now()
+        yield from self._inbox.record_call(
+            notification_id, call.callback, error=call.error, now=now
+        )
+
+    # --- leases --------------------------------------------------------------------------------
+
     @contextlib.asynccontextmanager
-    async def _lease_kept(self, notification: Notification) -> AsyncIterator[None]:
-        """Extend the lease while a callback runs, however long it takes."""
-        keeper = asyncio.create_task(self._keep_lease(notification.id))
+    async def _lease_kept(self, notification_id: int) -> AsyncIterator[None]:
+        keeper = asyncio.create_task(self._keep_lease(notification_id))
         try:
             yield
         finally:
@@ -145,16 +287,20 @@ class Dispatcher:
         kept = True
         while kept:
             await asyncio.sleep(_LEASE.total_seconds() / 3)
-            until = self._clock() + _LEASE
             # A database out of reach must not end the renewal: the callback goes on.
             with contextlib.suppress(StorageError):
-                kept = await self._database.write(
-                    self._inbox.keep_lease(notification_id, self._name, until)
-                )
+                kept = await self._database.write(self._keep_lease_script(notification_id))
+
+    def _keep_lease_script(self, notification_id: int) -> Script[bool]:
+        now = yield from self._database.now()
+        return (yield from self._inbox.keep_lease(notification_id, self.name, now + _LEASE))
 
     async def _until_due(self) -> timedelta | None:
-        now = self._clock()
-        due = await self._database.read(self._inbox.next_due())
+        return await self._database.read(self._until_due_script())
+
+    def _until_due_script(self) -> Script[timedelta | None]:
+        now = yield from self._database.now()
+        due = yield from self._inbox.next_due()
         return None if due is None else due - now
 
 

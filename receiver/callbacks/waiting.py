@@ -11,7 +11,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Collection
 
 from pushkit.a2a import TaskState
-from pushkit.storage import SqliteDatabase
+from pushkit.errors import InboundError
+from pushkit.storage import Database
 from receiver.inbox import Inbox, Notification
 
 __all__ = ["SETTLED_STATES", "Arrivals"]
@@ -19,7 +20,7 @@ __all__ = ["SETTLED_STATES", "Arrivals"]
 # Terminal, or interrupted: the agent will not go on by itself.
 SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
 
-_POLL_SECONDS = 1.0  # what another process accepts is found by looking
+_POLL_SECONDS = 1.0  # what another process accepts is found by looking, where it cannot tell
 
 
 class Arrivals:
@@ -29,13 +30,13 @@ class Arrivals:
         database: Where the inbox lives.
     """
 
-    def __init__(self, database: SqliteDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._inbox = Inbox()
         self._arrived: asyncio.Future[None] | None = None
 
     def announce(self) -> None:
-        """Wake every waiter: a notification was accepted in this process."""
+        """Wake every waiter: a notification was accepted, in this process or in another."""
         arrived, self._arrived = self._arrived, None
         if arrived is not None and not arrived.done():
             arrived.set_result(None)
@@ -49,9 +50,12 @@ class Arrivals:
             batch = await self._database.read(
                 self._inbox.of_task(task_id, after=after, sender=sender)
             )
-            for notification in batch:
-                after = notification.id
-                yield notification
+            for stored in batch:
+                after = stored.id
+                with contextlib.suppress(
+                    InboundError
+                ):  # other code accepted it: see its dead letter
+                    yield stored.decode()
             if not batch:
                 # Not wait_for: before Python 3.12 that swallows a cancellation beside an arrival.
                 with contextlib.suppress(TimeoutError):

@@ -77,6 +77,26 @@ def test_the_environment_replaces_the_files_values(
     assert document["listen"] == "0.0.0.0:8080"
 
 
+def test_where_the_state_is_comes_from_the_file_and_passwords_are_masked(
+    receiver_command: Run, config: Path
+) -> None:
+    settings = (
+        'database = "postgresql://user:PRIVATE@db/inbox?sslpassword=PRIVATE"\n'
+        'replay = "redis://:PRIVATE@cache:6379/0"\n'
+    )
+    table = "[retention]\ndone_days = 3\nmax_done = 1000\nremember_hours = 48\n"
+    config.write_text(CONFIG.replace('database = "inbox.db"\n', settings) + table)
+    document, _ = json.JSONDecoder().raw_decode(receiver_command("check").out)
+    assert document["database"] == "postgresql://user:***@db/inbox?sslpassword=***"
+    assert document["replay"] == "redis://:***@cache:6379/0"
+    assert document["retention"] == {
+        "done_days": 3,
+        "dead_days": None,
+        "max_done": 1000,
+        "remember_hours": 48,
+    }
+
+
 def test_check_fetches_every_senders_keys(
     receiver_command: Run, config: Path, webhook: Webhook, tmp_path: Path
 ) -> None:
@@ -134,6 +154,12 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
             id="no such sender",
         ),
         pytest.param('= "inbox.db"', "= inbox.db", "at line 2", id="no TOML"),
+        pytest.param(
+            "[[callbacks]]",
+            "[retention]\nkeep_days = 7\n[[callbacks]]",
+            "{0}:12: retention.keep_days: there is no such setting",
+            id="no such retention",
+        ),
     ],
 )
 def test_a_mistake_is_reported_with_its_line(
@@ -158,6 +184,9 @@ def test_every_mistake_is_a_line(receiver_command: Run, config: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
+        pytest.param(
+            "database =", 'replay = "http://cache"\ndatabase =', "replay: expected", id="replay"
+        ),
         pytest.param("jwks.json", "none.json", "none.json: No such file", id="no JWK Set"),
         pytest.param("jwks.json", "handlers.py", "not a JWK Set", id="another file"),
         pytest.param(":seen", ":none", "callback handlers:none: AttributeError", id="function"),

@@ -202,7 +202,7 @@ class World:
     """A receiver with one trusted sender and a database of its own, and a clock for both."""
 
     clock: Clock
-    database: Path
+    database: Path | str
     server_factory: AiohttpServer
     client_factory: AiohttpClient
     sender: TrustedSender
@@ -223,6 +223,16 @@ class World:
                 **self.options,
             )
         return self._receiver
+
+    def another_receiver(self) -> Receiver:
+        """Return another receiver on the same database, as another process would have it."""
+        return Receiver(
+            url=BASE_URL,
+            senders=[self.sender],
+            database=self.database,
+            clock=self.clock,
+            **self.options,
+        )
 
     def add_sender(self, name: str, issuer: str, key: SigningKey) -> None:
         """Trust a second sender at the same path."""
@@ -355,6 +365,24 @@ def trusted_sender(**changes: Any) -> TrustedSender:
         "tasks": TaskPolicy.ANY,
     }
     return TrustedSender(**{**settings, **changes})
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a receiver keeps its state."""
+
+    database: str
+    replay: str | None
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> State:
+    """Return each place in turn; with Redis, the inbox is a SQLite file."""
+    database = str(tmp_path / "inbox.db")
+    if request.param == "postgresql":
+        database = request.getfixturevalue("postgres_dsn")
+    url = request.getfixturevalue("redis_url") if request.param == "redis" else None
+    return State(database, url)
 
 
 WorldFactory = Callable[..., World]

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -470,6 +471,7 @@ async def test_credentials_are_stored_as_hashes(registered: World) -> None:
     config = await with_credentials(registered)
     await registered.receiver.close()
 
+    assert isinstance(registered.database, Path)
     stored = registered.database.read_bytes()
 
     assert config.token is not None

@@ -795,14 +795,11 @@ async def test_a_body_over_the_limit_is_refused_without_an_edge_too(
 
 async def test_a_storage_that_fails_is_a_503_and_nothing_is_kept(world: World) -> None:
     await world.start()
-    world.execute("DROP TABLE pushkit_sequences")
+    world.execute("ALTER TABLE pushkit_sequences RENAME TO elsewhere")
     draft = world.draft()
 
     refused = await world.receive(draft)
-    world.execute(
-        "CREATE TABLE pushkit_sequences (sender TEXT, task_id TEXT, config_id TEXT,"
-        " last_seq BIGINT, PRIMARY KEY (sender, task_id, config_id))"
-    )
+    world.execute("ALTER TABLE elsewhere RENAME TO pushkit_sequences")
     accepted = await world.receive(draft)
 
     assert (refused.status, refused.code) == (503, "storage")
@@ -814,7 +811,7 @@ async def test_what_a_sender_writes_cannot_forge_a_line_of_the_log(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    task_id = "task-1\nrefused 401 \x1b[31m" + "x" * 10_000
+    task_id = "task-1\nrefused 401 \x1b[31m" + "x" * 400
     draft = world.draft(task_id=task_id)
     draft.headers = [item for item in draft.headers if item[0] != "webhook-id"]
     draft.claim(taskId=None, jti="id\nforged")
@@ -842,3 +839,30 @@ async def test_a_token_that_is_optional_is_refused_when_it_is_wrong(
     verdict = await world.receive(world.draft(token="guessed"))
 
     assert (verdict.status, verdict.code) == (401, "invalid_token")
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        pytest.param("t" * 513, id="long"),
+        pytest.param("\u00fc" * 257, id="long-in-bytes"),
+        pytest.param("task\0", id="nul"),
+    ],
+)
+async def test_an_id_that_no_index_takes_is_refused(world: World, task_id: str) -> None:
+    verdict = await world.receive(of_task(world, task_id))
+
+    assert (verdict.status, verdict.code) == (400, "malformed_request")
+    assert world.rows()["pushkit_replay"] == 0
+
+
+async def test_the_longest_id_is_accepted(world: World) -> None:
+    assert (await world.receive(of_task(world, "t" * 512))).status == 202
+
+
+def of_task(world: World, task_id: str) -> Draft:
+    """Return a request of this task whose own id is a short one."""
+    draft = world.draft()
+    written = json.dumps(task_id).encode()
+    draft.set(task_id=task_id, body=draft.body.replace(b'"task-1"', written))
+    return draft

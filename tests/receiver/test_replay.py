@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit.storage import SqliteDatabase
 from receiver import Limits, Notification, RateLimit, Receiver
-from receiver.inbox import Inbox
-from receiver.replay import MEMORY, MIGRATION, ConflictError, Replay, ReplayStore
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 FAST = RateLimit(per_second=100_000, burst=100_000)
 
 
@@ -154,48 +150,31 @@ async def test_the_inbox_remembers_what_the_memory_of_ids_forgot(
     assert world.rows()["pushkit_inbox"] == 1
 
 
-# --- the store ------------------------------------------------------------------------------------
-
-
-async def test_forgets_by_age_a_bounded_number_at_a_time(tmp_path: Path) -> None:
-    database = SqliteDatabase(tmp_path / "db", component="replay", migrations=(MIGRATION,))
-    store = ReplayStore()
-    await database.open()
-    for number in range(5):
-        await database.write(store.remember("agent", f"old-{number}", "hash", START))
-    young = START + timedelta(microseconds=1)
-    await database.write(store.remember("agent", "young", "hash", young))
-
-    forgotten = [await database.write(store.forget(young + MEMORY, limit=3)) for _ in range(3)]
-    old = await database.read(store.look_up("agent", "old-0", "hash"))
-    kept = await database.read(store.look_up("agent", "young", "hash"))
-    await database.close()
-
-    assert forgotten == [3, 2, 0]
-    assert (old, kept) == (Replay.FRESH, Replay.DUPLICATE)
-
-
-async def test_an_id_with_another_body_is_a_conflict_in_the_store(tmp_path: Path) -> None:
-    database = SqliteDatabase(tmp_path / "db", component="replay", migrations=(MIGRATION,))
-    store = ReplayStore()
-    await database.open()
-    await database.write(store.remember("agent", "id", "hash", START))
-
-    with pytest.raises(ConflictError):
-        await database.read(store.look_up("agent", "id", "another hash"))
-    await database.close()
-
-
 async def test_a_purged_inbox_forgets_what_is_done_and_keeps_the_ids(world: World) -> None:
     await world.receive(world.draft(1))
     await world.receiver.dispatcher.run_once()
     await world.receive(world.draft(2))
-    later = world.clock.now + timedelta(days=8)
-    database = world.receiver.dispatcher._database
+    world.clock.advance(8 * 24 * 3600)
 
-    purged = await database.write(Inbox().purge(done_before=later))
+    purged = await world.receiver.inbox.purge(older_than=timedelta(days=7))
 
     assert purged == 1
     assert world.rows()["pushkit_inbox"] == 1
+    world.clock.now -= timedelta(days=8)
     again = await world.receive(world.draft(1))
     assert (again.status, again.code) == (200, "duplicate")
+
+
+async def test_a_receiver_keeps_house_from_its_start(world: World) -> None:
+    await world.receive(world.draft(1))
+    await world.receiver.dispatcher.run_once()
+    await world.restart()
+    world.clock.advance(31 * 24 * 3600)
+    await world.start()
+
+    async def empty() -> bool:
+        rows = world.rows()
+        names = ("pushkit_inbox", "pushkit_replay", "pushkit_sequences")
+        return not any(rows[name] for name in names)
+
+    await eventually(empty)

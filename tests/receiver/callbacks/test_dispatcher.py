@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -11,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.storage import SqliteDatabase
+from pushkit.storage import Database, WorkerLocks
 from pushkit.work import RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
 from receiver import Notification
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import MIGRATION, Inbox
+from receiver.inbox import Inbox, InboxFilter, Inspection
+from tests.eventually import eventually
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -29,20 +33,20 @@ BODY = '{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}
 class House:
     """An inbox, a clock that the test moves, and a dispatcher that runs when it is told to."""
 
-    database: SqliteDatabase
+    location: str
     now: datetime = START
     inbox: Inbox = field(default_factory=Inbox)
     registry: CallbackRegistry = field(default_factory=CallbackRegistry)
     called: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.database: Database = open_inbox(self.location, clock=lambda: self.now)
         self.dispatcher = self.another_dispatcher()
 
     def another_dispatcher(self, concurrency: int = 16) -> Dispatcher:
         return Dispatcher(
             self.database,
             self.registry,
-            clock=lambda: self.now,
             retry=RETRY,
             concurrency=concurrency,
         )
@@ -69,11 +73,18 @@ class House:
             )
         )
 
+    @property
+    def locks(self) -> WorkerLocks:
+        """The locks of this machine's dispatchers."""
+        assert self.database.locks is not None
+        return self.database.locks
+
     async def run_once(self) -> int:
         return await self.dispatcher.run_once()
 
     async def counts(self) -> dict[str, int]:
-        return await self.database.read(self.inbox.count())
+        found = await self.database.read(Inspection().stats())
+        return {status.value: count for status, count in found.statuses.items() if count}
 
     def record(self, name: str, failures: int = 0) -> None:
         """Register a callback that records its calls and fails the first so many times."""
@@ -90,10 +101,10 @@ class House:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    database = SqliteDatabase(tmp_path / "inbox.db", component="receiver", migrations=(MIGRATION,))
-    await database.open()
-    yield House(database)
-    await database.close()
+    house = House(str(tmp_path / "inbox.db"))
+    await house.database.open()
+    yield house
+    await house.database.close()
 
 
 # --- kinds of callables -------------------------------------------------------------------------
@@ -304,7 +315,7 @@ async def test_a_notification_that_cannot_be_read_does_not_stand_in_the_way(hous
     await house.store(2)
     rounds = [await house.run_once() for _ in range(3)]
 
-    assert rounds == [0, 1, 0]
+    assert rounds == [1, 1, 0]
     assert house.called == ["record:task-1#2"]
     assert await house.counts() == {"dead": 1, "done": 1}
 
@@ -322,6 +333,7 @@ def test_the_default_schedule_gives_up_after_ten_attempts_in_about_two_hours() -
 
 
 async def test_a_notification_under_a_lease_is_nobody_elses(house: House) -> None:
+    house.locks.hold("gone")
     await house.store()
     taken = await house.database.write(
         house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
@@ -333,6 +345,7 @@ async def test_a_notification_under_a_lease_is_nobody_elses(house: House) -> Non
 
 
 async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> None:
+    house.locks.hold("gone")
     house.record("record")
     await house.store()
     await house.database.write(
@@ -397,6 +410,184 @@ async def test_two_dispatchers_on_one_inbox_share_the_work(house: House) -> None
     await house.run_once()
 
     assert sorted(house.called) == sorted(f"record:task-{number}#1" for number in range(20))
+
+
+async def test_a_dead_dispatchers_notifications_are_taken_over_at_once(house: House) -> None:
+    house.record("record")
+    await house.store()
+    await house.database.write(
+        house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    )
+    await house.run_once()  # nobody holds the lock of `gone`
+
+    assert house.called == ["record:task-1#1"]
+
+
+async def break_off(house: House) -> None:
+    """Claim as a process does that dies before it settles."""
+    claim = house.inbox.claim("gone", limit=1, now=house.now, until=house.now + LEASE)
+    [claimed] = await house.database.write(claim)
+    await house.database.write(house.inbox.take_over("gone"))
+    assert claimed.attempts
+
+
+async def test_what_ends_its_process_as_often_as_is_allowed_is_a_dead_letter(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.record("deadly")
+    house.record("also")
+    await house.store(1)
+    await house.store(2)
+    for _ in range(3):  # the policy's attempts
+        await break_off(house)
+
+    await house.run_once()
+    await house.run_once()
+
+    assert house.called == ["deadly:task-1#2", "also:task-1#2"]
+    assert await house.counts() == {"dead": 1, "done": 1}
+    assert "the process ended 3 times in the middle of: deadly, also" in caplog.text
+
+
+async def test_what_was_broken_off_once_is_called_again_at_once(house: House) -> None:
+    house.record("record")
+    await house.store()
+    await break_off(house)
+    await house.run_once()
+
+    assert house.called == ["record:task-1#1"]
+
+
+async def test_what_was_broken_off_more_often_is_put_off_and_that_is_no_attempt(
+    house: House,
+) -> None:
+    house.record("record")
+    await house.store()
+    for _ in range(2):
+        await break_off(house)
+    called_after = []
+    for seconds in (0, 10, 19.9, 20):  # the second wait of the schedule
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+        called_after.append(len(house.called))
+    report = await InboxAdmin(house.database).show(1)
+
+    assert called_after == [0, 0, 0, 1]
+    assert report is not None
+    assert report.notification.attempts == 3
+    assert await house.counts() == {"done": 1}
+
+
+async def test_what_was_put_off_and_broken_off_again_is_given_up_in_the_end(house: House) -> None:
+    house.record("deadly")
+    await house.store()
+    for _ in range(2):
+        await break_off(house)
+    await house.run_once()  # put off
+    house.now += timedelta(seconds=20)
+    await break_off(house)
+    await house.run_once()
+
+    assert house.called == []
+    assert await house.counts() == {"dead": 1}
+
+
+async def test_what_failed_as_often_and_was_never_broken_off_has_its_last_attempt(
+    house: House,
+) -> None:
+    house.record("record", failures=2)
+    await house.store()
+    for seconds in (0, 10, 30):
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+
+    assert await house.counts() == {"done": 1}
+
+
+async def test_a_dispatcher_that_ends_gives_back_what_it_broke_off(house: House) -> None:
+    started = asyncio.Event()
+
+    async def endless(_: Notification) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    house.record("first")
+    house.registry.add(endless, name="endless")
+    await house.store()
+    await house.dispatcher.pump.fill()
+    await started.wait()
+    await house.dispatcher.pump.abandon()
+    await house.dispatcher.retire()
+    [claimed] = await house.database.write(
+        house.inbox.claim("next", limit=1, now=house.now, until=house.now + LEASE)
+    )
+
+    assert (claimed.attempts, claimed.broken_off) == (1, False)
+    assert (claimed.had_by("first"), claimed.had_by("endless")) == (True, False)
+    assert house.locks.dead([house.dispatcher.name]) == [house.dispatcher.name]
+
+
+async def test_a_redriven_notification_is_called_back_where_it_failed(house: House) -> None:
+    house.record("good")
+    house.record("bad", failures=3)
+    await house.store()
+    for seconds in (0, 10, 30):
+        house.now = START + timedelta(seconds=seconds)
+        await house.run_once()
+    house.called.clear()
+    admin = InboxAdmin(house.database)
+    redriven = await admin.redrive(InboxFilter(task_id="task-1"))
+    await house.run_once()
+    report = await admin.show(redriven.ids[0])
+
+    assert house.called == ["bad:task-1#1"]
+    assert report is not None
+    assert [(state.callback, state.done, state.attempts) for state in report.callbacks] == [
+        ("bad", True, 4),
+        ("good", True, 1),
+    ]
+
+
+async def test_what_was_called_while_the_database_went_away_is_not_called_again(
+    house: House,
+) -> None:
+    away, calls = "ALTER TABLE pushkit_callbacks RENAME TO away", 0
+
+    async def lose_the_database(_: Notification) -> None:
+        nonlocal calls
+        calls += 1
+        execute(house.location, away)
+
+    house.record("first")
+    house.registry.add(lose_the_database, name="second")
+    await house.store()
+    running = asyncio.create_task(house.run_once())
+
+    async def lost() -> bool:
+        return calls == 1
+
+    await eventually(lost)
+    execute(house.location, "ALTER TABLE away RENAME TO pushkit_callbacks")
+    await running
+
+    assert (calls, house.called) == (1, ["first:task-1#1"])
+    assert await house.counts() == {"done": 1}
+
+
+def execute(location: str, sql: str) -> None:
+    with contextlib.closing(sqlite3.connect(location)) as connection, connection:
+        connection.execute(sql)
+
+
+async def test_a_message_of_an_exception_is_kept_nowhere(house: House) -> None:
+    house.record("bad", failures=1)
+    await house.store()
+    await house.run_once()
+    report = await InboxAdmin(house.database).show(1)
+
+    assert report is not None
+    assert report.notification.last_error == "bad: RuntimeError"
+    assert "private" not in repr(report)
 
 
 # --- sequence -----------------------------------------------------------------------------------

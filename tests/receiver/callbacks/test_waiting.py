@@ -168,6 +168,16 @@ async def test_a_wait_that_is_cancelled_as_something_arrives_ends(world: World) 
     assert task.cancelled()
 
 
+async def test_what_cannot_be_read_any_more_ends_no_wait(world: World) -> None:
+    await world.receive(world.draft(1, state="working"))
+    world.execute("UPDATE pushkit_inbox SET body = X'7B7D'")
+    await world.receive(world.draft(2, state="completed"))
+
+    found = await world.receiver.wait("task-1", timeout=DEADLINE)
+
+    assert found.seq == 2
+
+
 async def test_updates_end_after_a_terminal_state(world: World) -> None:
     for number, state in enumerate(("working", "input_required", "completed", "working"), start=1):
         await world.receive(world.draft(number, state=state))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.receiver.conftest import World, WorldFactory
 
-HOSTILE = "task\r\nX-Evil: 1\x00ä%"
+HOSTILE = "task\r\nX-Evil: 1\x01ä%"
 
 
 @dataclass
@@ -105,7 +105,7 @@ async def test_what_a_sender_writes_forges_no_header(world: World, inside: Insid
     await forward.send(notification)
     await forward.close()
     [(headers, _)] = inside.requests
-    assert headers["Receiver-Task-Id"] == "task%0D%0AX-Evil:%201%00%C3%A4%25"
+    assert headers["Receiver-Task-Id"] == "task%0D%0AX-Evil:%201%01%C3%A4%25"
     assert "X-Evil" not in headers
 
 
@@ -247,11 +247,11 @@ async def test_a_command_gets_the_body_and_what_was_verified(
     await forward.send(notification)
     found = json.loads((tmp_path / "out; rm -rf $HOME").read_text())
     assert found["body"].encode() == notification.body
-    assert found["facts"]["NOTIFICATION_TASK_ID"] == "task%0D%0AX-Evil:%201%00%C3%A4%25"
+    assert found["facts"]["NOTIFICATION_TASK_ID"] == "task%0D%0AX-Evil:%201%01%C3%A4%25"
     assert found["facts"]["NOTIFICATION_SENDER"] == "agent"
     assert found["facts"]["NOTIFICATION_IDEMPOTENCY_KEY"] == notification.idempotency_key.replace(
         "%", "%25"
-    ).replace("\r\n", "%0D%0A").replace(" ", "%20").replace("\x00", "%00").replace("ä", "%C3%A4")
+    ).replace("\r\n", "%0D%0A").replace(" ", "%20").replace("\x01", "%01").replace("ä", "%C3%A4")
     assert "RECEIVER_SENDERS" not in found["facts"]
 
 

@@ -1,0 +1,210 @@
+"""`InboxAdmin`: looking at the inbox, handing out again, cleaning up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pushkit.clock import utc_now
+from pushkit.storage import Database, Script, open_location
+from receiver.expected import MIGRATION as EXPECTED_MIGRATION
+from receiver.expected import SECRETS_MIGRATION
+from receiver.inbox import (
+    CALLBACKS_MIGRATION,
+    InboxFilter,
+    InboxRetention,
+    InboxStats,
+    InboxStatus,
+    Inspection,
+    NotificationReport,
+    NotificationSummary,
+    Purge,
+    task_lock,
+)
+from receiver.inbox import MIGRATION as INBOX_MIGRATION
+from receiver.replay import MIGRATION as REPLAY_MIGRATION
+from receiver.replay import DatabaseReplay
+
+__all__ = ["InboxAdmin", "Redriven", "open_inbox"]
+
+_BATCH = 100
+# Between two batches: whoever waits for the database goes first.
+_PAUSE = timedelta(milliseconds=20)
+
+
+def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:
+    """Return the receiver's database at a location, not yet open.
+
+    Raises:
+        ConfigError: A DSN, and the driver is not installed.
+    """
+    return open_location(
+        location,
+        component="receiver",
+        migrations=(
+            REPLAY_MIGRATION,
+            EXPECTED_MIGRATION,
+            INBOX_MIGRATION,
+            SECRETS_MIGRATION,
+            CALLBACKS_MIGRATION,
+        ),
+        clock=clock,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What became of a wish to hand out again.
+
+    Attributes:
+        ids: The notifications that are handed out again.
+        skipped: How many were no dead letters to begin with.
+    """
+
+    ids: tuple[int, ...]
+    skipped: int
+
+
+class InboxAdmin:
+    """The inbox for operators. Everything here is safe beside running receivers.
+
+    What is changed is changed in small transactions, one after another: traffic goes on.
+
+    Args:
+        database: Where the inbox lives, open (see `open_inbox`).
+        wake: Called when there is work again, for a dispatcher in this process.
+    """
+
+    def __init__(self, database: Database, *, wake: Callable[[], None] = lambda: None) -> None:
+        self._database = database
+        self._wake = wake
+        self._inspection = Inspection()
+        self._purge = Purge()
+
+    # --- looking -------------------------------------------------------------------------------
+
+    async def find(
+        self, wanted: InboxFilter | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[NotificationSummary]:
+        """Return a page of notifications without their bodies, oldest first.
+
+        Args:
+            wanted: Which ones; all if None.
+            after: The last id of the page before.
+            limit: How many at most.
+        """
+        script = self._inspection.find(wanted or InboxFilter(), after=after, limit=limit)
+        return await self._database.read(script)
+
+    async def show(self, notification_id: int) -> NotificationReport | None:
+        """Return one notification with its body and every callback; None if there is none."""
+        return await self._database.read(self._inspection.show(notification_id))
+
+    async def stats(self) -> InboxStats:
+        """Return the inbox in numbers."""
+        return await self._database.read(self._inspection.stats())
+
+    # --- handing out again ---------------------------------------------------------------------
+
+    async def redrive(self, wanted: Sequence[int] | InboxFilter) -> Redriven:
+        """Hand dead letters out again, by id or by filter.
+
+        Attempts and age begin anew, and they go ahead of what is newer of their task. A callback
+        that had the notification does not get it again.
+        """
+        if isinstance(wanted, InboxFilter):
+            pages = self._pages(replace(wanted, status=InboxStatus.DEAD))
+        else:
+            pages = _batches(list(dict.fromkeys(wanted)))
+        redriven: list[int] = []
+        asked = 0
+        async for page in pages:
+            asked += len(page)
+            redriven += await self._database.write(self._redrive_script(page))
+            self._wake()
+            await asyncio.sleep(_PAUSE.total_seconds())
+        return Redriven(ids=tuple(redriven), skipped=asked - len(redriven))
+
+    # --- cleaning up ---------------------------------------------------------------------------
+
+    async def purge(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        statuses: Sequence[InboxStatus] = (InboxStatus.DONE,),
+        max_done: int | None = None,
+    ) -> int:
+        """Delete what is over, a few at a time; return how many. Ids stay remembered.
+
+        Args:
+            older_than: What was done, or died, longer ago than this, of these statuses.
+            statuses: Done, dead.
+            max_done: What is done, but for the newest so many.
+        """
+        purged = 0
+        if older_than is not None:
+            before = await self._database.read(self._database.now()) - older_than
+            for status in statuses:
+                purged += await self._delete_all(
+                    status,
+                    lambda status=status: self._purge.finished_before(  # type: ignore[misc]
+                        status, before, limit=_BATCH
+                    ),
+                )
+        if max_done is not None:
+            purged += await self._delete_all(
+                InboxStatus.DONE, lambda: self._purge.crowding(max_done, limit=_BATCH)
+            )
+        return purged
+
+    async def retain(self, retention: InboxRetention) -> int:
+        """Delete what a retention does not keep; return how many notifications that was."""
+        purged = await self.purge(older_than=retention.done, max_done=retention.max_done)
+        purged += await self.purge(older_than=retention.dead, statuses=(InboxStatus.DEAD,))
+        now = await self._database.read(self._database.now())
+        replay = DatabaseReplay(retention.ids)
+        await _in_lots(lambda: self._database.write(replay.forget(now)))
+        silent_since = now - retention.sequences
+        await _in_lots(lambda: self._database.write(self._purge.forget_sequences(silent_since)))
+        return purged
+
+    # --- in batches ----------------------------------------------------------------------------
+
+    async def _pages(self, wanted: InboxFilter) -> AsyncIterator[list[int]]:
+        after = 0
+        while page := await self.find(wanted, after=after, limit=_BATCH):
+            yield [found.id for found in page]
+            after = page[-1].id
+
+    def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
+        tasks = yield from self._inspection.dead_tasks(ids)
+        for sender, task_id in tasks:  # in order: two that redrive do not wait for each other
+            yield from self._database.exclusively(task_lock(sender, task_id))
+        now = yield from self._database.now()
+        redriven = yield from self._inspection.redrive(ids, tasks, now)
+        yield from self._database.wake()
+        return redriven
+
+    async def _delete_all(self, status: InboxStatus, find: Callable[[], Script[list[int]]]) -> int:
+        async def delete() -> int:
+            ids = await self._database.read(find())
+            return await self._database.write(self._purge.delete(ids, status)) if ids else 0
+
+        return await _in_lots(delete)
+
+
+async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
+    """Delete lot after lot until one is empty, with a pause in between; return how many."""
+    deleted = 0
+    while lot := await delete():
+        deleted += lot
+        await asyncio.sleep(_PAUSE.total_seconds())
+    return deleted
+
+
+async def _batches(ids: Sequence[int]) -> AsyncIterator[list[int]]:
+    for start in range(0, len(ids), _BATCH):
+        yield list(ids[start : start + _BATCH])

@@ -1,0 +1,40 @@
+"""The inbox: what was accepted, and what became of it."""
+
+from receiver.inbox.inspection import (
+    InboxFilter,
+    InboxStats,
+    Inspection,
+    NotificationReport,
+    NotificationSummary,
+    SenderStats,
+)
+from receiver.inbox.model import (
+    CallbackState,
+    ClaimedNotification,
+    InboxStatus,
+    Notification,
+    StoredNotification,
+)
+from receiver.inbox.retention import InboxRetention, Purge
+from receiver.inbox.schema import CALLBACKS_MIGRATION, MIGRATION
+from receiver.inbox.store import Inbox, task_lock
+
+__all__ = [
+    "CALLBACKS_MIGRATION",
+    "MIGRATION",
+    "CallbackState",
+    "ClaimedNotification",
+    "Inbox",
+    "InboxFilter",
+    "InboxRetention",
+    "InboxStats",
+    "InboxStatus",
+    "Inspection",
+    "Notification",
+    "NotificationReport",
+    "NotificationSummary",
+    "Purge",
+    "SenderStats",
+    "StoredNotification",
+    "task_lock",
+]

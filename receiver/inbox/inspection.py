@@ -1,0 +1,282 @@
+"""Looking at the inbox, and bringing dead letters back; as scripts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pushkit.storage import Row, Script, Statement, among, from_micros, to_micros
+from receiver.inbox.model import CallbackState, InboxStatus
+from receiver.inbox.store import callback_state
+
+__all__ = [
+    "InboxFilter",
+    "InboxStats",
+    "Inspection",
+    "NotificationReport",
+    "NotificationSummary",
+    "SenderStats",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxFilter:
+    """Which notifications; None is any.
+
+    Attributes:
+        status: Where it stands.
+        sender: The name of the trusted sender.
+        task_id: The task.
+    """
+
+    status: InboxStatus | None = None
+    sender: str | None = None
+    task_id: str | None = None
+
+    def where(self) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters from `$1` on."""
+        wanted = {"sender": self.sender, "task_id": self.task_id}
+        given = {column: value for column, value in wanted.items() if value is not None}
+        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        if self.status is not None:  # spelt out: the indexes are for one status each
+            conditions.append(f"status = '{self.status.value}'")
+        return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationSummary:
+    """A notification without its body; the names are those of `Notification`.
+
+    `attempts` counts how often it was handed out since it was accepted, or redriven.
+    """
+
+    id: int
+    sender: str
+    delivery_id: str
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    missing: int
+    late: bool
+    kid: str
+    body_bytes: int
+    status: InboxStatus
+    attempts: int
+    issued_at: datetime
+    received_at: datetime
+    redriven_at: datetime | None
+    not_before: datetime
+    finished_at: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationReport:
+    """One notification with everything that is known of it."""
+
+    notification: NotificationSummary
+    body: bytes = field(repr=False)
+    callbacks: tuple[CallbackState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderStats:
+    """One sender's notifications, of those that are in the inbox still.
+
+    Attributes:
+        sender: Its name.
+        unfinished: Received or in progress.
+        dead: Dead letters.
+        missing: How many updates never came, by the gaps in `seq`.
+        late: How many came after one with a higher `seq`.
+    """
+
+    sender: str
+    unfinished: int
+    dead: int
+    missing: int
+    late: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxStats:
+    """The inbox in numbers.
+
+    Attributes:
+        statuses: How many notifications stand where.
+        oldest_unfinished_at: Since when the oldest unfinished one waits; None if none does.
+        senders: By name, those of whom there is something to say.
+    """
+
+    statuses: dict[InboxStatus, int]
+    oldest_unfinished_at: datetime | None
+    senders: tuple[SenderStats, ...]
+
+
+_SUMMARY = (
+    "id, sender, delivery_id, task_id, config_id, seq, missing, late, kid,"
+    " LENGTH(body) AS body_bytes, status, attempts, issued_at, received_at, redriven_at,"
+    " not_before, finished_at, last_error"
+)
+_UNFINISHED = "status IN ('received', 'in_progress')"
+
+
+class Inspection:
+    """Scripts for operators."""
+
+    def find(
+        self, wanted: InboxFilter, *, after: int, limit: int
+    ) -> Script[list[NotificationSummary]]:
+        """Return a page of notifications, by id: oldest first."""
+        conditions, values = wanted.where()
+        n = len(values)
+        rows = yield Statement(
+            f"SELECT {_SUMMARY} FROM pushkit_inbox WHERE {conditions} AND id > ${n + 1}"
+            f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
+            (*values, after, limit),
+        )
+        return [_summary(row) for row in rows]
+
+    def show(self, notification_id: int) -> Script[NotificationReport | None]:
+        """Return one notification with its callbacks; None if there is no such notification."""
+        rows = yield Statement(
+            f"SELECT {_SUMMARY}, body FROM pushkit_inbox WHERE id = $1", (notification_id,)
+        )
+        if not rows:
+            return None
+        callbacks = yield Statement(
+            "SELECT * FROM pushkit_callbacks WHERE notification_id = $1 ORDER BY callback",
+            (notification_id,),
+        )
+        return NotificationReport(
+            notification=_summary(rows[0]),
+            body=bytes(rows[0]["body"]),
+            callbacks=tuple(map(callback_state, callbacks)),
+        )
+
+    def dead_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
+        """Return sender and id of the tasks of dead letters, in order: to be held for `redrive`."""
+        found: set[tuple[str, str]] = set()
+        for clause, values in among(sorted(ids)):
+            rows = yield Statement(
+                "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
+                f" WHERE status = 'dead' AND task_id IS NOT NULL AND id {clause}",
+                values,
+            )
+            found.update((row["sender"], row["task_id"]) for row in rows)
+        return sorted(found)
+
+    def redrive(
+        self, ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
+    ) -> Script[list[int]]:
+        """Let dead letters be handed out again; return those that were dead.
+
+        Attempts and age begin anew. A callback that had the notification does not get it again.
+
+        Args:
+            ids: The notifications.
+            tasks: What `dead_tasks` found; whoever runs this holds them.
+            now: The present.
+        """
+        redriven: list[int] = []
+        for clause, values in among(sorted(ids), after=1):
+            rows = yield Statement(
+                "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
+                " redriven_at = $1, finished_at = NULL, last_error = NULL,"
+                " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
+                f" WHERE status = 'dead' AND id {clause} RETURNING id",
+                (to_micros(now), *values),
+            )
+            redriven += [int(row["id"]) for row in rows]
+        for sender, task_id in tasks:
+            yield from self._mark_oldest(sender, task_id)
+        return sorted(redriven)
+
+    def _mark_oldest(self, sender: str, task_id: str) -> Script[None]:
+        """Offer the oldest of a task; what is in progress keeps the mark until it is settled."""
+        # A head that is being claimed is waited for here, and then is in progress.
+        yield Statement(
+            "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
+            f" AND {_UNFINISHED} AND head = 1 AND status = 'received'",
+            (sender, task_id),
+        )
+        yield Statement(
+            "UPDATE pushkit_inbox SET head = 1 WHERE id = (SELECT id FROM pushkit_inbox"
+            f" WHERE sender = $1 AND task_id = $2 AND {_UNFINISHED}"
+            " ORDER BY CASE WHEN status = 'in_progress' THEN 0 ELSE 1 END, id LIMIT 1)",
+            (sender, task_id),
+        )
+
+    def stats(self) -> Script[InboxStats]:
+        """Return the inbox in numbers."""
+        counts: dict[str, int] = {}
+        for name, condition in (  # one by one: each has an index of its own, without the bodies
+            ("unfinished", _UNFINISHED),
+            ("in_progress", "status = 'in_progress'"),
+            ("done", "status = 'done'"),
+            ("dead", "status = 'dead'"),
+        ):
+            rows = yield Statement(f"SELECT COUNT(*) AS found FROM pushkit_inbox WHERE {condition}")
+            counts[name] = rows[0]["found"]
+        oldest = yield Statement(
+            f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {_UNFINISHED}"
+        )
+        return InboxStats(
+            statuses={
+                InboxStatus.RECEIVED: counts["unfinished"] - counts["in_progress"],
+                InboxStatus.IN_PROGRESS: counts["in_progress"],
+                InboxStatus.DONE: counts["done"],
+                InboxStatus.DEAD: counts["dead"],
+            },
+            oldest_unfinished_at=_moment(oldest[0]["moment"]),
+            senders=(yield from self._senders()),
+        )
+
+    def _senders(self) -> Script[tuple[SenderStats, ...]]:
+        counts: dict[str, dict[str, int]] = defaultdict(dict)
+        for name, what, condition in (
+            ("unfinished", "COUNT(*)", _UNFINISHED),
+            ("dead", "COUNT(*)", "status = 'dead'"),
+            ("missing", "CAST(SUM(missing) AS BIGINT)", "missing > 0 OR late = 1"),
+            ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
+        ):
+            rows = yield Statement(
+                f"SELECT sender, {what} AS found FROM pushkit_inbox WHERE {condition}"
+                " GROUP BY sender"
+            )
+            for row in rows:
+                counts[row["sender"]][name] = row["found"]
+        names = ("unfinished", "dead", "missing", "late")
+        return tuple(
+            SenderStats(sender=sender, **{name: counts[sender].get(name, 0) for name in names})
+            for sender in sorted(counts)
+        )
+
+
+def _summary(row: Row) -> NotificationSummary:
+    return NotificationSummary(
+        id=row["id"],
+        sender=row["sender"],
+        delivery_id=row["delivery_id"],
+        task_id=row["task_id"],
+        config_id=row["config_id"],
+        seq=row["seq"],
+        missing=row["missing"],
+        late=bool(row["late"]),
+        kid=row["kid"],
+        body_bytes=row["body_bytes"],
+        status=InboxStatus(row["status"]),
+        attempts=row["attempts"],
+        issued_at=from_micros(row["issued_at"]),
+        received_at=from_micros(row["received_at"]),
+        redriven_at=_moment(row["redriven_at"]),
+        not_before=from_micros(row["not_before"]),
+        finished_at=_moment(row["finished_at"]),
+        last_error=row["last_error"],
+    )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)

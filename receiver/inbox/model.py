@@ -1,0 +1,160 @@
+"""What the inbox hands out: notifications, where they stand, and who had them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
+
+__all__ = [
+    "CallbackState",
+    "ClaimedNotification",
+    "InboxStatus",
+    "Notification",
+    "StoredNotification",
+]
+
+
+class InboxStatus(StrEnum):
+    """Where a notification stands."""
+
+    RECEIVED = "received"
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One accepted notification, as a callback gets it.
+
+    Attributes:
+        id: Its place in the inbox; grows.
+        idempotency_key: The same whenever this notification is handed out: a process that dies
+            inside a callback must run it again.
+        sender: The name of the trusted sender.
+        kid: The key that signed it; empty if its sender does not sign.
+        delivery_id: The sender's id of it: `jti`, the same on every retry.
+        update: What happened, version-free.
+        task_id: The task, from the body or the signature.
+        config_id: The subscription's config id, if the sender states one.
+        seq: 1, 2, 3… per subscription and task, if the sender states one.
+        missing: How many updates before this one never came (dead, cancelled or superseded).
+        late: An update with a higher `seq` was accepted before this one.
+        issued_at: When this attempt was signed; when it was accepted, if its sender does not sign.
+        received_at: When it was accepted.
+        body: The raw bytes that were signed.
+    """
+
+    id: int
+    idempotency_key: str
+    sender: str
+    kid: str
+    delivery_id: str
+    update: TaskUpdate
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    missing: int
+    late: bool
+    issued_at: datetime
+    received_at: datetime
+    body: bytes = field(repr=False)
+
+    @property
+    def kind(self) -> UpdateKind:
+        """What kind of update it is."""
+        return self.update.kind
+
+    @property
+    def state(self) -> TaskState | None:
+        """The task's state, where the update has one."""
+        return self.update.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNotification:
+    """A notification as it lies in the inbox; its members are those of `Notification`."""
+
+    id: int
+    sender: str
+    kid: str
+    delivery_id: str
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    missing: int
+    late: bool
+    issued_at: datetime
+    received_at: datetime
+    body: bytes = field(repr=False)
+
+    def decode(self) -> Notification:
+        """Return it with its body read. Not in the thread that writes: a body may be large.
+
+        Raises:
+            InboundError: The body is none that this code reads: other code accepted it.
+        """
+        return Notification(
+            id=self.id,
+            idempotency_key=f"{self.sender}:{self.delivery_id}",
+            sender=self.sender,
+            kid=self.kid,
+            delivery_id=self.delivery_id,
+            update=decode_update(self.body),
+            task_id=self.task_id,
+            config_id=self.config_id,
+            seq=self.seq,
+            missing=self.missing,
+            late=self.late,
+            issued_at=self.issued_at,
+            received_at=self.received_at,
+            body=self.body,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackState:
+    """What one callback did with one notification.
+
+    Attributes:
+        callback: Its name.
+        done: Whether it had the notification: it does not get it again.
+        attempts: How often it was called, as far as it came to an end.
+        last_error: The type of what it raised last; None once it is done.
+        last_at: When it ended last.
+    """
+
+    callback: str
+    done: bool
+    attempts: int
+    last_error: str | None
+    last_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedNotification:
+    """A notification under a lease, and what was done of it before.
+
+    Attributes:
+        stored: The notification.
+        attempts: How often it was handed out, this time included; a redrive begins anew.
+        since: When it was accepted, or redriven.
+        broken_off: Whether the attempt before this one came to no end: its process died, or was
+            out of reach until its lease ended.
+        callbacks: What its callbacks did so far, by name.
+    """
+
+    stored: StoredNotification
+    attempts: int
+    since: datetime
+    broken_off: bool
+    callbacks: Mapping[str, CallbackState]
+
+    def had_by(self, callback: str) -> bool:
+        """Say whether a callback had it already."""
+        found = self.callbacks.get(callback)
+        return found is not None and found.done

@@ -1,0 +1,115 @@
+"""How long things stay in the inbox, as scripts.
+
+What is to go is looked for by reading, and deleted in small transactions, small in rows and in
+bytes: the writer of a SQLite file, and the locks of PostgreSQL, are never held for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pushkit.errors import ConfigError
+from pushkit.storage import Row, Script, Statement, among, to_micros
+from receiver.inbox.model import InboxStatus
+
+__all__ = ["InboxRetention", "Purge"]
+
+# To free a long body, SQLite walks through all of it.
+_BYTES_AT_ONCE = 4 * 1024 * 1024
+_SEQUENCES_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRetention:
+    """How long a receiver keeps what is over; None is for ever.
+
+    A notification that is gone cannot be shown, redriven or waited for any more.
+
+    Attributes:
+        done: Notifications that every callback has had.
+        dead: Dead letters.
+        max_done: How many of the done ones stay at most, the newest.
+        ids: The memory of accepted ids, apart from the inbox. Shorter than the sender's last
+            retry (90 h for pushkit), and an update may be called back twice.
+        sequences: The last `seq` of a task without news: after that, its next one seems to follow
+            a gap.
+    """
+
+    done: timedelta | None = timedelta(days=7)
+    dead: timedelta | None = None
+    max_done: int | None = None
+    ids: timedelta = timedelta(hours=96)
+    sequences: timedelta = timedelta(days=30)
+
+    def __post_init__(self) -> None:
+        ages = (self.done, self.dead, self.ids, self.sequences)
+        if any(age is not None and age <= timedelta(0) for age in ages):
+            raise ConfigError("retention: expected ages above zero, or None for ever")
+        if self.max_done is not None and self.max_done < 0:
+            raise ConfigError(f"retention: max_done: found {self.max_done}, expected 0 or more")
+
+
+class Purge:
+    """Scripts that look for what is to go, and delete it."""
+
+    def finished_before(
+        self, status: InboxStatus, moment: datetime, *, limit: int
+    ) -> Script[list[int]]:
+        """Return ids of what was done, or died, before a moment: oldest first, a bounded lot."""
+        rows = yield Statement(
+            "SELECT id, LENGTH(body) AS size FROM pushkit_inbox"
+            f" WHERE status = '{status.value}' AND finished_at < $1"
+            " ORDER BY finished_at LIMIT CAST($2 AS BIGINT)",
+            (to_micros(moment), limit),
+        )
+        return list(_up_to(_BYTES_AT_ONCE, rows))
+
+    def crowding(self, max_done: int, *, limit: int) -> Script[list[int]]:
+        """Return ids of what is done, but for the newest so many; a bounded lot."""
+        rows = yield Statement(
+            "SELECT id, LENGTH(body) AS size FROM pushkit_inbox WHERE status = 'done'"
+            " ORDER BY finished_at DESC, id DESC"
+            " LIMIT CAST($1 AS BIGINT) OFFSET CAST($2 AS BIGINT)",
+            (limit, max_done),
+        )
+        return list(_up_to(_BYTES_AT_ONCE, rows))
+
+    def delete(self, ids: Sequence[int], status: InboxStatus) -> Script[int]:
+        """Delete those that still stand there, with what their callbacks did; return how many."""
+        deleted = 0
+        for clause, values in among(sorted(ids)):
+            rows = yield Statement(
+                "DELETE FROM pushkit_inbox WHERE id IN (SELECT id FROM pushkit_inbox"
+                f" WHERE id {clause} AND status = '{status.value}' FOR UPDATE SKIP LOCKED)"
+                " RETURNING id",
+                values,
+            )
+            for gone, gone_values in among([int(row["id"]) for row in rows]):
+                yield Statement(
+                    f"DELETE FROM pushkit_callbacks WHERE notification_id {gone}", gone_values
+                )
+            deleted += len(rows)
+        return deleted
+
+    def forget_sequences(self, before: datetime) -> Script[int]:
+        """Forget the last `seq` of tasks without news; return how many, a bounded lot."""
+        rows = yield Statement(
+            "DELETE FROM pushkit_sequences WHERE (sender, task_id, config_id) IN"
+            " (SELECT sender, task_id, config_id FROM pushkit_sequences WHERE updated_at < $1"
+            " ORDER BY updated_at LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED)"
+            " RETURNING sender",
+            (to_micros(before), _SEQUENCES_AT_ONCE),
+        )
+        return len(rows)
+
+
+def _up_to(most: int, rows: Iterable[Row]) -> Iterable[int]:
+    """Yield ids until their sizes come to so much; the first one in any case."""
+    total = 0
+    for row in rows:
+        total += row["size"]
+        if total > most and total != row["size"]:
+            return
+        yield int(row["id"])

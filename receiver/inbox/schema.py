@@ -1,0 +1,117 @@
+"""The inbox's tables, migration by migration. One that was shipped is never changed."""
+
+from __future__ import annotations
+
+from pushkit.storage import Migration
+
+__all__ = ["CALLBACKS_MIGRATION", "MIGRATION"]
+
+MIGRATION = Migration(
+    3,
+    (
+        """
+        CREATE TABLE pushkit_inbox (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            sender TEXT NOT NULL,
+            delivery_id TEXT NOT NULL,
+            task_id TEXT,
+            config_id TEXT,
+            seq BIGINT,
+            missing BIGINT NOT NULL,
+            late INTEGER NOT NULL,
+            kid TEXT NOT NULL,
+            issued_at BIGINT NOT NULL,
+            received_at BIGINT NOT NULL,
+            body BYTEA NOT NULL,
+            status TEXT NOT NULL DEFAULT 'received',
+            attempts INTEGER NOT NULL DEFAULT 0,
+            not_before BIGINT NOT NULL,
+            lease_worker TEXT,
+            lease_until BIGINT,
+            finished_at BIGINT,
+            last_error TEXT,
+            UNIQUE (sender, delivery_id)
+        )
+        """,
+        ("CREATE INDEX pushkit_inbox_due ON pushkit_inbox (not_before) WHERE status = 'received'"),
+        (
+            "CREATE INDEX pushkit_inbox_leased ON pushkit_inbox (lease_until)"
+            " WHERE status = 'in_progress'"
+        ),
+        (
+            "CREATE INDEX pushkit_inbox_unfinished ON pushkit_inbox (sender, task_id, id)"
+            " WHERE status IN ('received', 'in_progress')"
+        ),
+        "CREATE INDEX pushkit_inbox_task ON pushkit_inbox (task_id, id)",
+        ("CREATE INDEX pushkit_inbox_done ON pushkit_inbox (finished_at) WHERE status = 'done'"),
+        """
+        CREATE TABLE pushkit_callbacks_done (
+            notification_id BIGINT NOT NULL,
+            callback TEXT NOT NULL,
+            PRIMARY KEY (notification_id, callback)
+        )
+        """,
+        """
+        CREATE TABLE pushkit_sequences (
+            sender TEXT NOT NULL,
+            task_id TEXT NOT NULL,
+            config_id TEXT NOT NULL,
+            last_seq BIGINT NOT NULL,
+            PRIMARY KEY (sender, task_id, config_id)
+        )
+        """,
+    ),
+)
+
+# Every callback with a state of its own, and what admins and purges look for.
+CALLBACKS_MIGRATION = Migration(
+    5,
+    (
+        """
+        CREATE TABLE pushkit_callbacks (
+            notification_id BIGINT NOT NULL,
+            callback TEXT NOT NULL,
+            done INTEGER NOT NULL,
+            attempts INTEGER NOT NULL,
+            last_error TEXT,
+            last_at BIGINT,
+            PRIMARY KEY (notification_id, callback)
+        )
+        """,
+        (
+            "INSERT INTO pushkit_callbacks (notification_id, callback, done, attempts)"
+            " SELECT notification_id, callback, 1, 1 FROM pushkit_callbacks_done"
+        ),
+        "DROP TABLE pushkit_callbacks_done",
+        "ALTER TABLE pushkit_inbox ADD COLUMN redriven_at BIGINT",
+        # Of each task's unfinished notifications one is the head; what has no task is its own.
+        "ALTER TABLE pushkit_inbox ADD COLUMN head INTEGER NOT NULL DEFAULT 0",
+        (
+            "UPDATE pushkit_inbox SET head = 1 WHERE status IN ('received', 'in_progress')"
+            " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox e WHERE e.sender = pushkit_inbox.sender"
+            " AND e.task_id = pushkit_inbox.task_id AND e.id < pushkit_inbox.id"
+            " AND e.status IN ('received', 'in_progress'))"
+        ),
+        "DROP INDEX pushkit_inbox_due",
+        (
+            "CREATE INDEX pushkit_inbox_heads ON pushkit_inbox (not_before)"
+            " WHERE head = 1 AND status = 'received'"
+        ),
+        "CREATE INDEX pushkit_inbox_dead ON pushkit_inbox (sender, id) WHERE status = 'dead'",
+        ("CREATE INDEX pushkit_inbox_buried ON pushkit_inbox (finished_at) WHERE status = 'dead'"),
+        (
+            "CREATE INDEX pushkit_inbox_gaps ON pushkit_inbox (sender, missing, late)"
+            " WHERE missing > 0 OR late = 1"
+        ),
+        "ALTER TABLE pushkit_sequences ADD COLUMN updated_at BIGINT NOT NULL DEFAULT 0",
+        # What is known of a sequence's age, or else the age of the newest id that was accepted.
+        (
+            "UPDATE pushkit_sequences SET updated_at = COALESCE("
+            "(SELECT MAX(i.received_at) FROM pushkit_inbox i"
+            " WHERE i.sender = pushkit_sequences.sender"
+            " AND i.task_id = pushkit_sequences.task_id),"
+            " (SELECT MAX(accepted_at) FROM pushkit_replay), 0)"
+        ),
+        "CREATE INDEX pushkit_sequences_age ON pushkit_sequences (updated_at)",
+    ),
+)

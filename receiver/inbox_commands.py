@@ -1,0 +1,301 @@
+"""`receiver inbox`: dead letters and everything else that is in a receiver's inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from pushkit.bounded_json import JsonObject
+from pushkit.command import age
+from pushkit.errors import ConfigError
+from pushkit.output import example, harmless, moment, table
+from receiver.admin import InboxAdmin, open_inbox
+from receiver.inbox import (
+    CallbackState,
+    InboxFilter,
+    InboxStats,
+    InboxStatus,
+    NotificationReport,
+    NotificationSummary,
+)
+from receiver.settings import load_settings
+
+__all__ = ["inbox"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _location_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Add `--config` and `--database` to a command."""
+    command = click.option(
+        "--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN."
+    )(command)
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=Path("receiver.toml"),
+        envvar="RECEIVER_CONFIG",
+        show_default=True,
+        show_envvar=True,
+        help="The configuration that names the inbox.",
+    )(command)
+
+
+def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    command = click.option("--task", help="Of this task.")(command)
+    return click.option("--sender", help="Of this sender.")(command)
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
+
+
+@click.group(
+    epilog=example(
+        "receiver inbox stats",
+        "receiver inbox list --status dead",
+        "receiver inbox redrive --sender agent",
+    )
+)
+def inbox() -> None:
+    """Look at the inbox, call back dead letters again, clean up. Safe beside running receivers."""
+
+
+@inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))
+@_location_options
+@click.option("--status", type=click.Choice([status.value for status in InboxStatus]))
+@_filter_options
+@click.option("--after", type=int, default=0, help="The last id of the page before.")
+@click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True)
+@_json_option
+def list_(
+    *,
+    config: Path,
+    database: str | None,
+    status: str | None,
+    sender: str | None,
+    task: str | None,
+    after: int,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List notifications, oldest first, without their bodies."""
+    wanted = InboxFilter(
+        status=InboxStatus(status) if status else None, sender=sender, task_id=task
+    )
+    found = _run(config, database, lambda admin: admin.find(wanted, after=after, limit=limit))
+    if as_json:
+        click.echo(json.dumps([_document(summary) for summary in found], indent=2))
+        return
+    headings = ("ID", "STATUS", "SENDER", "TASK", "SEQ", "GAP", "ATTEMPTS", "RECEIVED", "ERROR")
+    click.echo(table(headings, *map(_summary_row, found)))
+    if len(found) == limit:
+        click.echo(f"there may be more: --after {found[-1].id}", err=True)
+
+
+@inbox.command(epilog=example("receiver inbox show 17 --body"))
+@click.argument("notification_id", metavar="ID", type=int)
+@_location_options
+@click.option("--body", "with_body", is_flag=True, help="Show the body, too.")
+@_json_option
+def show(
+    *, notification_id: int, config: Path, database: str | None, with_body: bool, as_json: bool
+) -> None:
+    """Show the notification ID, and what each callback made of it."""
+    report = _run(config, database, lambda admin: admin.show(notification_id))
+    if report is None:
+        raise ConfigError(f"there is no notification {notification_id}: see `receiver inbox list`")
+    if as_json:
+        click.echo(json.dumps(_report_document(report, with_body=with_body), indent=2))
+        return
+    for name, value in _document(report.notification).items():
+        click.echo(f"{name:16} {'-' if value is None else _printable(str(value))}")
+    click.echo("\n" + table(_CALLBACK_HEADINGS, *map(_callback_row, report.callbacks)))
+    if with_body:
+        click.echo(f"\n{harmless(report.body)}")
+
+
+@inbox.command(
+    epilog=example("receiver inbox redrive 17 18", "receiver inbox redrive --task task-1")
+)
+@click.argument("ids", nargs=-1, type=int)
+@_location_options
+@_filter_options
+@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+def redrive(
+    *,
+    ids: tuple[int, ...],
+    config: Path,
+    database: str | None,
+    sender: str | None,
+    task: str | None,
+    everything: bool,
+) -> None:
+    """Call back dead letters again: those with these IDS, or those of a filter.
+
+    A callback that had the notification does not get it again.
+    """
+    by_filter = sender is not None or task is not None
+    if [bool(ids), by_filter, everything].count(True) != 1:
+        raise click.UsageError("expected either ids, or a filter, or --all")
+    wanted = ids or InboxFilter(sender=sender, task_id=task)
+    redriven = _run(config, database, lambda admin: admin.redrive(wanted))
+    plural = "" if len(redriven.ids) == 1 else "s"
+    click.echo(f"{len(redriven.ids)} dead letter{plural} called back again")
+    if redriven.skipped:
+        raise ConfigError(f"{redriven.skipped} not called back again: no dead letter")
+
+
+@inbox.command(
+    epilog=example(
+        "receiver inbox purge --older-than 7d",
+        "receiver inbox purge --older-than 30d --status dead",
+        "receiver inbox purge --keep 100000",
+    )
+)
+@_location_options
+@click.option("--older-than", callback=age, help="Over for longer than this: 90m, 12h, 7d.")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice([InboxStatus.DONE.value, InboxStatus.DEAD.value]),
+    multiple=True,
+    default=[InboxStatus.DONE.value],
+    show_default=True,
+    help="With --older-than: of this status.",
+)
+@click.option("--keep", type=click.IntRange(0), help="Of what is done, keep the newest so many.")
+def purge(
+    *,
+    config: Path,
+    database: str | None,
+    older_than: timedelta | None,
+    statuses: tuple[str, ...],
+    keep: int | None,
+) -> None:
+    """Delete what is over, a few at a time. Ids stay remembered."""
+    if older_than is None and keep is None:
+        raise click.UsageError("expected --older-than or --keep")
+    chosen = [InboxStatus(status) for status in statuses]
+    purged = _run(
+        config,
+        database,
+        lambda admin: admin.purge(older_than=older_than, statuses=chosen, max_done=keep),
+    )
+    click.echo(f"purged {purged}")
+
+
+@inbox.command(epilog=example("receiver inbox stats --json"))
+@_location_options
+@_json_option
+def stats(*, config: Path, database: str | None, as_json: bool) -> None:
+    """Show how many notifications stand where, and what never came."""
+    found = _run(config, database, lambda admin: admin.stats())
+    if as_json:
+        click.echo(json.dumps(_stats_document(found), indent=2))
+        return
+    for status, count in found.statuses.items():
+        click.echo(f"{status.value:12} {count}")
+    if found.oldest_unfinished_at is not None:
+        waited = datetime.now(UTC) - found.oldest_unfinished_at
+        click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")
+    if found.senders:
+        rows = (
+            (s.sender, str(s.unfinished), str(s.dead), str(s.missing), str(s.late))
+            for s in found.senders
+        )
+        headings = ("SENDER", "UNFINISHED", "DEAD", "MISSING", "LATE")
+        click.echo("\n" + table(headings, *rows))
+
+
+def _run(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
+    location = database
+    if location is None:
+        location = load_settings(config).inbox_location(config.parent.resolve())
+    # A mistyped path is no empty inbox.
+    if "://" not in location and not Path(location).exists():
+        raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
+    return asyncio.run(_work_on(location, work))
+
+
+async def _work_on(location: str, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
+    database = open_inbox(location)
+    await database.open()
+    try:
+        return await work(InboxAdmin(database))
+    finally:
+        await database.close()
+
+
+_CALLBACK_HEADINGS = ("CALLBACK", "DONE", "ATTEMPTS", "LAST", "ERROR")
+
+
+def _summary_row(summary: NotificationSummary) -> tuple[str, ...]:
+    gap = "late" if summary.late else f"-{summary.missing}" if summary.missing else "-"
+    return (
+        str(summary.id),
+        summary.status.value,
+        summary.sender,
+        _printable(summary.task_id or "-"),
+        "-" if summary.seq is None else str(summary.seq),
+        gap,
+        str(summary.attempts),
+        moment(summary.received_at),
+        summary.last_error or "-",
+    )
+
+
+def _callback_row(state: CallbackState) -> tuple[str, ...]:
+    return (
+        state.callback,
+        "yes" if state.done else "no",
+        str(state.attempts),
+        moment(state.last_at),
+        state.last_error or "-",
+    )
+
+
+def _document(record: NotificationSummary | CallbackState) -> JsonObject:
+    document: JsonObject = {}
+    for field in fields(record):
+        value: Any = getattr(record, field.name)
+        document[field.name] = value.isoformat() if isinstance(value, datetime) else value
+    return document
+
+
+def _report_document(report: NotificationReport, *, with_body: bool) -> JsonObject:
+    document = _document(report.notification)
+    document["callbacks"] = [_document(state) for state in report.callbacks]
+    if with_body:
+        document["body"] = report.body.decode("utf-8", "backslashreplace")
+    return document
+
+
+def _stats_document(stats: InboxStats) -> JsonObject:
+    oldest = stats.oldest_unfinished_at
+    return {
+        "statuses": {status.value: count for status, count in stats.statuses.items()},
+        "oldest_unfinished_at": oldest.isoformat() if oldest else None,
+        "senders": [
+            {
+                "sender": s.sender,
+                "unfinished": s.unfinished,
+                "dead": s.dead,
+                "missing": s.missing,
+                "late": s.late,
+            }
+            for s in stats.senders
+        ],
+    }
+
+
+def _printable(text: str) -> str:
+    """Return what a sender wrote as it may stand on a terminal: on one line."""
+    return ascii(text)[1:-1]

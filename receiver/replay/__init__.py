@@ -1,0 +1,51 @@
+"""The memory of accepted ids: in the database of the inbox, or in Redis."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pushkit.errors import ConfigError
+from receiver.replay.database import MIGRATION, DatabaseReplay
+from receiver.replay.memory import (
+    MEMORY,
+    BeingStoredError,
+    ConflictError,
+    Replay,
+    ReplayMemory,
+    Reservation,
+    Seen,
+)
+
+__all__ = [
+    "MEMORY",
+    "MIGRATION",
+    "BeingStoredError",
+    "ConflictError",
+    "DatabaseReplay",
+    "Replay",
+    "ReplayMemory",
+    "Reservation",
+    "Seen",
+    "open_replay",
+]
+
+_REDIS = ("redis://", "rediss://", "unix://")
+
+
+def open_replay(
+    location: str | None, *, namespace: str, remember_for: timedelta = MEMORY
+) -> ReplayMemory:
+    """Return the memory of ids at a location, not yet open: a Redis URL, or None for the database.
+
+    Raises:
+        ConfigError: Another location, or the driver is not installed.
+    """
+    if location is None:
+        return DatabaseReplay(remember_for)
+    if not location.startswith(_REDIS):
+        raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
+    try:
+        from receiver.replay.redis import RedisReplay
+    except ImportError as exc:
+        raise ConfigError("replay: Redis needs its driver: pip install 'pushkit[redis]'") from exc
+    return RedisReplay(location, namespace=namespace, remember_for=remember_for)

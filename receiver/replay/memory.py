@@ -1,0 +1,106 @@
+"""Replay: every id that was accepted is remembered, apart from the inbox and its purges.
+
+The memory outlasts the sender's last automatic retry (90 h): 96 h by default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from pushkit.errors import InboundError
+from pushkit.storage import Script
+
+__all__ = [
+    "MEMORY",
+    "BeingStoredError",
+    "ConflictError",
+    "Replay",
+    "ReplayMemory",
+    "Reservation",
+    "Seen",
+]
+
+MEMORY = timedelta(hours=96)
+
+
+class ConflictError(InboundError):
+    """An id that was accepted before, with another body."""
+
+    code = "id_conflict"
+    status = 409
+
+
+class BeingStoredError(InboundError):
+    """A copy that is being stored right now: what becomes of it decides over this one."""
+
+    code = "being_stored"
+    status = 503
+    retry_after = timedelta(seconds=1)
+
+
+class Replay(StrEnum):
+    """What the memory says of an id."""
+
+    FRESH = "fresh"
+    DUPLICATE = "duplicate"
+    """Accepted before, with the same body: a retry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What arrived: whose id, and the body that came with it."""
+
+    sender: str
+    delivery_id: str
+    body_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """The right to store what is fresh, for a while."""
+
+    seen: Seen
+    holder: str = ""
+
+
+class ReplayMemory(Protocol):
+    """Remembers ids: `reserve`, then `remember` in the transaction that stores, then `commit`.
+
+    The database and Redis stand behind it. Wherever it lives, the inbox keeps sender and id unique
+    besides: a memory that is lost costs no second callback while the notification is still there.
+    """
+
+    async def open(self) -> None:
+        """Connect. Does nothing if it is connected already."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+    async def reserve(self, seen: Seen) -> Reservation | None:
+        """Reserve an id that is fresh, as far as can be said now; None for a duplicate.
+
+        Raises:
+            ConflictError: It was accepted with another body.
+            BeingStoredError: A copy is being stored.
+            StorageError: The memory is out of reach.
+        """
+
+    def remember(self, reservation: Reservation, now: datetime) -> Script[Replay]:
+        """Remember an id in the transaction that stores its notification, if it is fresh.
+
+        Raises:
+            ConflictError: It was accepted with another body in the meantime.
+            BeingStoredError: It cannot be said yet.
+        """
+
+    async def commit(self, reservation: Reservation) -> None:
+        """Remember for good what is stored now."""
+
+    async def release(self, reservation: Reservation) -> None:
+        """Give up the right: nothing was stored, and the next copy may be."""
+
+    def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
+        """Forget ids past the memory, a bounded number at a time; return how many."""

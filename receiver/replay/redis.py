@@ -1,0 +1,171 @@
+"""The memory of ids in Redis, for receivers that share it and keep inboxes elsewhere.
+
+A key holds `reserved <holder> <digest>` under a lease, then `accepted <digest>` for as long as ids
+are remembered. A process that dies in between lets go of the id when the lease ends; should its
+notification have been stored all the same, the inbox knows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.exceptions import RedisError
+
+from pushkit.errors import ConfigError, StorageError
+from pushkit.storage import Script
+from receiver.replay.memory import (
+    MEMORY,
+    BeingStoredError,
+    ConflictError,
+    Replay,
+    Reservation,
+    Seen,
+)
+
+__all__ = ["RedisReplay"]
+
+_log = logging.getLogger("receiver")
+
+_LEASE = timedelta(seconds=30)
+_CONNECTIONS = 16
+_TIMEOUT = timedelta(seconds=5)
+_MILLISECOND = timedelta(milliseconds=1)
+# Only the holder lets go: after the lease, the id may be somebody else's.
+_RELEASE = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
+
+
+class RedisReplay:
+    """Keys on a Redis server.
+
+    Args:
+        url: `redis://host:6379/0`, or `rediss://` with TLS, or `unix://`.
+        namespace: What keeps this receiver's ids apart from others' on the same server; the same
+            for all processes of one receiver.
+        remember_for: How long ids are remembered.
+        lease: How long a reservation holds. Longer than a transaction of the inbox may take.
+
+    Raises:
+        ConfigError: The URL is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str,
+        remember_for: timedelta = MEMORY,
+        lease: timedelta = _LEASE,
+    ) -> None:
+        self._namespace = namespace
+        self._remember_for = remember_for
+        self._lease = lease
+        seconds = _TIMEOUT.total_seconds()
+        try:
+            # Whoever finds every connection in use waits for one, instead of being turned away.
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=_CONNECTIONS,
+                timeout=seconds,
+                socket_timeout=seconds,
+                socket_connect_timeout=seconds,
+            )
+        except ValueError as exc:
+            raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL") from exc
+        self._redis = Redis.from_pool(pool)
+
+    async def open(self) -> None:
+        """Ask whether the server is there.
+
+        Raises:
+            StorageError: It is not.
+        """
+        with _faults():
+            await self._redis.ping()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.aclose()
+
+    async def reserve(self, seen: Seen) -> Reservation | None:
+        """Reserve an id that is fresh; None for a duplicate.
+
+        Raises:
+            ConflictError: It was accepted with another body.
+            BeingStoredError: A copy is being stored.
+            StorageError: The server is out of reach.
+        """
+        reservation = Reservation(seen=seen, holder=secrets.token_hex(8))
+        with _faults():
+            fresh = await self._redis.set(
+                self._key(seen), _reserved(reservation), nx=True, px=self._lease // _MILLISECOND
+            )
+            found = None if fresh else await self._redis.get(self._key(seen))
+        if fresh:
+            return reservation
+        _refuse_unless_accepted(found, seen)
+        return None
+
+    def remember(self, reservation: Reservation, now: datetime) -> Script[Replay]:  # noqa: ARG002
+        """Write nothing into the database: what is reserved is fresh."""
+        yield from ()
+        return Replay.FRESH
+
+    async def commit(self, reservation: Reservation) -> None:
+        """Remember for good what is stored now; if that fails, the inbox alone remembers it."""
+        seen = reservation.seen
+        value = f"accepted {seen.body_sha256}"
+        try:
+            with _faults():
+                px = self._remember_for // _MILLISECOND
+                await self._redis.set(self._key(seen), value, px=px)
+        except StorageError as exc:
+            _log.warning("%s; id %a is remembered by the inbox alone", exc, seen.delivery_id[:128])
+
+    async def release(self, reservation: Reservation) -> None:
+        """Let go of an id; if that fails, it is free when the lease ends."""
+        with contextlib.suppress(StorageError), _faults():
+            await self._redis.eval(_RELEASE, 1, self._key(reservation.seen), _reserved(reservation))
+
+    def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:  # noqa: ARG002
+        """Do nothing: keys expire."""
+        yield from ()
+        return 0
+
+    def _key(self, seen: Seen) -> str:
+        # Hashed: of a bounded length, and no name can run into the next one.
+        parts = (self._namespace, seen.sender, seen.delivery_id)
+        digest = hashlib.sha256(
+            b"\0".join(hashlib.sha256(p.encode("utf-8", "surrogatepass")).digest() for p in parts)
+        )
+        return f"pushkit:replay:{digest.hexdigest()}"
+
+
+def _reserved(reservation: Reservation) -> str:
+    return f"reserved {reservation.holder} {reservation.seen.body_sha256}"
+
+
+def _refuse_unless_accepted(found: bytes | str | None, seen: Seen) -> None:
+    text = found.decode("ascii", "replace") if isinstance(found, bytes) else found or ""
+    state, _, digest = text.partition(" ")
+    if state != "accepted":
+        raise BeingStoredError("a copy with this id is being stored")
+    if digest != seen.body_sha256:
+        raise ConflictError("this id was accepted before with another body")
+
+
+@contextlib.contextmanager
+def _faults() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        # The type alone: a message may hold the URL.
+        raise StorageError(f"Redis is out of reach: {type(exc).__name__}") from exc

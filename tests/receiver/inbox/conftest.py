@@ -1,0 +1,136 @@
+"""A real inbox on each of the two databases, a transaction per call, and a clock that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from pushkit.storage import Row, Script, Statement
+from pushkit.storage.migrations import migrate
+from receiver.inbox import (
+    CALLBACKS_MIGRATION,
+    MIGRATION,
+    ClaimedNotification,
+    Inbox,
+    InboxStatus,
+    Inspection,
+    Purge,
+)
+from receiver.replay import MIGRATION as REPLAY
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
+
+T = TypeVar("T")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=30)
+BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
+
+
+@dataclass
+class Shelf:
+    """The inbox's scripts, run."""
+
+    scripts: ScriptRunner
+    now: datetime = START
+    inbox: Inbox = field(default_factory=Inbox)
+    inspection: Inspection = field(default_factory=Inspection)
+    purge: Purge = field(default_factory=Purge)
+
+    def __post_init__(self) -> None:
+        self.run(migrate("receiver", (REPLAY, MIGRATION, CALLBACKS_MIGRATION)))
+
+    def run(self, script: Script[T]) -> T:
+        return self.scripts.run(script)
+
+    def query(self, sql: str) -> list[Row]:
+        return self.run(_rows(sql))
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def store(
+        self,
+        number: int = 1,
+        task_id: str | None = "task-1",
+        *,
+        sender: str = "agent",
+        config_id: str = "config-1",
+        body: bytes = BODY,
+    ) -> int | None:
+        return self.run(
+            self.inbox.store(
+                sender=sender,
+                delivery_id=f"{task_id}#{number}",
+                kid="key-1",
+                issued_at=self.now,
+                task_id=task_id,
+                config_id=config_id,
+                seq=number,
+                body=body,
+                now=self.now,
+            )
+        )
+
+    def stored(self, number: int = 1, task_id: str | None = "task-1", *, body: bytes = BODY) -> int:
+        """Store one that is new, and return its id."""
+        found = self.store(number, task_id, body=body)
+        assert found is not None
+        return found
+
+    def claim(
+        self, worker: str = "one", *, limit: int = 100, held: Sequence[int] = ()
+    ) -> list[ClaimedNotification]:
+        return self.run(
+            self.inbox.claim(worker, limit=limit, now=self.now, until=self.now + LEASE, held=held)
+        )
+
+    def claimed_ids(self, worker: str = "one", *, limit: int = 100) -> list[str]:
+        return [each.stored.delivery_id for each in self.claim(worker, limit=limit)]
+
+    def settle(
+        self,
+        claimed: ClaimedNotification,
+        status: InboxStatus = InboxStatus.DONE,
+        *,
+        worker: str = "one",
+        retry_in: float | None = None,
+        error: str | None = None,
+    ) -> bool:
+        retry_at = None if retry_in is None else self.now + timedelta(seconds=retry_in)
+        return self.run(
+            self.inbox.settle(claimed, worker, status, now=self.now, retry_at=retry_at, error=error)
+        )
+
+    def redrive(self, *ids: int) -> list[int]:
+        return self.run(self._redrive(ids))
+
+    def _redrive(self, ids: Sequence[int]) -> Script[list[int]]:
+        tasks = yield from self.inspection.dead_tasks(ids)
+        return (yield from self.inspection.redrive(ids, tasks, self.now))
+
+    def record(self, notification_id: int, callback: str, error: str | None = None) -> None:
+        self.run(self.inbox.record_call(notification_id, callback, error=error, now=self.now))
+
+    def finish(self, number: int, status: InboxStatus = InboxStatus.DONE, task: str = "t") -> int:
+        """Store a notification of a task of its own, and settle it."""
+        notification_id = self.stored(1, f"{task}-{number}")
+        [claimed] = self.claim()
+        assert self.settle(claimed, status)
+        return notification_id
+
+    def ids(self) -> list[int]:
+        return [row["id"] for row in self.query("SELECT id FROM pushkit_inbox ORDER BY id")]
+
+
+def _rows(sql: str) -> Script[list[Row]]:
+    return list((yield Statement(sql)))
+
+
+@pytest.fixture
+def shelf(scripts: ScriptRunner) -> Shelf:
+    return Shelf(scripts)

@@ -1,0 +1,352 @@
+"""The inbox on both databases: what is handed out to whom, and what comes back."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from receiver.inbox import CallbackState, ClaimedNotification, InboxStatus
+
+if TYPE_CHECKING:
+    from tests.receiver.inbox.conftest import Shelf
+
+LEASE = timedelta(seconds=30)
+
+
+# --- storing --------------------------------------------------------------------------------------
+
+
+def test_ids_grow_and_a_delivery_is_stored_once(shelf: Shelf) -> None:
+    first, again, second = shelf.store(1), shelf.store(1), shelf.store(2)
+
+    assert again is None
+    assert first is not None
+    assert second is not None
+    assert first < second
+
+
+def test_the_same_id_of_another_sender_is_another_delivery(shelf: Shelf) -> None:
+    shelf.store(1)
+
+    assert shelf.store(1, sender="other") is not None
+
+
+def test_a_delivery_is_known_by_its_body(shelf: Shelf) -> None:
+    shelf.store(1)
+
+    known = shelf.run(shelf.inbox.has("agent", "task-1#1", shelf.claim()[0].stored.body))
+    other = shelf.run(shelf.inbox.has("agent", "task-1#1", b"{}"))
+
+    assert (known, other) == (True, False)
+
+
+def test_what_is_stored_comes_back_whole(shelf: Shelf) -> None:
+    shelf.store(3)
+
+    [claimed] = shelf.claim()
+    notification = claimed.stored.decode()
+
+    assert (notification.delivery_id, notification.seq, notification.missing) == ("task-1#3", 3, 2)
+    assert notification.late is False
+    assert (notification.issued_at, notification.received_at) == (shelf.now, shelf.now)
+    assert notification.update.task_id == "task-1"
+
+
+def test_gaps_and_late_ones_are_told(shelf: Shelf) -> None:
+    for seq in (1, 2, 5, 4, 6):
+        shelf.store(seq)
+
+    rows = shelf.query("SELECT seq, missing, late FROM pushkit_inbox ORDER BY id")
+
+    assert [(row["seq"], row["missing"], row["late"]) for row in rows] == [
+        (1, 0, 0),
+        (2, 0, 0),
+        (5, 2, 0),
+        (4, 0, 1),
+        (6, 0, 0),
+    ]
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_only_the_oldest_of_a_task_is_claimed(shelf: Shelf) -> None:
+    for number in (1, 2):
+        shelf.store(number, "task-1")
+        shelf.store(number, "task-2")
+
+    assert shelf.claimed_ids() == ["task-1#1", "task-2#1"]
+    assert shelf.claimed_ids("two") == []
+
+
+def test_the_next_one_is_claimed_once_the_one_before_is_settled(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    shelf.settle(first)
+
+    assert shelf.claimed_ids("two") == ["task-1#2"]
+
+
+def test_a_dead_one_does_not_hold_up_its_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.DEAD)
+
+    assert shelf.claimed_ids() == ["task-1#2"]
+
+
+def test_one_that_is_retried_holds_up_its_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
+
+    before = shelf.claimed_ids()
+    shelf.advance(10)
+
+    assert (before, shelf.claimed_ids()) == ([], ["task-1#1"])
+
+
+def test_a_redriven_one_waits_for_what_is_in_progress_of_its_task(shelf: Shelf) -> None:
+    first_id = shelf.stored(1)
+    shelf.store(2)
+    shelf.store(3)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.DEAD)
+    [second] = shelf.claim()
+    shelf.redrive(first_id)
+
+    meanwhile = shelf.claimed_ids()
+    shelf.settle(second)
+
+    assert (meanwhile, shelf.claimed_ids()) == ([], ["task-1#1"])
+
+
+def test_tasks_of_two_senders_with_one_name_do_not_wait_for_each_other(shelf: Shelf) -> None:
+    shelf.store(1, sender="agent")
+    shelf.store(1, sender="other")
+
+    assert len(shelf.claim()) == 2
+
+
+def test_what_has_no_task_waits_for_nothing(shelf: Shelf) -> None:
+    shelf.store(1, None)
+    shelf.store(2, None)
+
+    assert len(shelf.claim()) == 2
+
+
+def test_no_more_are_claimed_than_asked_for_and_the_longest_due_first(shelf: Shelf) -> None:
+    for number in range(5):
+        shelf.store(1, f"task-{number}")
+        shelf.advance(1)
+
+    assert shelf.claimed_ids(limit=2) == ["task-0#1", "task-1#1"]
+    assert shelf.claimed_ids(limit=9) == ["task-2#1", "task-3#1", "task-4#1"]
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_ended_counts_as_broken_off(shelf: Shelf) -> None:
+    shelf.store(1)
+    [first] = shelf.claim()
+    shelf.advance(LEASE.total_seconds())
+    [second] = shelf.claim("two")
+
+    assert (first.attempts, first.broken_off) == (1, False)
+    assert (second.attempts, second.broken_off) == (2, True)
+
+
+def test_a_lease_that_was_kept_is_nobody_elses(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    shelf.claim()
+    shelf.advance(LEASE.total_seconds() - 1)
+    kept = shelf.run(shelf.inbox.keep_lease(notification_id, "one", shelf.now + LEASE))
+    shelf.advance(LEASE.total_seconds() - 1)
+
+    assert kept
+    assert shelf.claim("two") == []
+    assert not shelf.run(shelf.inbox.keep_lease(notification_id, "two", shelf.now + LEASE))
+
+
+def test_what_a_worker_has_in_hand_it_does_not_take_again(shelf: Shelf) -> None:
+    ids = [shelf.stored(1, f"task-{number}") for number in range(150)]
+    shelf.claim(limit=150)
+    shelf.advance(3600)
+
+    assert shelf.claim(held=ids) == []
+
+
+def test_an_attempt_that_was_lost_settles_nothing(shelf: Shelf) -> None:
+    shelf.store(1)
+    [lost] = shelf.claim()
+    shelf.advance(LEASE.total_seconds())
+    [taken] = shelf.claim()  # the same worker, another attempt
+
+    assert not shelf.settle(lost)
+    assert shelf.settle(taken)
+
+
+def test_a_dead_workers_are_taken_over_at_once(shelf: Shelf) -> None:
+    shelf.store(1, "task-1")
+    shelf.store(1, "task-2")
+    shelf.claim("gone", limit=1)
+    working = shelf.run(shelf.inbox.working())
+    shelf.run(shelf.inbox.take_over("gone"))
+    claimed = shelf.claim()
+
+    assert working == ["gone"]
+    assert [(each.attempts, each.broken_off) for each in claimed] == [(2, True), (1, False)]
+
+
+def test_what_is_given_back_was_no_attempt(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    shelf.claim()
+    shelf.record(notification_id, "first")
+    shelf.run(shelf.inbox.give_back("one"))
+    [claimed] = shelf.claim("two")
+
+    assert (claimed.attempts, claimed.broken_off) == (1, False)
+    assert claimed.had_by("first")
+
+
+def test_what_is_put_off_waits_uncounted_and_still_holds_up_its_task(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [claimed] = shelf.claim()
+    shelf.run(shelf.inbox.put_off(claimed, "two", shelf.now))  # not its own
+    shelf.run(shelf.inbox.put_off(claimed, "one", shelf.now + timedelta(seconds=10)))
+    meanwhile = shelf.claim()
+    shelf.advance(10)
+    [again] = shelf.claim()
+
+    assert meanwhile == []
+    assert (again.stored.id, again.attempts, again.broken_off) == (claimed.stored.id, 1, False)
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def test_nothing_unfinished_is_never_due(shelf: Shelf) -> None:
+    shelf.store(1)
+    [claimed] = shelf.claim()
+    shelf.settle(claimed)
+
+    assert shelf.run(shelf.inbox.next_due()) is None
+
+
+def test_what_waits_behind_another_is_not_due_before_it(shelf: Shelf) -> None:
+    shelf.store(1)
+    shelf.store(2)
+    [first] = shelf.claim()
+    at_lease = shelf.run(shelf.inbox.next_due())
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=10)
+    at_retry = shelf.run(shelf.inbox.next_due())
+
+    assert (at_lease, at_retry) == (shelf.now + LEASE, shelf.now + timedelta(seconds=10))
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+def test_every_callback_has_its_own_state(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    [first] = shelf.claim()
+    shelf.record(notification_id, "good")
+    shelf.record(notification_id, "bad", "ValueError")
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=0)
+    [second] = shelf.claim()
+    shelf.record(notification_id, "bad", "TypeError")
+    report = shelf.run(shelf.inspection.show(notification_id))
+
+    assert (second.had_by("good"), second.had_by("bad"), second.had_by("new")) == (
+        True,
+        False,
+        False,
+    )
+    assert report is not None
+    assert report.callbacks == (
+        CallbackState(
+            callback="bad", done=False, attempts=2, last_error="TypeError", last_at=shelf.now
+        ),
+        CallbackState(callback="good", done=True, attempts=1, last_error=None, last_at=shelf.now),
+    )
+
+
+def test_a_callback_that_is_done_stays_done(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    shelf.record(notification_id, "good")
+    shelf.record(notification_id, "good", "ValueError")  # an attempt whose lease had ended
+    report = shelf.run(shelf.inspection.show(notification_id))
+
+    assert report is not None
+    assert [(each.done, each.attempts) for each in report.callbacks] == [(True, 1)]
+
+
+def test_callbacks_of_others_are_left_alone(shelf: Shelf) -> None:
+    mine, other = shelf.stored(1, "task-1"), shelf.stored(1, "task-2")
+    shelf.record(other, "good")
+    [claimed, _] = shelf.claim()
+
+    assert claimed.stored.id == mine
+    assert not claimed.had_by("good")
+
+
+# --- a task ---------------------------------------------------------------------------------------
+
+
+def test_a_task_is_read_in_order_from_a_place_on(shelf: Shelf) -> None:
+    ids = [shelf.stored(number) for number in range(1, 6)]
+    shelf.store(1, "task-2")
+    shelf.store(9, sender="other")
+
+    page = shelf.run(shelf.inbox.of_task("task-1", after=ids[0], sender="agent", limit=3))
+
+    assert [each.id for each in page] == ids[1:4]
+
+
+# --- the mark -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_task_with_work_left_has_one_head_whatever_happens(shelf: Shelf, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
+    numbers = dict.fromkeys(("task-1", "task-2"), 0)
+    in_hand: list[ClaimedNotification] = []
+    for _ in range(60):
+        match chance.choice(["store", "store", "claim", "settle", "settle", "redrive", "expire"]):
+            case "store":
+                task = chance.choice(list(numbers))
+                numbers[task] += 1
+                shelf.store(numbers[task], task)
+            case "claim":
+                in_hand += shelf.claim(limit=chance.randint(1, 3))
+            case "settle" if in_hand:
+                claimed = in_hand.pop(chance.randrange(len(in_hand)))
+                status = chance.choice([InboxStatus.DONE, InboxStatus.DEAD, InboxStatus.RECEIVED])
+                shelf.settle(claimed, status, retry_in=1)
+            case "redrive":
+                shelf.redrive(*shelf.ids())
+            case "expire":
+                shelf.advance(LEASE.total_seconds())
+        assert_marks(shelf)
+
+
+def assert_marks(shelf: Shelf) -> None:
+    """One head for each task with unfinished ones: what is in progress, or else the oldest."""
+    heads: dict[str, list[int]] = {}
+    unfinished: dict[str, list[tuple[bool, int]]] = {}
+    for row in shelf.query("SELECT id, task_id, status, head FROM pushkit_inbox ORDER BY id"):
+        if row["head"]:
+            heads.setdefault(row["task_id"], []).append(row["id"])
+        if row["status"] in {"received", "in_progress"}:
+            place = (row["status"] == "received", row["id"])
+            unfinished.setdefault(row["task_id"], []).append(place)
+    assert heads == {task: [min(places)[1]] for task, places in unfinished.items()}
+    assert all(sum(not waiting for waiting, _ in places) <= 1 for places in unfinished.values())

@@ -1,0 +1,223 @@
+"""Looking at the inbox, redriving and purging, as scripts on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import ConfigError
+from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, retention
+
+if TYPE_CHECKING:
+    from tests.receiver.inbox.conftest import Shelf
+
+MEGABYTE = b"x" * 1024 * 1024
+
+
+# --- lists and numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        pytest.param(InboxFilter(), ["task-1#1", "task-2#1", "task-1#2"], id="all"),
+        pytest.param(InboxFilter(sender="agent"), ["task-1#1", "task-1#2"], id="sender"),
+        pytest.param(InboxFilter(task_id="task-2"), ["task-2#1"], id="task"),
+        pytest.param(InboxFilter(status=InboxStatus.DEAD), ["task-1#1"], id="status"),
+        pytest.param(
+            InboxFilter(status=InboxStatus.DEAD, sender="other", task_id="task-1"),
+            [],
+            id="each",
+        ),
+    ],
+)
+def test_a_list_is_of_what_was_asked_for(
+    shelf: Shelf, wanted: InboxFilter, found: list[str]
+) -> None:
+    shelf.store(1, "task-1")
+    [claimed] = shelf.claim()
+    shelf.settle(claimed, InboxStatus.DEAD, error="callback: ValueError")
+    shelf.store(1, "task-2", sender="other")
+    shelf.store(2, "task-1")
+
+    page = shelf.run(shelf.inspection.find(wanted, after=0, limit=10))
+
+    assert [summary.delivery_id for summary in page] == found
+
+
+def test_a_list_comes_in_pages(shelf: Shelf) -> None:
+    ids = [shelf.stored(number) for number in range(1, 4)]
+
+    page = shelf.run(shelf.inspection.find(InboxFilter(), after=ids[0], limit=1))
+
+    assert [summary.id for summary in page] == ids[1:2]
+
+
+def test_a_summary_says_how_it_stands(shelf: Shelf) -> None:
+    shelf.store(3)
+    [claimed] = shelf.claim()
+    shelf.advance(1)
+    shelf.settle(claimed, InboxStatus.DEAD, error="callback: ValueError")
+
+    [summary] = shelf.run(shelf.inspection.find(InboxFilter(), after=0, limit=10))
+
+    assert (summary.seq, summary.missing, summary.late) == (3, 2, False)
+    assert summary.body_bytes == len(claimed.stored.body)
+    assert (summary.status, summary.attempts) == (InboxStatus.DEAD, 1)
+    assert (summary.finished_at, summary.redriven_at) == (shelf.now, None)
+    assert summary.last_error == "callback: ValueError"
+
+
+def test_what_is_not_there_is_not_shown(shelf: Shelf) -> None:
+    assert shelf.run(shelf.inspection.show(1)) is None
+
+
+def test_the_numbers_count_every_status_and_what_never_came(shelf: Shelf) -> None:
+    shelf.finish(1)
+    shelf.finish(2, InboxStatus.DEAD)
+    shelf.advance(5)
+    oldest = shelf.now
+    for seq in (1, 4, 2):
+        shelf.store(seq, "task-9", sender="other")
+        shelf.advance(1)
+    shelf.claim()
+
+    stats = shelf.run(shelf.inspection.stats())
+
+    assert stats.statuses == {
+        InboxStatus.RECEIVED: 2,
+        InboxStatus.IN_PROGRESS: 1,
+        InboxStatus.DONE: 1,
+        InboxStatus.DEAD: 1,
+    }
+    assert stats.oldest_unfinished_at == oldest
+    agent, other = stats.senders
+    assert (agent.sender, agent.unfinished, agent.dead, agent.missing) == ("agent", 0, 1, 0)
+    assert (other.sender, other.unfinished, other.missing, other.late) == ("other", 3, 2, 1)
+
+
+def test_an_empty_inbox_has_numbers_too(shelf: Shelf) -> None:
+    stats = shelf.run(shelf.inspection.stats())
+
+    assert set(stats.statuses.values()) == {0}
+    assert (stats.oldest_unfinished_at, stats.senders) == (None, ())
+
+
+# --- redriving ------------------------------------------------------------------------------------
+
+
+def test_a_redriven_one_begins_anew_and_remembers_who_had_it(shelf: Shelf) -> None:
+    notification_id = shelf.stored(1)
+    [claimed] = shelf.claim()
+    shelf.record(notification_id, "good")
+    shelf.record(notification_id, "bad", "ValueError")
+    shelf.settle(claimed, InboxStatus.DEAD, error="bad: ValueError")
+    shelf.advance(3600)
+    redriven = shelf.redrive(notification_id)
+    [again] = shelf.claim()
+
+    assert redriven == [notification_id]
+    assert (again.attempts, again.since, again.broken_off) == (1, shelf.now, False)
+    assert (again.had_by("good"), again.had_by("bad")) == (True, False)
+
+
+def test_only_dead_letters_are_redriven(shelf: Shelf) -> None:
+    done, received = shelf.finish(1), shelf.stored(1)
+
+    assert shelf.redrive(done, received, 999) == []
+
+
+# --- purging --------------------------------------------------------------------------------------
+
+
+def test_what_was_finished_before_is_found_oldest_first(shelf: Shelf) -> None:
+    ids = []
+    for number in range(3):
+        ids.append(shelf.finish(number))
+        shelf.advance(1)
+    dead = shelf.finish(9, InboxStatus.DEAD)
+    shelf.stored(1)
+    shelf.advance(1)
+
+    def finished(status: InboxStatus, *, limit: int = 10) -> list[int]:
+        return shelf.run(shelf.purge.finished_before(status, shelf.now, limit=limit))
+
+    assert finished(InboxStatus.DONE) == ids
+    assert finished(InboxStatus.DONE, limit=2) == ids[:2]
+    assert finished(InboxStatus.DEAD) == [dead]
+    before = shelf.purge.finished_before(
+        InboxStatus.DONE, shelf.now - timedelta(seconds=3), limit=10
+    )
+    assert shelf.run(before) == ids[:1]
+
+
+def test_what_is_crowded_out_is_the_oldest_of_the_done(shelf: Shelf) -> None:
+    ids = [shelf.finish(number) for number in range(4)]  # all at one moment
+    shelf.finish(9, InboxStatus.DEAD)
+
+    assert sorted(shelf.run(shelf.purge.crowding(3, limit=10))) == ids[:1]
+    assert sorted(shelf.run(shelf.purge.crowding(0, limit=10))) == ids
+    assert shelf.run(shelf.purge.crowding(4, limit=10)) == []
+
+
+def test_a_lot_is_bounded_in_bytes_and_never_empty(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_BYTES_AT_ONCE", 2 * len(MEGABYTE))
+    ids = [shelf.stored(1, f"task-{number}", body=MEGABYTE) for number in range(3)]
+    for claimed in shelf.claim():
+        shelf.settle(claimed)
+    shelf.advance(1)
+
+    two = shelf.run(shelf.purge.finished_before(InboxStatus.DONE, shelf.now, limit=10))
+    monkeypatch.setattr(retention, "_BYTES_AT_ONCE", 1)
+    one = shelf.run(shelf.purge.finished_before(InboxStatus.DONE, shelf.now, limit=10))
+
+    assert (two, one) == (ids[:2], ids[:1])
+
+
+def test_what_callbacks_did_goes_with_the_notification(shelf: Shelf) -> None:
+    gone, kept = shelf.finish(1), shelf.finish(2)
+    for notification_id in (gone, kept):
+        shelf.record(notification_id, "good")
+
+    deleted = shelf.run(shelf.purge.delete([gone], InboxStatus.DONE))
+
+    assert deleted == 1
+    assert shelf.ids() == [kept]
+    rows = shelf.query("SELECT notification_id FROM pushkit_callbacks")
+    assert [row["notification_id"] for row in rows] == [kept]
+
+
+def test_what_was_redriven_in_the_meantime_stays(shelf: Shelf) -> None:
+    dead = shelf.finish(1, InboxStatus.DEAD)
+    shelf.redrive(dead)
+
+    assert shelf.run(shelf.purge.delete([dead], InboxStatus.DEAD)) == 0
+    assert shelf.ids() == [dead]
+
+
+def test_sequences_without_news_are_forgotten(shelf: Shelf) -> None:
+    shelf.store(1, "old")
+    shelf.advance(10)
+    shelf.store(1, "young")
+
+    forgotten = shelf.run(shelf.purge.forget_sequences(shelf.now))
+
+    rows = shelf.query("SELECT task_id FROM pushkit_sequences")
+    assert (forgotten, [row["task_id"] for row in rows]) == (1, ["young"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"done": timedelta(0)}, id="done"),
+        pytest.param({"ids": timedelta(hours=-1)}, id="ids"),
+        pytest.param({"max_done": -1}, id="max_done"),
+    ],
+)
+def test_a_retention_that_makes_no_sense_is_refused(wrong: dict[str, timedelta]) -> None:
+    with pytest.raises(ConfigError, match="retention: "):
+        InboxRetention(**wrong)  # type: ignore[arg-type]  # a number among them

@@ -1,0 +1,34 @@
+"""The memory of ids in the database forgets by age."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pushkit.storage.migrations import migrate
+from receiver.replay import MIGRATION, DatabaseReplay, Replay, Reservation, Seen
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def reservation(delivery_id: str) -> Reservation:
+    return Reservation(seen=Seen(sender="agent", delivery_id=delivery_id, body_sha256="aa"))
+
+
+def test_ids_are_forgotten_by_age_a_bounded_number_at_a_time(scripts: ScriptRunner) -> None:
+    scripts.run(migrate("receiver", (MIGRATION,)))
+    replay = DatabaseReplay(timedelta(hours=1))
+    for number in range(5):
+        scripts.run(replay.remember(reservation(f"old-{number}"), START))
+    young = START + timedelta(microseconds=1)
+    scripts.run(replay.remember(reservation("young"), young))
+
+    later = young + timedelta(hours=1)
+    forgotten = [scripts.run(replay.forget(later, limit=3)) for _ in range(3)]
+
+    assert forgotten == [3, 2, 0]
+    assert scripts.run(replay.remember(reservation("old-0"), later)) is Replay.FRESH
+    assert scripts.run(replay.remember(reservation("young"), later)) is Replay.DUPLICATE

@@ -1,0 +1,154 @@
+"""What is Redis's own: leases, expiry, and a server that goes away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from pushkit.errors import StorageError
+from receiver.replay import BeingStoredError, Reservation, Seen
+from receiver.replay.redis import RedisReplay
+from tests.eventually import eventually
+from tests.redis_server import RedisServer
+
+SEEN = Seen(sender="agent", delivery_id="delivery-1", body_sha256="aa" * 32)
+OTHER_BODY = Seen(sender="agent", delivery_id="delivery-1", body_sha256="bb" * 32)
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with Redis.from_url(redis_url) as redis:
+        yield redis
+
+
+@pytest.fixture
+async def replay(redis_url: str) -> AsyncIterator[RedisReplay]:
+    replay = RedisReplay(redis_url, namespace="receiver-1", lease=timedelta(seconds=20))
+    yield replay
+    await replay.close()
+
+
+async def only_key(redis: Redis) -> str:
+    [key] = await redis.keys("*")
+    return key if isinstance(key, str) else key.decode()
+
+
+async def reserved(replay: RedisReplay, seen: Seen = SEEN) -> Reservation:
+    found = await replay.reserve(seen)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "seen", [pytest.param(SEEN, id="same"), pytest.param(OTHER_BODY, id="other")]
+)
+async def test_a_copy_of_what_is_being_stored_is_asked_to_come_again(
+    replay: RedisReplay, seen: Seen
+) -> None:
+    await reserved(replay)
+
+    with pytest.raises(BeingStoredError) as refused:
+        await replay.reserve(seen)
+    assert (refused.value.status, refused.value.retry_after) == (503, timedelta(seconds=1))
+
+
+async def test_a_reservation_ends_with_its_lease(replay: RedisReplay, redis: Redis) -> None:
+    await reserved(replay)
+    left = await redis.pttl(await only_key(redis))
+    await redis.delete(await only_key(redis))  # as it goes by itself once `left` is over
+
+    assert 0 < left <= 20_000
+    assert await replay.reserve(SEEN) is not None
+
+
+async def test_what_is_accepted_is_remembered_for_96_hours(
+    replay: RedisReplay, redis: Redis
+) -> None:
+    await replay.commit(await reserved(replay))
+
+    left = await redis.pttl(await only_key(redis))
+
+    assert timedelta(hours=95.9) < timedelta(milliseconds=left) <= timedelta(hours=96)
+
+
+async def test_who_lost_its_lease_does_not_release_anothers(
+    replay: RedisReplay, redis: Redis
+) -> None:
+    late = await reserved(replay)
+    await redis.delete(await only_key(redis))
+    await reserved(replay)
+    await replay.release(late)
+
+    with pytest.raises(BeingStoredError):
+        await replay.reserve(SEEN)
+
+
+async def test_who_lost_its_lease_and_stored_all_the_same_is_remembered(
+    replay: RedisReplay, redis: Redis
+) -> None:
+    late = await reserved(replay)
+    await redis.delete(await only_key(redis))
+    await reserved(replay)
+    await replay.commit(late)
+
+    assert await replay.reserve(SEEN) is None
+
+
+async def test_two_receivers_on_one_server_do_not_share_ids(
+    replay: RedisReplay, redis_url: str
+) -> None:
+    other = RedisReplay(redis_url, namespace="receiver-2")
+    await replay.commit(await reserved(replay))
+
+    assert await other.reserve(SEEN) is not None
+    await other.close()
+
+
+async def test_nothing_of_what_a_sender_wrote_stands_in_a_key(
+    replay: RedisReplay, redis: Redis
+) -> None:
+    await reserved(replay, Seen(sender="agent", delivery_id="x" * 100_000, body_sha256="aa"))
+
+    assert len(await only_key(redis)) < 100
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    server = RedisServer()
+    yield server
+    server.remove()
+
+
+async def test_a_server_that_is_away_is_a_storage_error_and_comes_back(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    replay = RedisReplay(server.url, namespace="receiver-1")
+    stored = await reserved(replay)
+    server.stop()
+    with pytest.raises(StorageError, match="Redis is out of reach"):
+        await replay.reserve(SEEN)
+    with pytest.raises(StorageError, match="Redis is out of reach"):
+        await replay.open()
+    await replay.commit(stored)  # the notification is in the inbox: no reason to refuse it
+    await replay.release(stored)
+    server.start()
+
+    async def reserves() -> bool:
+        try:
+            return await replay.reserve(SEEN) is not None
+        except StorageError:
+            return False
+
+    await eventually(reserves)
+    await replay.close()
+    assert "remembered by the inbox alone" in caplog.text
+
+
+async def test_it_writes_nothing_into_the_database(replay: RedisReplay) -> None:
+    reservation = await reserved(replay)
+
+    assert list(replay.remember(reservation, datetime.now(UTC))) == []
+    assert list(replay.forget(datetime.now(UTC))) == []

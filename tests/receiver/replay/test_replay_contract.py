@@ -1,0 +1,84 @@
+"""What every memory of ids promises: in SQLite, in PostgreSQL, in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import ConfigError
+from receiver.replay import Seen, open_replay
+
+if TYPE_CHECKING:
+    from tests.receiver.replay.conftest import Memory
+
+
+def seen(
+    delivery_id: str = "delivery-1", *, sender: str = "agent", digest: str = "aa" * 32
+) -> Seen:
+    return Seen(sender=sender, delivery_id=delivery_id, body_sha256=digest)
+
+
+OTHER_BODY = "bb" * 32
+
+
+async def test_an_id_is_fresh_once(memory: Memory) -> None:
+    assert [await memory.accept(seen()) for _ in range(3)] == ["fresh", "duplicate", "duplicate"]
+
+
+async def test_an_id_with_another_body_is_a_conflict(memory: Memory) -> None:
+    await memory.accept(seen())
+
+    assert await memory.accept(seen(digest=OTHER_BODY)) == "id_conflict"
+    assert await memory.accept(seen()) == "duplicate"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(seen("delivery-2"), id="id"),
+        pytest.param(seen(sender="other"), id="sender"),
+        pytest.param(seen("1", sender="agentdelivery-"), id="run-together"),
+    ],
+)
+async def test_what_differs_in_sender_or_id_is_fresh(memory: Memory, other: Seen) -> None:
+    await memory.accept(seen())
+
+    assert await memory.accept(other) == "fresh"
+
+
+async def test_what_was_refused_is_fresh_again(memory: Memory) -> None:
+    await memory.refuse(seen())
+
+    assert await memory.accept(seen(digest=OTHER_BODY)) == "fresh"
+
+
+async def test_of_many_at_once_one_is_fresh_and_nobody_fails(memory: Memory) -> None:
+    verdicts = Counter(await asyncio.gather(*(memory.accept(seen()) for _ in range(200))))
+
+    assert verdicts.pop("fresh") == 1
+    assert set(verdicts) <= {"duplicate", "being_stored"}
+    assert await memory.accept(seen()) == "duplicate"
+
+
+async def test_of_two_bodies_at_once_one_wins(memory: Memory) -> None:
+    bodies = [seen(), seen(digest=OTHER_BODY)] * 50
+
+    verdicts = Counter(await asyncio.gather(*map(memory.accept, bodies)))
+
+    assert verdicts["fresh"] == 1
+    after = {await memory.accept(body) for body in bodies[:2]}
+    assert after == {"duplicate", "id_conflict"}
+
+
+async def test_an_id_of_any_characters_is_remembered(memory: Memory) -> None:
+    strange = seen("ü\n\t%:{}*" + "x" * 400)
+
+    assert [await memory.accept(strange) for _ in range(2)] == ["fresh", "duplicate"]
+
+
+async def test_another_location_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a redis://"):
+        open_replay("http://127.0.0.1", namespace="receiver-1")

@@ -1,0 +1,161 @@
+"""`Receiver.inbox` on both databases: redrive by filter, purge in lots, retention."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushkit.storage import Database, Script, Statement
+from receiver import InboxFilter, InboxRetention, InboxStatus
+from receiver.admin import InboxAdmin, open_inbox
+from receiver.inbox import Inbox
+from receiver.replay import DatabaseReplay, Replay, Reservation, Seen
+
+BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
+
+
+@dataclass
+class Desk:
+    """An inbox whose notifications are as old as a test says."""
+
+    database: Database
+    woken: int = 0
+    inbox: Inbox = field(default_factory=Inbox)
+
+    def __post_init__(self) -> None:
+        self.admin = InboxAdmin(self.database, wake=self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    async def settled(
+        self,
+        count: int,
+        status: InboxStatus = InboxStatus.DONE,
+        *,
+        ago: timedelta = timedelta(0),
+        sender: str = "agent",
+    ) -> list[int]:
+        """Store so many of tasks of their own that came to this end so long ago."""
+        moment = datetime.now(UTC) - ago
+        return await self.database.write(self._settled(count, status, moment, sender))
+
+    def _settled(
+        self, count: int, status: InboxStatus, moment: datetime, sender: str
+    ) -> Script[list[int]]:
+        for number in range(count):
+            name = f"{status.value}-{moment.isoformat()}-{number}"
+            yield from self.inbox.store(
+                sender=sender,
+                delivery_id=name,
+                kid="key-1",
+                issued_at=moment,
+                task_id=name,
+                config_id=None,
+                seq=1,
+                body=BODY,
+                now=moment,
+            )
+        claimed = yield from self.inbox.claim(
+            "worker", limit=count, now=moment, until=moment + timedelta(seconds=30)
+        )
+        for each in claimed:
+            yield from self.inbox.settle(each, "worker", status, now=moment)
+        return [each.stored.id for each in claimed]
+
+    async def left(self) -> list[int]:
+        return [summary.id for summary in await self.admin.find(limit=10_000)]
+
+    async def sequences(self) -> int:
+        return await self.database.read(_count("pushkit_sequences"))
+
+
+def _count(table: str) -> Script[int]:
+    rows = yield Statement(f"SELECT COUNT(*) AS found FROM {table}")  # noqa: S608  # our own names
+    return int(rows[0]["found"])
+
+
+@pytest.fixture
+async def desk(location: str) -> AsyncIterator[Desk]:
+    database = open_inbox(location)
+    await database.open()
+    yield Desk(database)
+    await database.close()
+
+
+async def test_dead_letters_are_redriven_by_filter_page_by_page(desk: Desk) -> None:
+    dead = await desk.settled(250, InboxStatus.DEAD)
+    others = await desk.settled(2, InboxStatus.DEAD, sender="other")
+
+    redriven = await desk.admin.redrive(InboxFilter(sender="agent"))
+
+    assert (redriven.ids, redriven.skipped) == (tuple(dead), 0)
+    assert desk.woken == 3
+    found = await desk.admin.find(InboxFilter(status=InboxStatus.DEAD))
+    assert [summary.id for summary in found] == others
+
+
+async def test_what_is_no_dead_letter_is_skipped(desk: Desk) -> None:
+    [dead] = await desk.settled(1, InboxStatus.DEAD)
+    [done] = await desk.settled(1)
+
+    redriven = await desk.admin.redrive([done, dead, dead, 999])
+
+    assert (redriven.ids, redriven.skipped) == ((dead,), 2)
+
+
+async def test_a_purge_goes_by_age_and_status_in_lots(desk: Desk) -> None:
+    week = timedelta(days=7)
+    await desk.settled(250, ago=week)
+    young = await desk.settled(1)
+    dead = await desk.settled(1, InboxStatus.DEAD, ago=week)
+
+    purged = await desk.admin.purge(older_than=timedelta(days=6))
+
+    assert purged == 250
+    assert await desk.left() == sorted([*young, *dead])
+    assert await desk.admin.purge(older_than=timedelta(days=6), statuses=[InboxStatus.DEAD]) == 1
+    assert await desk.left() == young
+
+
+async def test_a_purge_keeps_the_newest_of_the_done(desk: Desk) -> None:
+    await desk.settled(120, ago=timedelta(days=2))
+    kept = await desk.settled(3)
+    dead = await desk.settled(1, InboxStatus.DEAD, ago=timedelta(days=3))
+
+    assert await desk.admin.purge(max_done=3) == 120
+    assert await desk.left() == sorted([*kept, *dead])
+
+
+async def test_a_retention_bounds_everything_that_is_kept(desk: Desk) -> None:
+    day = timedelta(days=1)
+    await desk.settled(2, ago=8 * day)
+    await desk.settled(2, InboxStatus.DEAD, ago=40 * day)
+    kept = await desk.settled(2, InboxStatus.DEAD, ago=8 * day) + await desk.settled(3)
+    replay = DatabaseReplay()
+    old, young = (
+        Reservation(seen=Seen(sender="agent", delivery_id=name, body_sha256="aa"))
+        for name in ("old", "young")
+    )
+    now = datetime.now(UTC)
+    await desk.database.write(replay.remember(old, now - timedelta(hours=97)))
+    await desk.database.write(replay.remember(young, now - timedelta(hours=95)))
+
+    purged = await desk.admin.retain(InboxRetention(dead=30 * day))
+
+    assert purged == 4
+    assert await desk.left() == sorted(kept)
+    assert await desk.sequences() == 2 + 2 + 3  # of all but what has been silent for 30 days
+    assert await desk.database.write(replay.remember(old, now)) is Replay.FRESH
+    assert await desk.database.write(replay.remember(young, now)) is Replay.DUPLICATE
+
+
+async def test_forever_is_for_ever(desk: Desk) -> None:
+    kept = await desk.settled(2, ago=timedelta(days=1000))
+    kept += await desk.settled(2, InboxStatus.DEAD, ago=timedelta(days=1000))
+
+    assert await desk.admin.retain(InboxRetention(done=None)) == 0
+    assert await desk.left() == sorted(kept)
