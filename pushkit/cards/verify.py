@@ -1,0 +1,362 @@
+"""Verifying an agent card (A2A 1.0 §8.4.3), strictly unless the operator admits weaker forms.
+
+1. The card is JSON within limits, without duplicate members.
+2. Its signatures are a list; each one on its own:
+3. has a header that is understood (RFC 7515 §4.1.11), and says how it was signed;
+4. is held against the keys that the operator trusts, `kid` and `jku` being hints,
+5. whose own algorithm it names,
+6. which are neither expired nor revoked,
+7. in every canonical form, for none says which it was made in;
+8. and counts if that form is admitted, or leaves out nothing that matters.
+
+One signature that counts is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.cards.canonical import Canonical, CardForm, canonicalize
+from pushkit.cards.document import CardSignature, read_card, read_signatures
+from pushkit.cards.projection import Gap, Uncovered, pointer
+from pushkit.cards.trust import TrustedKey, TrustedKeys
+from pushkit.errors import CanonicalizationError, CardRefusedError, InvalidSignatureError
+from pushkit.keys.jwk import Algorithm
+from pushkit.signing.detached_jws import verify_detached
+
+__all__ = [
+    "STRICT",
+    "CardPolicy",
+    "CardVerdict",
+    "Coverage",
+    "FieldCoverage",
+    "SignatureVerdict",
+    "verify_card",
+]
+
+# What each form may leave out and still count without being admitted. The specification itself has
+# unknown members ignored (§8.4.1); the other forms leave out more than it says, and get no such
+# benefit.
+_TOLERATED: Final[Mapping[CardForm, frozenset[Gap]]] = {
+    CardForm.SPEC: frozenset({Gap.EMPTY, Gap.UNKNOWN}),
+    CardForm.SPEC_WITH_DEFAULTS: frozenset({Gap.EMPTY, Gap.UNKNOWN}),
+    CardForm.RAW: frozenset(),
+    CardForm.SDK: frozenset({Gap.EMPTY}),
+}
+_SPECIFIED: Final = frozenset({CardForm.SPEC, CardForm.SPEC_WITH_DEFAULTS, CardForm.RAW})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardPolicy:
+    """Which signatures count.
+
+    Attributes:
+        admit: Forms that count whatever they leave out. Without any: `spec` and `raw`, and `sdk`
+            where it covers everything that is not empty.
+    """
+
+    admit: frozenset[CardForm] = frozenset()
+
+    def objection(self, canonical: Canonical) -> str | None:
+        """Return why a form does not count for a card; None if it does."""
+        if canonical.form in self.admit:
+            return None
+        tolerated = _TOLERATED.get(canonical.form)
+        if tolerated is None:
+            return f"it holds in the form {canonical.form}, which is not admitted"
+        left = [entry.path for entry in canonical.uncovered if entry.gap not in tolerated]
+        if left:
+            return f"it holds in the form {canonical.form}, and does not cover {', '.join(left)}"
+        return None
+
+
+STRICT: Final = CardPolicy()
+
+
+class Coverage(StrEnum):
+    """How much of a field is signed."""
+
+    WHOLE = "whole"
+    PART = "part"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldCoverage:
+    """A member of the card, or a part of one that is not signed.
+
+    Attributes:
+        path: JSON Pointer.
+        coverage: How much of it is signed.
+        reason: Why not all of it, for people.
+    """
+
+    path: str
+    coverage: Coverage
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureVerdict:
+    """What became of one signature.
+
+    Attributes:
+        accepted: It holds, and counts.
+        reason: Why not; empty if accepted.
+        kid: The `kid` that its header names, proven or not.
+        jku: The `jku` that its header names. Never fetched.
+        algorithm: The `alg` that its header names.
+        key: The trusted key that it holds under; None if it does not hold.
+        form: The canonical form that it holds in; None if it does not hold.
+        uncovered: What of the card that form leaves out.
+        payload: The bytes that are signed; empty if it does not hold.
+        notes: What is unusual about its header.
+    """
+
+    accepted: bool
+    reason: str = ""
+    kid: str | None = None
+    jku: str | None = None
+    algorithm: Algorithm | None = None
+    key: TrustedKey | None = None
+    form: CardForm | None = None
+    uncovered: tuple[Uncovered, ...] = ()
+    payload: bytes = field(default=b"", repr=False)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardVerdict:
+    """What can be said about a card.
+
+    Attributes:
+        verified: At least one signature counts.
+        reason: Why none does; empty if verified.
+        card: The card as served, covered or not.
+        signatures: Each signature, in the card's order.
+        best: The signature that the verdict rests on: the one that counts and covers the most; if
+            none counts, one that holds; None if none holds.
+        fields: Which members `best` covers.
+        warnings: What a reader should know although the card is verified.
+        trusted: The keys and JWK Set URLs that the operator trusts for this card's origin.
+    """
+
+    verified: bool
+    reason: str
+    card: JsonObject = field(repr=False)
+    signatures: tuple[SignatureVerdict, ...]
+    best: SignatureVerdict | None
+    fields: tuple[FieldCoverage, ...]
+    warnings: tuple[str, ...]
+    trusted: TrustedKeys
+
+    @property
+    def uncovered(self) -> tuple[Uncovered, ...]:
+        """What of the card `best` leaves out; if nothing holds, nothing is covered at all."""
+        return self.best.uncovered if self.best else ()
+
+    def require(self) -> CardVerdict:
+        """Return the verdict of a verified card.
+
+        Raises:
+            CardRefusedError: The card is not verified.
+        """
+        if not self.verified:
+            raise CardRefusedError(self.reason)
+        return self
+
+
+def verify_card(
+    card: bytes | Mapping[str, JsonValue],
+    trust: TrustedKeys,
+    *,
+    now: datetime,
+    policy: CardPolicy = STRICT,
+) -> CardVerdict:
+    """Verify a card against the keys that are trusted for its origin.
+
+    Args:
+        card: The card as served; bytes, so that duplicate members are seen.
+        trust: The operator's keys for the card's origin; see `CardTrust.keys_for`.
+        now: The present, aware.
+        policy: Which signatures count.
+
+    Raises:
+        MalformedCardError: The card is not JSON within the limits, or its signatures are no list.
+    """
+    document = read_card(card)
+    verifier = _Verifier(document, trust, now, policy)
+    signatures = tuple(map(verifier.verdict, read_signatures(document)))
+    best = _best(signatures)
+    verified = best is not None and best.accepted
+    return CardVerdict(
+        verified=verified,
+        reason="" if verified else _refusal(signatures, trust),
+        card=document,
+        signatures=signatures,
+        best=best,
+        fields=tuple(_coverage(document, best)),
+        warnings=tuple(verifier.warnings(best)),
+        trusted=trust,
+    )
+
+
+class _Verifier:
+    """One card; each canonical form is made once, and only when a signature needs it."""
+
+    def __init__(
+        self, card: JsonObject, trust: TrustedKeys, now: datetime, policy: CardPolicy
+    ) -> None:
+        self._card = card
+        self._trust = trust
+        self._now = now
+        self._policy = policy
+        self._forms: list[Canonical] | None = None
+
+    def verdict(self, signature: CardSignature | InvalidSignatureError) -> SignatureVerdict:
+        if isinstance(signature, InvalidSignatureError):
+            return SignatureVerdict(accepted=False, reason=str(signature))
+        try:
+            return self._judge(signature, self._usable_keys(signature))
+        except InvalidSignatureError as exc:
+            return _refused(signature, str(exc))
+
+    def _usable_keys(self, signature: CardSignature) -> list[TrustedKey]:
+        candidates = self._trust.candidates(signature.kid, signature.jku)
+        if not candidates:
+            raise InvalidSignatureError("no key is trusted for this card")
+        # RFC 8725 §3.1: the key says which algorithm it is for; the header only may agree.
+        fitting = [entry for entry in candidates if entry.key.algorithm is signature.algorithm]
+        if not fitting:
+            raise InvalidSignatureError(f"no trusted key is for {signature.algorithm}")
+        objections = [entry.objection(self._now) for entry in fitting]
+        usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
+        if not usable:
+            raise InvalidSignatureError("; ".join(filter(None, objections)))
+        return usable
+
+    def _judge(self, signature: CardSignature, keys: list[TrustedKey]) -> SignatureVerdict:
+        found = self._held(signature, keys)
+        if not found:
+            return _refused(signature, "it does not hold under any trusted key, in any form")
+        objections = [self._policy.objection(canonical) for canonical, _ in found]
+        chosen = objections.index(None) if None in objections else 0
+        canonical, key = found[chosen]
+        return SignatureVerdict(
+            accepted=objections[chosen] is None,
+            reason=objections[chosen] or "",
+            kid=signature.kid,
+            jku=signature.jku,
+            algorithm=signature.algorithm,
+            key=key,
+            form=canonical.form,
+            uncovered=canonical.uncovered,
+            payload=canonical.payload,
+            notes=(*signature.notes, *self._jku_notes(signature)),
+        )
+
+    def _held(
+        self, signature: CardSignature, keys: list[TrustedKey]
+    ) -> list[tuple[Canonical, TrustedKey]]:
+        """Return the forms in which a signature holds; several may be the same bytes."""
+        tried: dict[bytes, TrustedKey | None] = {}
+        for canonical in self._canonical():
+            if canonical.payload not in tried:
+                holding = (
+                    entry
+                    for entry in keys
+                    if verify_detached(signature.jws, canonical.payload, entry.key)
+                )
+                tried[canonical.payload] = next(holding, None)
+        forms = ((canonical, tried[canonical.payload]) for canonical in self._canonical())
+        return [(canonical, key) for canonical, key in forms if key is not None]
+
+    def _canonical(self) -> list[Canonical]:
+        if self._forms is None:
+            found = (_canonical_or_none(self._card, form) for form in CardForm)
+            self._forms = [canonical for canonical in found if canonical is not None]
+        return self._forms
+
+    def _jku_notes(self, signature: CardSignature) -> list[str]:
+        if signature.jku is None or signature.jku in self._trust.jwks_urls:
+            return []
+        return ["its `jku` is not a trusted URL; it was not fetched, and had no say"]
+
+    def warnings(self, best: SignatureVerdict | None) -> list[str]:
+        if best is None:
+            return []
+        found = [f"keys from {url} could not be had" for url in self._trust.unavailable]
+        held = {form.form for form in self._canonical() if form.payload == best.payload}
+        if not held & _SPECIFIED:
+            found.append(
+                "this form does not show whether empty values were added or taken away, among them"
+                " security requirements without scopes"
+            )
+        return [*found, *best.notes]
+
+
+def _canonical_or_none(card: JsonObject, form: CardForm) -> Canonical | None:
+    try:
+        return canonicalize(card, form)
+    except CanonicalizationError:
+        return None
+
+
+def _refused(signature: CardSignature, reason: str) -> SignatureVerdict:
+    return SignatureVerdict(
+        accepted=False,
+        reason=reason,
+        kid=signature.kid,
+        jku=signature.jku,
+        algorithm=signature.algorithm,
+        notes=signature.notes,
+    )
+
+
+def _best(signatures: tuple[SignatureVerdict, ...]) -> SignatureVerdict | None:
+    holding = [entry for entry in signatures if entry.form is not None]
+    return min(holding, key=lambda e: (not e.accepted, _open(e)), default=None)
+
+
+def _open(entry: SignatureVerdict) -> tuple[int, int]:
+    gaps = [left.gap for left in entry.uncovered]
+    return gaps.count(Gap.CONTENT), len(gaps)
+
+
+def _refusal(signatures: tuple[SignatureVerdict, ...], trust: TrustedKeys) -> str:
+    if not signatures:
+        return "the card is not signed"
+    lost = "".join(f"; keys from {url} could not be had" for url in trust.unavailable)
+    return "; ".join(f"signature {n}: {e.reason}" for n, e in enumerate(signatures, 1)) + lost
+
+
+def _coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCoverage]:
+    rows: list[FieldCoverage] = []
+    left = list(best.uncovered) if best else []
+    for member in card:
+        if member == "signatures":
+            continue
+        path = pointer("", member)
+        inside = [entry for entry in left if entry.path == path or _is_inside(entry.path, path)]
+        whole = next((entry for entry in inside if entry.path == path), None)
+        if best is None or whole is not None:
+            reason = whole.reason if whole else "no signature holds"
+            rows.append(FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason))
+            continue
+        rows.append(FieldCoverage(path=path, coverage=Coverage.PART if inside else Coverage.WHOLE))
+        rows += [_missing(entry) for entry in inside]
+    known = {row.path for row in rows}
+    return rows + [_missing(entry) for entry in left if entry.path not in known]
+
+
+def _is_inside(path: str, parent: str) -> bool:
+    return path.startswith(f"{parent}/")
+
+
+def _missing(entry: Uncovered) -> FieldCoverage:
+    return FieldCoverage(path=entry.path, coverage=Coverage.NONE, reason=entry.reason)
