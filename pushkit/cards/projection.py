@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
@@ -217,9 +216,8 @@ class DoubleWalk(CleanedWalk):
             double = float(value)
         except OverflowError as exc:
             raise CanonicalizationError(f"{at}: the integer is outside a double's range") from exc
-        # An integer that the shortest spelling of its double does not give back: its neighbours
-        # have the same one, and the signature does not tell them apart.
-        if abs(value) > _LARGEST_SAFE_INTEGER and Decimal(repr(double)) != value:
+        # Its neighbours have the same double: the signature does not tell them apart.
+        if abs(value) > _LARGEST_SAFE_INTEGER:
             self._leave(at, Gap.CONTENT, "an integer that is signed rounded to a double")
         return double
 

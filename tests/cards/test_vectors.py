@@ -48,11 +48,13 @@ REFUSED_STRICTLY = {
         "c19_params_big_int": set(),
     },
     "signed_js_1.0.1": {
+        "c10_params_numbers": {"/capabilities/extensions/0/params/mid"},
         "c11_params_empties": EMPTIES_IN_PARAMS,
         "c12_securityreq_empty_scopes": {"/securitySchemes", "/securityRequirements"},
         "c13_nonbmp_key_order": {"/securitySchemes"},
         "c17_oauth_scopes": {"/securitySchemes"},
         "c18_oauth_empty_scopes": {"/securitySchemes"},
+        "c19_params_big_int": {"/capabilities/extensions/0/params/id"},
         "c21_spec_85_sample": {"/securitySchemes"},
     },
     "signed_ref_spec": {},
