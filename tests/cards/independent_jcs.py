@@ -81,21 +81,24 @@ def number(value: float) -> str:
 
 
 def random_value(chance: random.Random, depth: int = 0) -> Any:
-    kind = chance.randrange(8 if depth < 4 else 6)
-    if kind == 0:
-        return chance.choice([None, True, False])
-    if kind == 1:
-        return chance.randint(-(2**53) + 1, 2**53 - 1) >> chance.randrange(53)
-    if kind == 2:
-        return random_double(chance)
-    if kind == 3:
-        return chance.randint(-9999, 9999) / 10 ** chance.randrange(12)
-    if kind in (4, 5):
-        return random_text(chance)
-    size = chance.randrange(5)
-    if kind == 6:
-        return [random_value(chance, depth + 1) for _ in range(size)]
-    return {random_text(chance): random_value(chance, depth + 1) for _ in range(size)}
+    if depth == 4 or chance.random() < 0.7:
+        return random_scalar(chance)
+    members = [random_value(chance, depth + 1) for _ in range(chance.randrange(5))]
+    if chance.random() < 0.5:
+        return members
+    return {random_text(chance): member for member in members}
+
+
+def random_scalar(chance: random.Random) -> Any:
+    return chance.choice(
+        (
+            lambda: chance.choice([None, True, False]),
+            lambda: chance.randint(-(2**53) + 1, 2**53 - 1) >> chance.randrange(53),
+            lambda: random_double(chance),
+            lambda: chance.randint(-9999, 9999) / 10 ** chance.randrange(12),
+            lambda: random_text(chance),
+        )
+    )()
 
 
 def random_double(chance: random.Random) -> float:
@@ -116,7 +119,7 @@ def by_node(values: list[Any]) -> list[str]:
     node = shutil.which("node")
     assert node is not None, "no node"
     lines = "\n".join(json.dumps(value) for value in values)
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603 - our own script
         [node, "-e", _NODE], input=lines.encode(), capture_output=True, check=True
     )
     return done.stdout.decode("utf-8").split("\n")[:-1]

@@ -186,7 +186,13 @@ def test_signatures_are_part_of_no_form(form: CardForm) -> None:
 
 @pytest.mark.parametrize("form", CardForm)
 def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
-    card = {"name": 5, "skills": "none", "capabilities": [1], "provider": "x", "version": [{}, 1]}
+    card: dict[str, Any] = {
+        "name": 5,
+        "skills": "none",
+        "capabilities": [1],
+        "provider": "x",
+        "version": [{}, 1],
+    }
     found = canonicalize(card, form)
     assert json.loads(found.payload)["name"] == 5
     assert json.loads(found.payload)["skills"] == "none"

@@ -44,7 +44,8 @@ def changes(card: dict[str, Any]) -> Iterator[Change]:
         if isinstance(value, dict):
             yield Change(f"{path}/xAdded", "added", replaced(card, steps, {**value, "xAdded": 1}))
         if isinstance(value, list):
-            for extra in ("x", "", {}, None):
+            extras: tuple[Any, ...] = ("x", "", {}, None)
+            for extra in extras:
                 yield Change(
                     f"{path}/{len(value)}", "added", replaced(card, steps, [*value, extra])
                 )
