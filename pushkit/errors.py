@@ -16,6 +16,7 @@ __all__ = [
     "BacklogFullError",
     "CanonicalizationError",
     "CardRefusedError",
+    "CardUnavailableError",
     "ClaimError",
     "ConfigError",
     "DestinationRefusedError",
@@ -182,6 +183,12 @@ class JwksError(OutboundError):
     """A JWK Set could not be fetched, or is not one that may be trusted."""
 
     code = "jwks"
+
+
+class CardUnavailableError(OutboundError):
+    """An agent card could not be fetched: another status than 200, too long, or compressed."""
+
+    code = "card_unavailable"
 
 
 # --- inbound -----------------------------------------------------------------------------------
