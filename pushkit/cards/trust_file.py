@@ -81,7 +81,9 @@ def load_public_keys(
         raise KeyFileError(f"{path}: a JWK Set says itself what its keys are called and are for")
     keys = list(parse_jwks(content).keys.values())
     if not keys:
-        raise KeyFileError(f"{path}: no usable key in the JWK Set")
+        raise KeyFileError(
+            f"{path}: no usable key in the JWK Set; `pushkit keys export` writes one of a key file"
+        )
     return keys
 
 
