@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 .PHONY: demo test interop check format clean
+.PHONY: demo test check format interop clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
@@ -20,6 +21,9 @@ check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+interop: $(READY)  ## Agent cards before real SDKs of other releases and languages; needs Node.js 20.
+	$(BIN)/python -m tests.interop.cards.peers --folder .peers
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -160,6 +160,18 @@ class CardVerdict:
         """What of the card `best` leaves out; if nothing holds, nothing is covered at all."""
         return self.best.uncovered if self.best else ()
 
+    @property
+    def jwks_url(self) -> str | None:
+        """Where the signer publishes its keys, of a verified card, if that URL is a trusted one.
+
+        The trusted URL that the key came from; for a pinned key, the `jku` that it signed, provided
+        that this is a trusted URL too. A `jku` that is not, is in `best.jku` and proves nothing.
+        """
+        if not self.verified or self.best is None or self.best.key is None:
+            return None
+        announced = self.best.jku if self.best.jku in self.trusted.jwks_urls else None
+        return self.best.key.jwks_url or announced
+
     def require(self) -> CardVerdict:
         """Return the verdict of a verified card.
 
@@ -291,6 +303,8 @@ class _Verifier:
         if best is None:
             return []
         found = [f"keys from {url} could not be had" for url in self._trust.unavailable]
+        if left := [entry.path for entry in best.uncovered if entry.gap is not Gap.EMPTY]:
+            found.append(f"not covered: {', '.join(left)}")
         held = {form.form for form in self._canonical() if form.payload == best.payload}
         if not held & _SPECIFIED:
             found.append(

@@ -123,6 +123,7 @@ async def test_keys_of_a_trusted_jwks_url() -> None:
     assert verdict.best.key is not None
     assert verdict.best.key.jwks_url == JWKS
     assert verdict.trusted.jwks_urls == (JWKS,)
+    assert verdict.jwks_url == JWKS
     assert verdict.warnings == ()
     await trust.close()
 
@@ -194,3 +195,13 @@ def test_an_origin_is_a_url(origin: str) -> None:
 
 def test_pinned_keys_do_not_end() -> None:
     assert verify_card(signed(), TRUST, now=NOW + 10_000 * DAY).verified
+
+
+def test_the_jwks_url_of_a_pinned_key_is_the_jku_that_it_signed_if_that_is_trusted() -> None:
+    trusted = TrustedKeys(keys=TRUST.keys, jwks_urls=(JWKS,))
+    for jku, expected in ((JWKS, JWKS), (None, None), ("https://evil.example.com/jwks", None)):
+        verdict = verify_card(signed(jku=jku), trusted, now=NOW)
+        assert verdict.verified
+        assert verdict.jwks_url == expected
+    forged = verify_card(signed(generate_key(Algorithm.ES256), jku=JWKS), trusted, now=NOW)
+    assert forged.jwks_url is None

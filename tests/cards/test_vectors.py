@@ -119,6 +119,13 @@ def test_what_the_javascript_sdk_does_not_sign_is_reported(
     assert ("/securitySchemes" in content_left_out(verdict)) is ("securitySchemes" in wire), card
 
 
+def test_what_no_version_knows_is_tolerated_by_the_specification_and_told() -> None:
+    wire = served("signed_ref_spec")["c14_unknown_field"]
+    verdict = verify_card(as_bytes(wire), TRUST, now=NOW)
+    assert verdict.verified
+    assert verdict.warnings == ("not covered: /xVendor",)
+
+
 def test_the_reference_has_no_form_for_an_integer_beyond_a_double_and_neither_have_we() -> None:
     assert "CanonicalizationError" in load("signed_ref_spec")["c19_params_big_int"]["error"]
     with pytest.raises(CanonicalizationError, match="write it as a string"):
