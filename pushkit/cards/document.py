@@ -21,8 +21,8 @@ __all__ = ["MAX_CARD_BYTES", "MAX_SIGNATURES", "CardSignature", "read_card", "re
 
 MAX_CARD_BYTES: Final = 256 * 1024
 MAX_SIGNATURES: Final = 16
-# Some two hundred skills. A card of nothing but empty lists would cost seconds in every form.
-_MAX_VALUES: Final = 20_000
+# Hundreds of skills. Each value costs a microsecond or several, in every form.
+_MAX_VALUES: Final = 10_000
 
 _TYPES: Final = frozenset({"jose", "jose+json", "jwt"})
 

@@ -26,8 +26,8 @@ from pushkit.cards.document import CardSignature, read_card, read_signatures
 from pushkit.cards.projection import Gap, Uncovered, pointer
 from pushkit.cards.trust import TrustedKey, TrustedKeys
 from pushkit.errors import CanonicalizationError, CardRefusedError, InvalidSignatureError
-from pushkit.keys.jwk import Algorithm
-from pushkit.signing.detached_jws import verify_detached
+from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.signing.detached_jws import holding_key
 
 __all__ = [
     "STRICT",
@@ -48,6 +48,7 @@ _TOLERATED: Final[Mapping[CardForm, frozenset[Gap]]] = {
     CardForm.RAW: frozenset(),
     CardForm.SDK: frozenset({Gap.EMPTY}),
 }
+_MAX_TRIES: Final = 64
 _SPECIFIED: Final = frozenset({CardForm.SPEC, CardForm.SPEC_WITH_DEFAULTS, CardForm.RAW})
 
 
@@ -229,6 +230,7 @@ class _Verifier:
         self._now = now
         self._policy = policy
         self._forms: list[Canonical] | None = None
+        self._tries = 0
 
     def verdict(self, signature: CardSignature | InvalidSignatureError) -> SignatureVerdict:
         if isinstance(signature, InvalidSignatureError):
@@ -250,7 +252,15 @@ class _Verifier:
         usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
         if not usable:
             raise InvalidSignatureError("; ".join(filter(None, objections)))
+        if len(usable) > 1:
+            self._spend(len(usable))
         return usable
+
+    def _spend(self, tries: int) -> None:
+        # Signatures that name no known key, times keys, times forms: hostile cards make it a lot.
+        self._tries += tries
+        if self._tries > _MAX_TRIES:
+            raise InvalidSignatureError("its `kid` names no trusted key, and there are too many")
 
     def _judge(self, signature: CardSignature, keys: list[TrustedKey]) -> SignatureVerdict:
         found = self._held(signature, keys)
@@ -276,17 +286,13 @@ class _Verifier:
         self, signature: CardSignature, keys: list[TrustedKey]
     ) -> list[tuple[Canonical, TrustedKey]]:
         """Return the forms in which a signature holds; several may be the same bytes."""
-        tried: dict[bytes, TrustedKey | None] = {}
+        entries = {entry.key: entry for entry in keys}
+        tried: dict[bytes, VerificationKey | None] = {}
         for canonical in self._canonical():
             if canonical.payload not in tried:
-                holding = (
-                    entry
-                    for entry in keys
-                    if verify_detached(signature.jws, canonical.payload, entry.key)
-                )
-                tried[canonical.payload] = next(holding, None)
+                tried[canonical.payload] = holding_key(signature.jws, canonical.payload, entries)
         forms = ((canonical, tried[canonical.payload]) for canonical in self._canonical())
-        return [(canonical, key) for canonical, key in forms if key is not None]
+        return [(canonical, entries[key]) for canonical, key in forms if key is not None]
 
     def _canonical(self) -> list[Canonical]:
         if self._forms is None:

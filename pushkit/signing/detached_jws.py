@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +19,10 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 
 __all__ = [
     "DetachedJws",
+    "holding_key",
     "protected_header",
     "read_algorithm",
     "sign_detached",
-    "verify_detached",
 ]
 
 _MAX_HEADER_CHARS: Final = 8192
@@ -91,8 +91,12 @@ def read_algorithm(header: Mapping[str, JsonValue]) -> Algorithm:
     return algorithm
 
 
-def verify_detached(jws: DetachedJws, payload: bytes, key: VerificationKey) -> bool:
-    """Say whether a signature over a payload holds under a key, with the key's own algorithm.
+def holding_key(
+    jws: DetachedJws, payload: bytes, keys: Iterable[VerificationKey]
+) -> VerificationKey | None:
+    """Return the first key under which a signature over a payload holds; None if none.
+
+    Each key verifies with its own algorithm, whatever the header says.
 
     Raises:
         InvalidSignatureError: The signature is not base64url without padding.
@@ -100,9 +104,14 @@ def verify_detached(jws: DetachedJws, payload: bytes, key: VerificationKey) -> b
     if len(jws.signature) > _MAX_SIGNATURE_CHARS:
         raise InvalidSignatureError(f"`signature` is longer than {_MAX_SIGNATURE_CHARS} characters")
     signature = _decode(jws.signature, "signature")
-    verifier = _jws.get_algorithm_by_name(key.algorithm.value)
+    signed = _signing_input(jws.protected, payload)
+    return next((key for key in keys if _holds(signature, signed, key)), None)
+
+
+def _holds(signature: bytes, signed: bytes, key: VerificationKey) -> bool:
     try:
-        return verifier.verify(_signing_input(jws.protected, payload), key.public_key, signature)
+        verifier = _jws.get_algorithm_by_name(key.algorithm.value)
+        return verifier.verify(signed, key.public_key, signature)
     except ValueError:  # a signature of another length
         return False
 
