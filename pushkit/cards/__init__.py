@@ -14,15 +14,8 @@ from pushkit.cards.registry import (
 from pushkit.cards.signing import DEFAULT_FORMS, EVERY_SDK, SignedCard, sign_card
 from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey, TrustedKeys
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
-from pushkit.cards.verify import (
-    STRICT,
-    CardPolicy,
-    CardVerdict,
-    Coverage,
-    FieldCoverage,
-    SignatureVerdict,
-    verify_card,
-)
+from pushkit.cards.verdict import CardVerdict, Coverage, FieldCoverage, SignatureVerdict
+from pushkit.cards.verify import STRICT, CardPolicy, verify_card
 
 __all__ = [
     "CARD_PATH",

@@ -25,11 +25,13 @@ class Gap(StrEnum):
     """What it means that something of a card is not signed.
 
     * `empty`: a field of the schema that is null, empty or has its default: the same as absent.
-    * `unknown`: a member that no version of A2A defines. Strictly 1.0 clients ignore it.
+    * `absent`: a required field that is not there, and that was signed as its default.
+    * `unknown`: a member that no version of A2A defines. Clients ignore it.
     * `content`: anything else. Whoever can change the card on its way can change this.
     """
 
     EMPTY = "empty"
+    ABSENT = "absent"
     UNKNOWN = "unknown"
     CONTENT = "content"
 
@@ -107,6 +109,8 @@ class PresenceWalk:
             return self._list(field, value, at)
         if field.container is Container.MAP and isinstance(value, dict):
             return self._map(field, value, at)
+        if field.container is not Container.ONE:
+            return value  # of the wrong type: kept and covered, whatever a parser makes of it
         found = self._value(field, value, at)
         return value if isinstance(found, _Left) else found
 
@@ -119,7 +123,6 @@ class PresenceWalk:
         return {key: child for key, child in found.items() if not isinstance(child, _Left)}
 
     def _value(self, field: Field, value: JsonValue, at: str) -> _Kept:
-        # A value of the wrong type is kept as it is: covered, whatever a parser makes of it.
         if field.message is not None and isinstance(value, dict):
             return self.message(value, field.message, at)
         return value
@@ -137,7 +140,7 @@ class FilledWalk(PresenceWalk):
         return kept
 
     def _default(self, field: Field, at: str) -> JsonValue:
-        self._leave(at, Gap.EMPTY, "absent, and signed as its default")
+        self._leave(at, Gap.ABSENT, "absent, and signed as its default")
         if field.container is Container.LIST:
             return []
         return {} if field.container is Container.MAP or field.message else ""
@@ -152,7 +155,7 @@ class CleanedWalk(PresenceWalk):
 
     def _field(self, field: Field, value: JsonValue, at: str) -> _Kept:
         if value in field.defaults:
-            return self._leave(at, Gap.CONTENT, "has its default, which may be exchanged")
+            return self._leave(at, Gap.CONTENT, "the default, which is taken for granted")
         if value is False and field.presence is Presence.OPTIONAL:
             return value
         if _is_default(value):
@@ -188,7 +191,7 @@ class CleanedWalk(PresenceWalk):
     def _free(self, value: JsonValue, at: str) -> _Kept:
         if isinstance(value, dict | list) and value:
             return self._free_container(value, at)
-        if value in (None, "", [], {}) and not isinstance(value, bool):
+        if value in (None, "", [], {}):
             return self._leave(at, Gap.CONTENT, "empty, in a free-form value")
         return self._number(value, at)
 

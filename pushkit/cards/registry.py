@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from pushkit.cards.document import MAX_CARD_BYTES
 from pushkit.cards.publishing import CARD_PATH
 from pushkit.cards.trust import CardTrust
-from pushkit.cards.verify import STRICT, CardPolicy, CardVerdict, verify_card
+from pushkit.cards.verdict import CardVerdict
+from pushkit.cards.verify import STRICT, CardPolicy, verify_card
 from pushkit.errors import CardUnavailableError, PushkitError
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT

@@ -12,6 +12,7 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.canonical import Canonical, CardForm, canonicalize
 from pushkit.cards.document import MAX_SIGNATURES, read_card, read_signatures
 from pushkit.cards.projection import Gap
+from pushkit.cards.verdict import listed
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyRing
@@ -97,7 +98,7 @@ def sign_card(
         card={**document, "signatures": entries},
         forms=tuple(entry.form for entry in canonical),
         kids=tuple(key.kid for key in signers),
-        warnings=tuple(warning for entry in canonical for warning in _warnings(entry)),
+        warnings=tuple(_warnings(document, canonical)),
     )
 
 
@@ -138,7 +139,19 @@ def _kept(card: JsonObject, ours: frozenset[str]) -> list[JsonValue]:
     ]
 
 
-def _warnings(canonical: Canonical) -> list[str]:
-    told = [left for left in canonical.uncovered if left.gap is not Gap.EMPTY]
-    told += [left for left in canonical.uncovered if left.reason.startswith("absent")]
-    return [f"{canonical.form} does not cover {left.path}: {left.reason}" for left in told]
+def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:
+    told = [
+        f"{entry.form} does not cover {listed([left.path])}: {left.reason}"
+        for entry in canonical
+        for left in entry.uncovered
+        if left.gap in (Gap.UNKNOWN, Gap.CONTENT)
+    ]
+    if any(entry.form is CardForm.SPEC for entry in canonical):
+        filled = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS).uncovered
+        absent = [left.path for left in filled if left.gap is Gap.ABSENT]
+        told += [
+            f"{listed([path])} is required and absent: some verifiers read it as its default, and"
+            " refuse the signature; write it"
+            for path in absent
+        ]
+    return told

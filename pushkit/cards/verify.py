@@ -15,39 +15,32 @@ One signature that counts is enough.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.canonical import Canonical, CardForm, canonicalize
 from pushkit.cards.document import CardSignature, read_card, read_signatures
-from pushkit.cards.projection import Gap, Uncovered, pointer
+from pushkit.cards.projection import Gap
 from pushkit.cards.trust import TrustedKey, TrustedKeys
-from pushkit.errors import CanonicalizationError, CardRefusedError, InvalidSignatureError
-from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.cards.verdict import CardVerdict, SignatureVerdict, coverage, listed
+from pushkit.errors import CanonicalizationError, InvalidSignatureError
+from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.detached_jws import holding_key
 
-__all__ = [
-    "STRICT",
-    "CardPolicy",
-    "CardVerdict",
-    "Coverage",
-    "FieldCoverage",
-    "SignatureVerdict",
-    "verify_card",
-]
+__all__ = ["STRICT", "CardPolicy", "verify_card"]
 
 # What each form may leave out and still count without being admitted. The specification itself has
 # unknown members ignored (§8.4.1); the other forms leave out more than it says, and get no such
 # benefit.
 _TOLERATED: Final[Mapping[CardForm, frozenset[Gap]]] = {
     CardForm.SPEC: frozenset({Gap.EMPTY, Gap.UNKNOWN}),
-    CardForm.SPEC_WITH_DEFAULTS: frozenset({Gap.EMPTY, Gap.UNKNOWN}),
+    CardForm.SPEC_WITH_DEFAULTS: frozenset({Gap.EMPTY, Gap.ABSENT, Gap.UNKNOWN}),
     CardForm.RAW: frozenset(),
     CardForm.SDK: frozenset({Gap.EMPTY}),
 }
+_WARNED: Final = frozenset({Gap.UNKNOWN, Gap.CONTENT})
 _MAX_TRIES: Final = 64
 _SPECIFIED: Final = frozenset({CardForm.SPEC, CardForm.SPEC_WITH_DEFAULTS, CardForm.RAW})
 
@@ -72,116 +65,11 @@ class CardPolicy:
             return f"it holds in the form {canonical.form}, which is not admitted"
         left = [entry.path for entry in canonical.uncovered if entry.gap not in tolerated]
         if left:
-            return f"it holds in the form {canonical.form}, and does not cover {', '.join(left)}"
+            return f"it holds in the form {canonical.form}, and does not cover {listed(left)}"
         return None
 
 
 STRICT: Final = CardPolicy()
-
-
-class Coverage(StrEnum):
-    """How much of a field is signed."""
-
-    WHOLE = "whole"
-    PART = "part"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldCoverage:
-    """A member of the card, or a part of one that is not signed.
-
-    Attributes:
-        path: JSON Pointer.
-        coverage: How much of it is signed.
-        reason: Why not all of it, for people.
-    """
-
-    path: str
-    coverage: Coverage
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureVerdict:
-    """What became of one signature.
-
-    Attributes:
-        accepted: It holds, and counts.
-        reason: Why not; empty if accepted.
-        kid: The `kid` that its header names, proven or not.
-        jku: The `jku` that its header names. Never fetched.
-        algorithm: The `alg` that its header names.
-        key: The trusted key that it holds under; None if it does not hold.
-        form: The canonical form that it holds in; None if it does not hold.
-        uncovered: What of the card that form leaves out.
-        payload: The bytes that are signed; empty if it does not hold.
-        notes: What is unusual about its header.
-    """
-
-    accepted: bool
-    reason: str = ""
-    kid: str | None = None
-    jku: str | None = None
-    algorithm: Algorithm | None = None
-    key: TrustedKey | None = None
-    form: CardForm | None = None
-    uncovered: tuple[Uncovered, ...] = ()
-    payload: bytes = field(default=b"", repr=False)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardVerdict:
-    """What can be said about a card.
-
-    Attributes:
-        verified: At least one signature counts.
-        reason: Why none does; empty if verified.
-        card: The card as served, covered or not.
-        signatures: Each signature, in the card's order.
-        best: The signature that the verdict rests on: the one that counts and covers the most; if
-            none counts, one that holds; None if none holds.
-        fields: Which members `best` covers.
-        warnings: What a reader should know although the card is verified.
-        trusted: The keys and JWK Set URLs that the operator trusts for this card's origin.
-    """
-
-    verified: bool
-    reason: str
-    card: JsonObject = field(repr=False)
-    signatures: tuple[SignatureVerdict, ...]
-    best: SignatureVerdict | None
-    fields: tuple[FieldCoverage, ...]
-    warnings: tuple[str, ...]
-    trusted: TrustedKeys
-
-    @property
-    def uncovered(self) -> tuple[Uncovered, ...]:
-        """What of the card `best` leaves out; if nothing holds, nothing is covered at all."""
-        return self.best.uncovered if self.best else ()
-
-    @property
-    def jwks_url(self) -> str | None:
-        """Where the signer publishes its keys, of a verified card, if that URL is a trusted one.
-
-        The trusted URL that the key came from; for a pinned key, the `jku` that it signed, provided
-        that this is a trusted URL too. A `jku` that is not, is in `best.jku` and proves nothing.
-        """
-        if not self.verified or self.best is None or self.best.key is None:
-            return None
-        announced = self.best.jku if self.best.jku in self.trusted.jwks_urls else None
-        return self.best.key.jwks_url or announced
-
-    def require(self) -> CardVerdict:
-        """Return the verdict of a verified card.
-
-        Raises:
-            CardRefusedError: The card is not verified.
-        """
-        if not self.verified:
-            raise CardRefusedError(self.reason)
-        return self
 
 
 def verify_card(
@@ -213,7 +101,7 @@ def verify_card(
         card=document,
         signatures=signatures,
         best=best,
-        fields=tuple(_coverage(document, best)),
+        fields=tuple(coverage(document, best)),
         warnings=tuple(verifier.warnings(best)),
         trusted=trust,
     )
@@ -309,8 +197,8 @@ class _Verifier:
         if best is None:
             return []
         found = [f"keys from {url} could not be had" for url in self._trust.unavailable]
-        if left := [entry.path for entry in best.uncovered if entry.gap is not Gap.EMPTY]:
-            found.append(f"not covered: {', '.join(left)}")
+        if left := [entry.path for entry in best.uncovered if entry.gap in _WARNED]:
+            found.append(f"not covered: {listed(left)}")
         held = {form.form for form in self._canonical() if form.payload == best.payload}
         if not held & _SPECIFIED:
             found.append(
@@ -353,30 +241,3 @@ def _refusal(signatures: tuple[SignatureVerdict, ...], trust: TrustedKeys) -> st
         return "the card is not signed"
     lost = "".join(f"; keys from {url} could not be had" for url in trust.unavailable)
     return "; ".join(f"signature {n}: {e.reason}" for n, e in enumerate(signatures, 1)) + lost
-
-
-def _coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCoverage]:
-    rows: list[FieldCoverage] = []
-    left = list(best.uncovered) if best else []
-    for member in card:
-        if member == "signatures":
-            continue
-        path = pointer("", member)
-        inside = [entry for entry in left if entry.path == path or _is_inside(entry.path, path)]
-        whole = next((entry for entry in inside if entry.path == path), None)
-        if best is None or whole is not None:
-            reason = whole.reason if whole else "no signature holds"
-            rows.append(FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason))
-            continue
-        rows.append(FieldCoverage(path=path, coverage=Coverage.PART if inside else Coverage.WHOLE))
-        rows += [_missing(entry) for entry in inside]
-    known = {row.path for row in rows}
-    return rows + [_missing(entry) for entry in left if entry.path not in known]
-
-
-def _is_inside(path: str, parent: str) -> bool:
-    return path.startswith(f"{parent}/")
-
-
-def _missing(entry: Uncovered) -> FieldCoverage:
-    return FieldCoverage(path=entry.path, coverage=Coverage.NONE, reason=entry.reason)

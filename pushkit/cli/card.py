@@ -20,7 +20,8 @@ from pushkit.cards.registry import CardSummary, card_url, fetch_card, verify_car
 from pushkit.cards.signing import DEFAULT_FORMS, EVERY_SDK, sign_card
 from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
-from pushkit.cards.verify import CardPolicy, CardVerdict, verify_card
+from pushkit.cards.verdict import CardVerdict
+from pushkit.cards.verify import CardPolicy, verify_card
 from pushkit.cli.card_report import (
     Inspection,
     inspection_document,
@@ -189,6 +190,8 @@ def verify(
         raise click.UsageError("nothing to trust: give --key, --jwks or --trust")
     if trust_file is not None and (keys or jwks_urls):
         raise click.UsageError("--trust goes without --key and --jwks")
+    if trust_file is not None and origin is None and not all(map(_is_url, targets)):
+        raise click.UsageError("--trust: of a card in a file, --origin says where it comes from")
     if len(targets) > 1 and not all(map(_is_url, targets)):
         raise click.UsageError("several cards at once: expected URLs")
     given = OriginTrust(

@@ -13,7 +13,7 @@ from pushkit.cards.canonical import Canonical, CardForm, canonicalize
 from pushkit.cards.document import CardSignature, read_signatures
 from pushkit.cards.projection import Uncovered
 from pushkit.cards.registry import CardOutcome, CardSummary
-from pushkit.cards.verify import CardVerdict, Coverage, SignatureVerdict
+from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cli.output import harmless, table
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 
@@ -35,7 +35,9 @@ def verdict_lines(verdict: CardVerdict) -> list[str]:
     """Return the report on one card."""
     lines = [_headline(verdict)]
     lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
-    lines += [_coloured(f"warning: {warning}", "yellow") for warning in verdict.warnings]
+    lines += [
+        _coloured(f"warning: {_shown(warning, 1000)}", "yellow") for warning in verdict.warnings
+    ]
     if verdict.best is not None and verdict.fields:
         rows = [
             (_shown(field.path), _COVERAGE[field.coverage], field.reason)

@@ -153,6 +153,13 @@ def test_the_signer_hears_what_verifiers_will_not_find_covered() -> None:
     assert verify_card(whole.content, TRUST, now=NOW).verified
 
 
+def test_the_signer_hears_of_required_fields_that_are_absent() -> None:
+    card = {name: value for name, value in SAMPLE.items() if name != "version"}
+    [warning] = sign_card(card, SIGNING_KEY, now=NOW).warnings
+    assert warning.startswith("/version is required and absent")
+    assert sign_card(card, SIGNING_KEY, ("sdk",), now=NOW).warnings == ()
+
+
 def test_a_card_that_has_no_such_form_is_not_signed() -> None:
     with pytest.raises(CanonicalizationError, match="form spec"):
         sign_card(CARDS[BIG_INTEGER], SIGNING_KEY, now=NOW)

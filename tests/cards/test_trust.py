@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -171,6 +172,16 @@ async def test_the_operator_can_revoke_what_is_still_published(by: str) -> None:
     trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
     verdict = verify_card(signed(key), await trust.keys_for(URL), now=NOW)
     assert not verdict.verified
+    assert "revoked" in verdict.reason
+
+
+async def test_a_pinned_key_that_is_revoked_counts_in_no_set_either() -> None:
+    ring = KeyRing.create(NOW)
+    key = ring.signing_key(NOW)
+    pinned = TrustedKey(key=replace(key.to_verification_key(), kid="pinned"), revoked_at=NOW)
+    origin = OriginTrust(keys=(pinned,), jwks_urls=(JWKS,))
+    trust = CardTrust({ORIGIN: origin}, fetch=Sets(main=ring))
+    verdict = verify_card(signed(key), await trust.keys_for(URL), now=NOW)
     assert "revoked" in verdict.reason
 
 

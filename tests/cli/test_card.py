@@ -192,7 +192,7 @@ def test_many_cards_under_a_trust_file(pushkit_command: Run, signed: Path, site:
     one = pushkit_command("card", "verify", site.origin, "--trust", str(trust), *ALLOW)
     assert one.status == 0
     file = ("card", "verify", str(signed), "--trust", str(trust), *ALLOW)
-    assert pushkit_command(*file).status == 1
+    assert pushkit_command(*file).status == 2
     assert pushkit_command(*file, "--origin", site.origin).status == 0
 
 
@@ -213,10 +213,16 @@ def test_what_a_card_says_cannot_move_the_cursor(pushkit_command: Run, card: Pat
         "signatures": [{"protected": "?", "signature": "\x1b"}, 5],
     }
     card.write_text(json.dumps(evil))
-    for command in (("inspect", str(card)), ("verify", str(card), "--key", "jwks.json")):
+    commands = [("inspect", str(card)), ("verify", str(card), "--key", "jwks.json")]
+    odd = card.with_name("odd.json")
+    odd.write_text(json.dumps({**load("cards_v10")["c01_minimal"], "x\x1b[31m": 1}))
+    signed = pushkit_command("card", "sign", str(odd), "--out", "odd-signed.json")
+    assert "\x1b" not in signed.out + signed.err
+    commands.append(("verify", str(card.with_name("odd-signed.json")), "--key", "jwks.json"))
+    for command in commands:
         ran = pushkit_command("card", *command)
         assert "\x1b" not in ran.out + ran.err
-        assert "\nverified" not in ran.out
+        assert "\nverified     forged" not in ran.out
 
 
 @pytest.mark.parametrize(
@@ -249,7 +255,7 @@ def test_a_wrong_call_is_answered_with_usage(
         (["verify", "none.json", "--key", "agent.pem"], "No such file"),
         (["verify", "card.json", "--key", "none.pem"], "No such file"),
         (["verify", "card.json", "--key", "keys.json"], "`pushkit keys export`"),
-        (["verify", "card.json", "--trust", "none.toml"], "No such file"),
+        (["verify", "card.json", "--trust", "none.toml", "--origin", "https://a"], "No such file"),
         (["verify", "broken.json", "--key", "agent.pem"], "not JSON"),
         (["sign", "card.json", "--keys", "none.json"], "does not exist"),
         (["sign", "huge.json"], "expected at most"),
