@@ -24,6 +24,7 @@ check: $(READY)  ## Format, lint, types.
 
 interop: $(READY)  ## Agent cards before real SDKs of other releases and languages; needs Node.js 20.
 	$(BIN)/python -m tests.interop.cards.peers --folder .peers
+	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 _FORMS: Final = [form.value for form in CardForm]
 _SCHEMES: Final = ("https://", "http://")
-# Keys that are given on the command line are for the card that is given with them, wherever it is.
+# The origin of a card in a file: keys on the command line are for the card that stands beside them.
 _ANYWHERE: Final = "https://card.invalid"
 
 _allow_option = click.option(
@@ -186,27 +186,12 @@ def verify(
     card select among the keys that you named, and nothing is fetched because a card says so. Exit
     status 0 if every card is verified, 1 if not.
     """
-    if trust_file is None and not keys and not jwks_urls:
-        raise click.UsageError("nothing to trust: give --key, --jwks or --trust")
-    if trust_file is not None and (keys or jwks_urls):
-        raise click.UsageError("--trust goes without --key and --jwks")
-    if trust_file is not None and origin is None and not all(map(_is_url, targets)):
-        raise click.UsageError("--trust: of a card in a file, --origin says where it comes from")
-    if len(targets) > 1 and not all(map(_is_url, targets)):
-        raise click.UsageError("several cards at once: expected URLs")
-    given = OriginTrust(
-        keys=tuple(TrustedKey(key=key) for path in keys for key in load_public_keys(path)),
-        jwks_urls=jwks_urls,
-    )
-    origins = load_card_trust(trust_file) if trust_file else {_ANYWHERE: given}
+    _require_sense(targets, keys or jwks_urls, trust_file, origin)
+    origins = load_card_trust(trust_file) if trust_file else _origins_of(targets, keys, jwks_urls)
     now = utc_now() if at is None else at.replace(tzinfo=at.tzinfo or UTC)
     policy = CardPolicy(admit=frozenset(CardForm(form) for form in admit))
 
     async def check(transport: Transport) -> CardVerdict | CardSummary:
-        # A URL is trusted as its own origin is; without a trust file, as the command line says.
-        if trust_file is None:
-            everywhere = {origin_of(card_url(target)): given for target in filter(_is_url, targets)}
-            origins.update(everywhere)
         trust = CardTrust(origins, fetch=partial(fetch_jwks, transport))
         if len(targets) > 1:
             return await verify_cards(targets, trust, transport=transport, now=now, policy=policy)
@@ -221,6 +206,32 @@ def verify(
         sys.exit(0 if found.all_verified else 1)
     _tell(verdict_document(found), verdict_lines(found), as_json=as_json)
     sys.exit(0 if found.verified else 1)
+
+
+def _require_sense(
+    targets: tuple[str, ...], given: tuple[object, ...], trust_file: Path | None, origin: str | None
+) -> None:
+    files = not all(map(_is_url, targets))
+    if trust_file is None and not given:
+        raise click.UsageError("nothing to trust: give --key, --jwks or --trust")
+    if trust_file is not None and given:
+        raise click.UsageError("--trust goes without --key and --jwks")
+    if trust_file is not None and origin is None and files:
+        raise click.UsageError("--trust: of a card in a file, --origin says where it comes from")
+    if len(targets) > 1 and files:
+        raise click.UsageError("several cards at once: expected URLs")
+
+
+def _origins_of(
+    targets: tuple[str, ...], keys: tuple[Path, ...], jwks_urls: tuple[str, ...]
+) -> dict[str, OriginTrust]:
+    """Trust what the command line names, for the cards that it names."""
+    given = OriginTrust(
+        keys=tuple(TrustedKey(key=key) for path in keys for key in load_public_keys(path)),
+        jwks_urls=jwks_urls,
+    )
+    origins = [origin_of(card_url(target)) for target in targets if _is_url(target)]
+    return dict.fromkeys([*origins, _ANYWHERE], given)
 
 
 @card.command(epilog=example("pushkit card inspect https://agent.example.com"))
@@ -245,9 +256,7 @@ def _is_url(target: str) -> bool:
 
 
 def _read(target: str, allow: tuple[str, ...]) -> bytes:
-    if not _is_url(target):
-        return _read_file(target)
-    return _with_transport(allow, lambda transport: fetch_card(transport, card_url(target)))
+    return _with_transport(allow, lambda transport: _load(target, transport))
 
 
 async def _load(target: str, transport: Transport) -> bytes:

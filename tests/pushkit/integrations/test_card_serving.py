@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from a2a.client import A2ACardResolver
+from a2a.utils.signing import InvalidSignaturesError, create_signature_verifier
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from starlette.applications import Starlette
@@ -19,6 +21,7 @@ from pushkit.cards import CARD_PATH, LEGACY_CARD_PATH, CardPublisher, TrustedKey
 from pushkit.integrations.aiohttp_card import card_routes
 from pushkit.integrations.asgi_card import CardApp
 from pushkit.keys.files import save_key_ring, update_key_ring
+from pushkit.keys.jwk import Algorithm, generate_key, public_pem
 from pushkit.keys.ring import KeyRing
 from tests.cards.vectors import load
 
@@ -74,6 +77,20 @@ async def test_the_card_is_served_signed(agent: Agent) -> None:
     assert answer.headers["cache-control"] == "public, max-age=300"
     ring = update_key_ring(agent.key_file, lambda ring: ring)
     assert verify_card(answer.content, agent.trust(ring), now=datetime.now(UTC)).verified
+
+
+async def test_a_client_of_the_sdk_takes_the_card(agent: Agent) -> None:
+    await agent.get()
+    ring = update_key_ring(agent.key_file, lambda ring: ring)
+    pem = public_pem(ring.signing_key(datetime.now(UTC)))
+    verifier = create_signature_verifier(lambda _kid, _jku: pem, algorithms=["ES256"])
+    resolver = A2ACardResolver(agent.client, base_url="")
+    card = await resolver.get_agent_card(signature_verifier=verifier)
+    assert card.name == CARD["name"]
+    other = public_pem(generate_key(Algorithm.ES256))
+    stranger = create_signature_verifier(lambda _kid, _jku: other, algorithms=["ES256"])
+    with pytest.raises(InvalidSignaturesError):
+        await resolver.get_agent_card(signature_verifier=stranger)
 
 
 async def test_who_has_it_already_gets_304(agent: Agent) -> None:
