@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
 .PHONY: demo test interop check format clean
-.PHONY: demo test check format interop clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
@@ -16,15 +15,13 @@ test: $(READY)  ## Every test.
 
 interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
+	$(BIN)/python -m tests.interop.cards.peers
+	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
 
 check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-
-interop: $(READY)  ## Agent cards before real SDKs of other releases and languages; needs Node.js 20.
-	$(BIN)/python -m tests.interop.cards.peers --folder .peers
-	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
 
 format: $(READY)
 	$(BIN)/ruff format .

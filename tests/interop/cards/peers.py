@@ -1,6 +1,6 @@
 """Cards of pushkit before the verifiers of real SDK releases, and theirs before pushkit's.
 
-    python -m tests.interop.cards.peers [--folder .peers] [--no-install] [--json]
+    python -m tests.interop.cards.peers [--folder .interop/cards] [--no-install] [--json]
 
 Installs the releases from PyPI and the npm registry into a folder, each in an environment of its
 own. Needs Node.js 20 or newer for the JavaScript ones. Ends with 1 if a card is refused, on either
@@ -185,7 +185,7 @@ def summary(peer: Peer, found: dict[str, dict[str, str | None]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path(".peers"))
+    parser.add_argument("--folder", type=Path, default=Path(".interop/cards"))
     parser.add_argument("--no-install", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
