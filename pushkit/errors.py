@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AudienceError",
     "BacklogFullError",
+    "CanonicalizationError",
+    "CardRefusedError",
+    "CardUnavailableError",
     "ClaimError",
     "ConfigError",
     "DestinationRefusedError",
@@ -30,6 +33,7 @@ __all__ = [
     "KeyRingError",
     "KeysUnavailableError",
     "MalformedBodyError",
+    "MalformedCardError",
     "MalformedJsonError",
     "MalformedRequestError",
     "NoSigningKeyError",
@@ -146,6 +150,12 @@ class StorageError(PushkitError):
     code = "storage"
 
 
+class CanonicalizationError(PushkitError):
+    """A value has no canonical form, for example an integer that a JSON number cannot carry."""
+
+    code = "no_canonical_form"
+
+
 # --- outbound ----------------------------------------------------------------------------------
 
 
@@ -173,6 +183,12 @@ class JwksError(OutboundError):
     """A JWK Set could not be fetched, or is not one that may be trusted."""
 
     code = "jwks"
+
+
+class CardUnavailableError(OutboundError):
+    """An agent card could not be fetched: another status than 200, too long, or compressed."""
+
+    code = "card_unavailable"
 
 
 # --- inbound -----------------------------------------------------------------------------------
@@ -203,6 +219,12 @@ class MalformedBodyError(MalformedJsonError):
     code = "malformed_body"
 
 
+class MalformedCardError(MalformedJsonError):
+    """An agent card is not a JSON object within the limits, or its signatures are not a list."""
+
+    code = "malformed_card"
+
+
 class UnrecognisedBodyError(InboundError):
     """The body is JSON, but no notification of any A2A version that is known."""
 
@@ -215,6 +237,12 @@ class InvalidSignatureError(InboundError):
 
     code = "invalid_signature"
     status = 401
+
+
+class CardRefusedError(InvalidSignatureError):
+    """No signature of an agent card is good enough under the policy asked for."""
+
+    code = "card_refused"
 
 
 class DigestMismatchError(InvalidSignatureError):

@@ -14,6 +14,7 @@ SENDER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"delivery"},
     {"outbox", "subscriptions"},
+    {"cards"},
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
@@ -55,6 +56,7 @@ DOORS = {
     "pydantic": {"pushkit.a2a", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
     "redis": {"receiver.forwards", "receiver.replay"},
+    "rfc8785": {"pushkit.cards"},
     "sqlite3": {"pushkit.storage"},
     "tenacity": {"pushkit.work"},
 }

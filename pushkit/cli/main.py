@@ -1,9 +1,10 @@
-"""`pushkit`: keys, notifications by hand, the outbox and its workers."""
+"""`pushkit`: keys, agent cards, notifications by hand, the outbox and its workers."""
 
 from __future__ import annotations
 
 import click
 
+from pushkit.cli.card import card
 from pushkit.cli.keys import keys
 from pushkit.cli.outbox import outbox
 from pushkit.cli.send import send
@@ -26,6 +27,7 @@ def cli() -> None:
     """Signed A2A push notifications: keys, sending, verifying, the outbox and its workers."""
 
 
+cli.add_command(card)
 cli.add_command(keys)
 cli.add_command(send)
 cli.add_command(verify)

@@ -32,6 +32,7 @@ __all__ = [
     "signing_key_to_pem",
     "thumbprint",
     "verification_key",
+    "verification_key_from_pem",
 ]
 
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -202,6 +203,36 @@ def signing_key_from_pem(
         )
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
+
+
+def verification_key_from_pem(
+    pem: bytes, *, kid: str | None = None, algorithm: Algorithm | None = None
+) -> VerificationKey:
+    """Read a public key in PEM: SubjectPublicKeyInfo, or a certificate, whose dates have no say.
+
+    Args:
+        pem: The key.
+        kid: The key's name; its thumbprint if None.
+        algorithm: What it verifies; if None, what follows from its type (RSA: RS256).
+
+    Raises:
+        KeyFileError: No public key, a private one, a type that is not supported, or an algorithm
+            that does not fit.
+    """
+    try:
+        jwk = JWK.from_pem(pem)
+        if jwk.has_private:
+            raise KeyFileError("expected a public key in PEM, found a private one")
+        public_key = cast("PublicKey", jwk.get_op_key("verify"))
+        return VerificationKey(
+            kid=thumbprint(public_key) if kid is None else kid,
+            algorithm=algorithm or _fitting(public_key)[0],
+            public_key=public_key,
+        )
+    except ConfigError as exc:
+        raise KeyFileError(str(exc)) from exc
+    except _NO_KEY as exc:
+        raise KeyFileError("not a public key in PEM of a supported type") from exc
 
 
 def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> bytes:

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_JWKS_KEYS",
     "JwksResponse",
     "KeySet",
+    "etag_matches",
     "jwks_document",
     "jwks_response",
     "parse_jwks",
@@ -78,7 +79,7 @@ def jwks_response(ring: KeyRing, now: datetime, if_none_match: str | None = None
         "Cache-Control": f"public, max-age={int(ring.max_age.total_seconds())}",
         "ETag": etag,
     }
-    if if_none_match is not None and _matches(if_none_match, etag):
+    if if_none_match is not None and etag_matches(if_none_match, etag):
         return JwksResponse(status=304, headers=headers, body=b"")
     return JwksResponse(status=200, headers={"Content-Type": _MEDIA_TYPE, **headers}, body=body)
 
@@ -138,6 +139,7 @@ def _cut(kid: str) -> str:
     return ascii(kid)[1:-1][:_SHOWN_CHARACTERS]
 
 
-def _matches(if_none_match: str, etag: str) -> bool:
+def etag_matches(if_none_match: str, etag: str) -> bool:
+    """Say whether an `If-None-Match` names an entity tag (quoted, without `W/`)."""
     # RFC 9110 §13.1.2 compares weakly (§8.8.3.2): the prefix W/ makes no difference.
     return if_none_match.strip() == "*" or etag in _ENTITY_TAG.findall(if_none_match)

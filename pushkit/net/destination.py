@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pushkit.errors import ConfigError, DestinationRefusedError
 
-__all__ = ["Destination", "DestinationPolicy", "address_is_public"]
+__all__ = ["Destination", "DestinationPolicy", "address_is_public", "origin_of"]
 
 _MAX_URL_CHARS = 2048
 _ALLOWED_PORTS = (443, 8443)
@@ -139,6 +139,16 @@ class DestinationPolicy:
             raise DestinationRefusedError(f"URL: port {port} is not allowed, expected 443 or 8443")
         _check_host(host)
         return Destination(scheme=scheme, host=host, port=port, target=target)
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL (RFC 6454 §4), read as `DestinationPolicy` reads it.
+
+    Raises:
+        DestinationRefusedError: Not an http or https URL.
+    """
+    scheme, host, port, target = _parse(url)
+    return Destination(scheme=scheme, host=host, port=port, target=target).origin
 
 
 def address_is_public(address: str) -> bool:

@@ -36,7 +36,7 @@ class Answer:
     Attributes:
         status: The status code.
         headers: The header fields.
-        body: The body, up to 64 KiB.
+        body: The body, up to 64 KiB or what was asked for.
         complete: False if the body was longer, or broke off, or did not end within the timeout.
             The status stands all the same: a 2xx was an acknowledgement when its head arrived.
         timing: Where the time went, and which address was dialled.
@@ -91,7 +91,7 @@ class Transport:
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        return await self._request("POST", destination, headers, body, timeout)
+        return await self._request("POST", destination, headers, body, timeout=timeout)
 
     async def get(
         self,
@@ -99,13 +99,22 @@ class Transport:
         headers: Sequence[tuple[str, str]],
         *,
         timeout: timedelta,  # noqa: ASYNC109  # as above
+        max_body_bytes: int = _MAX_ANSWER_BYTES,
     ) -> Answer:
         """Send one GET and return the answer, whatever its status.
+
+        Args:
+            destination: Where to.
+            headers: The header fields.
+            timeout: For all of it.
+            max_body_bytes: How much of the answer's body is read.
 
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        return await self._request("GET", destination, headers, None, timeout)
+        return await self._request(
+            "GET", destination, headers, None, timeout=timeout, max_body_bytes=max_body_bytes
+        )
 
     async def close(self) -> None:
         """Close both pools."""
@@ -121,7 +130,9 @@ class Transport:
         destination: Destination,
         headers: Sequence[tuple[str, str]],
         body: bytes | None,
+        *,
         timeout: timedelta,  # noqa: ASYNC109  # as above
+        max_body_bytes: int = _MAX_ANSWER_BYTES,
     ) -> Answer:
         seconds = timeout.total_seconds()
         probe = Probe()
@@ -139,7 +150,7 @@ class Transport:
                 ) as response,
             ):
                 probe.enter("body")
-                answer_body, complete = await _read_bounded(response, deadline)
+                answer_body, complete = await _read_bounded(response, deadline, max_body_bytes)
                 return Answer(
                     status=response.status,
                     headers=Headers(list(response.headers.items())),
@@ -231,22 +242,22 @@ class _CheckedResolver(AbstractResolver):
 
 
 async def _read_bounded(
-    response: aiohttp.ClientResponse, deadline: asyncio.Timeout
+    response: aiohttp.ClientResponse, deadline: asyncio.Timeout, max_bytes: int
 ) -> tuple[bytes, bool]:
     """Read a body up to the bound and the deadline, and say whether that was all of it."""
     body = bytearray()
     try:
         # A little before the deadline, which would take the status away with the body.
         async with asyncio.timeout_at((deadline.when() or 0) - 0.05):
-            while len(body) <= _MAX_ANSWER_BYTES:
-                chunk = await response.content.read(_MAX_ANSWER_BYTES + 1 - len(body))
+            while len(body) <= max_bytes:
+                chunk = await response.content.read(max_bytes + 1 - len(body))
                 if not chunk:
                     return bytes(body), True
                 body += chunk
     except (TimeoutError, aiohttp.ClientError):
         pass  # what was read is reported as incomplete
     response.close()  # the rest is not wanted: neither read nor kept alive
-    return bytes(body[:_MAX_ANSWER_BYTES]), False
+    return bytes(body[:max_bytes]), False
 
 
 def _reason(exc: BaseException) -> str:

@@ -167,7 +167,7 @@ def trusted(agent: Agent, agent_port: int) -> TrustedSender:
     return TrustedSender(
         name="agent",
         profile=SenderProfile.UNSIGNED_SECRET_ONLY,
-        tokens=[] if agent.credentials else [TOKEN],
+        tokens=[TOKEN],
         token_required=not agent.credentials,
         credentials=[f"Bearer {CREDENTIALS}"] if agent.credentials else [],
         tasks=TaskPolicy.ANY,

@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64encode
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -27,6 +30,7 @@ from pushkit.keys.jwk import (
     signing_key_to_pem,
     thumbprint,
     verification_key,
+    verification_key_from_pem,
 )
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "rfc7638.json").read_text())[
@@ -226,3 +230,38 @@ def test_a_wrong_pem_is_refused(pem: bytes, passphrase: bytes | None, message: s
 def test_a_pem_of_another_algorithm_is_refused() -> None:
     with pytest.raises(KeyFileError, match="not for EdDSA"):
         signing_key_from_pem(signing_key_to_pem(EC_KEY), algorithm=Algorithm.EDDSA)
+
+
+# --- public keys in PEM -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_a_public_key_in_pem(algorithm: Algorithm) -> None:
+    key = KEYS[algorithm]
+    found = verification_key_from_pem(public_pem(key), algorithm=algorithm)
+    assert found == key.to_verification_key()
+    assert verification_key_from_pem(public_pem(key), kid="k", algorithm=algorithm).kid == "k"
+
+
+def test_a_certificate_is_its_public_key() -> None:
+    key = EC_KEY
+    assert isinstance(key.private_key, ec.EllipticCurvePrivateKey)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "agent")])
+    at = datetime(2020, 1, 1, tzinfo=UTC)  # expired: the dates have no say
+    builder = x509.CertificateBuilder(name, name, key.private_key.public_key(), 1, at, at)
+    pem = builder.sign(key.private_key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    assert verification_key_from_pem(pem) == key.to_verification_key()
+
+
+@pytest.mark.parametrize(
+    ("pem", "algorithm", "reason"),
+    [
+        pytest.param(b"", None, "not a public key", id="empty"),
+        pytest.param(b"-----BEGIN PUBLIC KEY-----\n", None, "not a public key", id="cut"),
+        pytest.param(signing_key_to_pem(EC_KEY), None, "private one", id="private"),
+        pytest.param(public_pem(EC_KEY), Algorithm.RS256, "not for", id="algorithm"),
+    ],
+)
+def test_what_is_no_public_key_in_pem(pem: bytes, algorithm: Algorithm | None, reason: str) -> None:
+    with pytest.raises(KeyFileError, match=reason):
+        verification_key_from_pem(pem, algorithm=algorithm)

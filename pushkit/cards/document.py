@@ -1,0 +1,156 @@
+"""An agent card as bytes: read within limits, and its signatures one by one.
+
+The entries of `signatures` (A2A 1.0 §4.4.7) are JSON Web Signatures in the general JSON
+serialization (RFC 7515 §7.2.1) without their payload. One that is malformed says so, and does not
+stop the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
+from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJsonError
+from pushkit.keys.jwk import Algorithm
+from pushkit.signing.detached_jws import DetachedJws, protected_header, read_algorithm
+
+__all__ = ["MAX_CARD_BYTES", "MAX_SIGNATURES", "CardSignature", "read_card", "read_signatures"]
+
+MAX_CARD_BYTES: Final = 256 * 1024
+MAX_SIGNATURES: Final = 16
+# Hundreds of skills. Each value costs a microsecond or several, in every form.
+_MAX_VALUES: Final = 10_000
+
+_TYPES: Final = frozenset({"jose", "jose+json", "jwt"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSignature:
+    """One signature of a card as it came. Nothing here is proven.
+
+    Attributes:
+        jws: Protected header and signature.
+        algorithm: `alg`.
+        kid: `kid`; a hint at the key.
+        jku: `jku`; a hint at where the key is published, never fetched.
+        typ: `typ`.
+        notes: What is unusual about its header and yet allowed.
+    """
+
+    jws: DetachedJws
+    algorithm: Algorithm
+    kid: str | None
+    jku: str | None
+    typ: str | None
+    notes: tuple[str, ...] = ()
+
+
+def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:
+    """Read a card; one that is a mapping already is held to the same limits.
+
+    Raises:
+        MalformedCardError: Too large, not a JSON object, with duplicate members, nested too deeply,
+            or with more values than any card needs.
+    """
+    content = card if isinstance(card, bytes) else _written(card)
+    if len(content) > MAX_CARD_BYTES:
+        raise MalformedCardError(
+            f"the card has {len(content)} bytes, expected at most {MAX_CARD_BYTES}"
+        )
+    # Values are apart by a comma, or by what opens their container.
+    if sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise MalformedCardError(f"the card has more than {_MAX_VALUES} values")
+    try:
+        return read_json_object(content)
+    except MalformedJsonError as exc:
+        raise MalformedCardError(f"the card is {exc}") from exc
+
+
+def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | InvalidSignatureError]:
+    """Return a card's signatures in order; in place of a malformed one, what is wrong with it.
+
+    Raises:
+        MalformedCardError: `signatures` is not a list, or a very long one.
+    """
+    entries = card.get("signatures")
+    if entries is None:
+        return []
+    if not isinstance(entries, list):
+        raise MalformedCardError("`signatures`: expected a list")
+    if len(entries) > MAX_SIGNATURES:
+        raise MalformedCardError(
+            f"`signatures`: found {len(entries)}, expected at most {MAX_SIGNATURES}"
+        )
+    return [_signature(entry) for entry in entries]
+
+
+def _written(card: Mapping[str, JsonValue]) -> bytes:
+    try:
+        return json.dumps(dict(card), ensure_ascii=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise MalformedCardError("the card holds something that is not JSON") from exc
+
+
+def _signature(entry: JsonValue) -> CardSignature | InvalidSignatureError:
+    try:
+        return _read(entry)
+    except InvalidSignatureError as exc:
+        return exc
+
+
+def _read(entry: JsonValue) -> CardSignature:
+    if not isinstance(entry, dict):
+        raise InvalidSignatureError("a signature: expected an object")
+    protected, signature = entry.get("protected"), entry.get("signature")
+    if not isinstance(protected, str) or not isinstance(signature, str):
+        raise InvalidSignatureError("`protected` and `signature`: expected strings")
+    header = protected_header(protected)
+    unprotected = _unprotected(entry.get("header"), header)
+    algorithm = read_algorithm(header)
+    kid, jku, typ = (_text(header, name) for name in ("kid", "jku", "typ"))
+    if typ is not None and typ.lower() not in _TYPES:
+        raise InvalidSignatureError("`typ`: expected JOSE; this was signed as something else")
+    return CardSignature(
+        jws=DetachedJws(protected=protected, signature=signature),
+        algorithm=algorithm,
+        kid=kid,
+        jku=jku,
+        typ=typ,
+        notes=tuple(_notes(kid, typ, unprotected)),
+    )
+
+
+def _unprotected(value: JsonValue, protected: Mapping[str, JsonValue]) -> JsonObject:
+    """Check the unprotected header. Nothing in it is used."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidSignatureError("`header`: expected an object")
+    # RFC 7515 §7.2.1: the names in the two headers must be disjoint.
+    if twice := sorted(value.keys() & protected.keys()):
+        raise InvalidSignatureError(f"in both headers: {', '.join(map(ascii, twice))}")
+    # RFC 7515 §4.1.11 and RFC 7797 §3 want these two protected.
+    if value.keys() & {"crit", "b64"}:
+        raise InvalidSignatureError("`crit` and `b64` belong into the protected header")
+    return value
+
+
+def _text(header: Mapping[str, JsonValue], name: str) -> str | None:
+    value = header.get(name)
+    if isinstance(value, str | None):
+        return value
+    raise InvalidSignatureError(f"`{name}`: expected a string")
+
+
+def _notes(kid: str | None, typ: str | None, unprotected: JsonObject) -> list[str]:
+    notes = []
+    if kid is None:
+        notes.append("no `kid`, which A2A 1.0 §8.4.2 requires: every trusted key was tried")
+    if typ is None:
+        notes.append("no `typ`: the JavaScript SDK refuses this signature")
+    if unprotected:
+        notes.append("the unprotected header is not signed, and was not looked at")
+    return notes

@@ -1,0 +1,169 @@
+"""Fetching cards, and checking a list of them: for people who keep a directory of agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+from pushkit.cards.document import MAX_CARD_BYTES
+from pushkit.cards.publishing import CARD_PATH
+from pushkit.cards.trust import CardTrust
+from pushkit.cards.verdict import CardVerdict
+from pushkit.cards.verify import STRICT, CardPolicy, verify_card
+from pushkit.errors import CardUnavailableError, PushkitError
+from pushkit.net.transport import Transport
+from pushkit.version import USER_AGENT
+
+__all__ = ["CardCheck", "CardOutcome", "CardSummary", "card_url", "fetch_card", "verify_cards"]
+
+_TIMEOUT: Final = timedelta(seconds=10)
+_AT_ONCE: Final = 16
+_HEADERS: Final = (
+    ("Accept", "application/json"),
+    ("Accept-Encoding", "identity"),
+    ("User-Agent", USER_AGENT),
+)
+
+
+class CardOutcome(StrEnum):
+    """What became of one card of a list.
+
+    * `verified`: a signature counts.
+    * `refused`: it is signed, and no signature counts.
+    * `unsigned`: it is not signed.
+    * `untrusted`: nothing is trusted for its origin, so nothing can be said.
+    * `failed`: it could not be fetched or read, or the keys for it could not be had.
+    """
+
+    VERIFIED = "verified"
+    REFUSED = "refused"
+    UNSIGNED = "unsigned"
+    UNTRUSTED = "untrusted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardCheck:
+    """One card of a list.
+
+    Attributes:
+        url: Where the card is.
+        outcome: What became of it.
+        verdict: What its signatures say; None if it could not be fetched or read.
+        reason: Why it is not verified; empty if it is.
+    """
+
+    url: str
+    outcome: CardOutcome
+    verdict: CardVerdict | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSummary:
+    """A list of cards, checked, in the order that was given."""
+
+    checks: tuple[CardCheck, ...]
+
+    @property
+    def counts(self) -> dict[CardOutcome, int]:
+        """How many cards came to each outcome, zeros included."""
+        found = Counter(check.outcome for check in self.checks)
+        return {outcome: found[outcome] for outcome in CardOutcome}
+
+    @property
+    def all_verified(self) -> bool:
+        """Whether there were cards, and each one is verified."""
+        return bool(self.checks) and self.counts[CardOutcome.VERIFIED] == len(self.checks)
+
+
+def card_url(url: str) -> str:
+    """Return the URL of an agent's card: a URL without path gets the well-known one."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url  # the destination policy will say what is wrong with it
+    bare = parts.path in ("", "/") and not parts.query
+    return f"{parts.scheme}://{parts.netloc}{CARD_PATH}" if bare else url
+
+
+async def fetch_card(transport: Transport, url: str) -> bytes:
+    """Get a card over HTTP, under the transport's destination policy. No redirect is followed.
+
+    Raises:
+        DestinationRefusedError: The policy refuses the URL.
+        CardUnavailableError: Another status than 200, compressed, or longer than a card may be.
+        TransportError: No answer.
+    """
+    destination = transport.policy.check(url)
+    answer = await transport.get(
+        destination, _HEADERS, timeout=_TIMEOUT, max_body_bytes=MAX_CARD_BYTES
+    )
+    if answer.status != 200:
+        hint = "; redirects are not followed" if 300 <= answer.status < 400 else ""
+        raise CardUnavailableError(f"expected HTTP status 200, found {answer.status}{hint}")
+    encodings = answer.headers.all("Content-Encoding")
+    if any(encoding.strip().lower() != "identity" for encoding in encodings):
+        raise CardUnavailableError("the card is compressed, expected Content-Encoding identity")
+    if not answer.complete:
+        raise CardUnavailableError(f"the card broke off, or is longer than {MAX_CARD_BYTES} bytes")
+    return answer.body
+
+
+async def verify_cards(
+    urls: Iterable[str],
+    trust: CardTrust,
+    *,
+    transport: Transport,
+    now: datetime,
+    policy: CardPolicy = STRICT,
+) -> CardSummary:
+    """Fetch and verify the cards of many agents, several at a time.
+
+    What goes wrong with one of them is that one's outcome, and stops no other.
+
+    Args:
+        urls: Of the cards, or of their agents; what stands there twice is checked once.
+        trust: The operator's keys by origin.
+        transport: Fetches the cards, under its destination policy.
+        now: The present, aware.
+        policy: Which signatures count.
+    """
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def check(url: str) -> CardCheck:
+        async with slots:
+            return await _check(url, trust, transport, now, policy)
+
+    checks = await asyncio.gather(*(check(card_url(url)) for url in dict.fromkeys(urls)))
+    return CardSummary(checks=tuple(checks))
+
+
+async def _check(
+    url: str, trust: CardTrust, transport: Transport, now: datetime, policy: CardPolicy
+) -> CardCheck:
+    try:
+        keys = await trust.keys_for(url)
+        content = await fetch_card(transport, url)
+        # Seconds in the worst case: not on the loop that the other fetches need.
+        verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
+    except PushkitError as exc:
+        return CardCheck(url=url, outcome=CardOutcome.FAILED, reason=str(exc))
+    outcome = _outcome(verdict, trusted=trust.knows(url))
+    return CardCheck(url=url, outcome=outcome, verdict=verdict, reason=verdict.reason)
+
+
+def _outcome(verdict: CardVerdict, *, trusted: bool) -> CardOutcome:
+    if verdict.verified:
+        return CardOutcome.VERIFIED
+    if not verdict.signatures:
+        return CardOutcome.UNSIGNED
+    if not trusted:
+        return CardOutcome.UNTRUSTED
+    return CardOutcome.FAILED if verdict.trusted.unavailable else CardOutcome.REFUSED

@@ -1,0 +1,157 @@
+"""Signing an agent card (A2A 1.0 §8.4.2), in several forms so that every verifier finds its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.cards.canonical import Canonical, CardForm, canonicalize
+from pushkit.cards.document import MAX_SIGNATURES, read_card, read_signatures
+from pushkit.cards.projection import Gap
+from pushkit.cards.verdict import listed
+from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
+from pushkit.keys.jwk import SigningKey
+from pushkit.keys.ring import KeyRing
+from pushkit.signing.detached_jws import sign_detached
+
+__all__ = ["DEFAULT_FORMS", "EVERY_SDK", "SignedCard", "sign_card"]
+
+DEFAULT_FORMS: Final = (CardForm.SPEC, CardForm.SDK)
+# The JavaScript SDK drops the security schemes before it verifies, and the first Python releases
+# wrote Python's JSON: a signature for them covers less, and helps nobody else.
+EVERY_SDK: Final = (
+    *DEFAULT_FORMS,
+    CardForm.SDK_WITHOUT_SECURITY_SCHEMES,
+    CardForm.PYTHON_ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedCard:
+    """A card with our signatures on it.
+
+    Attributes:
+        card: The card, signatures included.
+        forms: The forms that are signed; those of the same bytes share one signature.
+        kids: The keys that signed.
+        warnings: What verifiers will not find covered, and in which form.
+    """
+
+    card: JsonObject = field(repr=False)
+    forms: tuple[CardForm, ...]
+    kids: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> bytes:
+        """The card as JSON, to be served."""
+        return json.dumps(self.card, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def sign_card(
+    card: bytes | Mapping[str, JsonValue],
+    keys: KeyRing | SigningKey | Sequence[SigningKey],
+    forms: Iterable[CardForm | str] = DEFAULT_FORMS,
+    *,
+    now: datetime,
+    jku: str | None = None,
+) -> SignedCard:
+    """Sign a card: one signature per key and form, none twice over the same bytes.
+
+    Signatures of these keys that the card has already are replaced; with a ring, those of its
+    former keys too. Signatures of others stay.
+
+    Args:
+        card: The card, signed or not.
+        keys: A ring signs with the key that is active now; one key or several sign as they are.
+        forms: The canonical forms, see `pushkit.cards.canonical`.
+        now: The present, in UTC.
+        jku: Where the keys are published, for verifiers that know this URL.
+
+    Raises:
+        MalformedCardError: The card is not JSON within the limits.
+        CanonicalizationError: The card has no such form; the message says why.
+        ConfigError: No form, an unknown one, or more signatures than a verifier looks at.
+        NoSigningKeyError: The ring has no active key.
+    """
+    document = read_card(card)
+    wanted = [_form(form) for form in forms]
+    signers, ours = _signers(keys, now)
+    canonical = [_canonical(document, form) for form in dict.fromkeys(wanted)]
+    if not canonical or not signers:
+        raise ConfigError("sign_card: expected at least one form and one key")
+    header: JsonObject = {"typ": "JOSE"} if jku is None else {"typ": "JOSE", "jku": jku}
+    made = [
+        sign_detached(payload, header, key)
+        for key in signers
+        for payload in dict.fromkeys(entry.payload for entry in canonical)
+    ]
+    entries = _kept(document, ours)
+    entries += [{"protected": jws.protected, "signature": jws.signature} for jws in made]
+    if len(entries) > MAX_SIGNATURES:
+        raise ConfigError(f"sign_card: {len(entries)} signatures, expected up to {MAX_SIGNATURES}")
+    return SignedCard(
+        card={**document, "signatures": entries},
+        forms=tuple(entry.form for entry in canonical),
+        kids=tuple(key.kid for key in signers),
+        warnings=tuple(_warnings(document, canonical)),
+    )
+
+
+def _form(form: CardForm | str) -> CardForm:
+    try:
+        return CardForm(form)
+    except ValueError as exc:
+        raise ConfigError(f"card form: expected one of {', '.join(CardForm)}") from exc
+
+
+def _signers(
+    keys: KeyRing | SigningKey | Sequence[SigningKey], now: datetime
+) -> tuple[list[SigningKey], frozenset[str]]:
+    """Return who signs, and the kids whose signatures are ours."""
+    if isinstance(keys, KeyRing):
+        return [keys.signing_key(now)], frozenset(entry.kid for entry in keys.keys)
+    signers = [keys] if isinstance(keys, SigningKey) else list(keys)
+    return signers, frozenset(key.kid for key in signers)
+
+
+def _canonical(card: JsonObject, form: CardForm) -> Canonical:
+    try:
+        return canonicalize(card, form)
+    except CanonicalizationError as exc:
+        raise CanonicalizationError(f"form {form}: {exc}") from exc
+
+
+def _kept(card: JsonObject, ours: frozenset[str]) -> list[JsonValue]:
+    """Return the entries that are not ours; also what we cannot read is somebody's."""
+    entries = card.get("signatures")
+    if not isinstance(entries, list):
+        return []
+    read = read_signatures(card)
+    return [
+        entry
+        for entry, found in zip(entries, read, strict=True)
+        if isinstance(found, InvalidSignatureError) or found.kid not in ours
+    ]
+
+
+def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:
+    told = [
+        f"{entry.form} does not cover {listed([left.path])}: {left.reason}"
+        for entry in canonical
+        for left in entry.uncovered
+        if left.gap in (Gap.UNKNOWN, Gap.CONTENT)
+    ]
+    if any(entry.form is CardForm.SPEC for entry in canonical):
+        filled = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS).uncovered
+        absent = [left.path for left in filled if left.gap is Gap.ABSENT]
+        told += [
+            f"{listed([path])} is required and absent: some verifiers read it as its default, and"
+            " refuse the signature; write it"
+            for path in absent
+        ]
+    return told

@@ -1,0 +1,286 @@
+"""`pushkit card`: canonicalize, sign, verify and inspect agent cards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+
+from pushkit.bounded_json import JsonObject
+from pushkit.cards.canonical import CardForm, canonicalize
+from pushkit.cards.document import MAX_CARD_BYTES, read_card
+from pushkit.cards.registry import CardSummary, card_url, fetch_card, verify_cards
+from pushkit.cards.signing import DEFAULT_FORMS, EVERY_SDK, sign_card
+from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey
+from pushkit.cards.trust_file import load_card_trust, load_public_keys
+from pushkit.cards.verdict import CardVerdict
+from pushkit.cards.verify import CardPolicy, verify_card
+from pushkit.cli.card_report import (
+    Inspection,
+    inspection_document,
+    inspection_lines,
+    summary_document,
+    summary_lines,
+    verdict_document,
+    verdict_lines,
+)
+from pushkit.cli.keys import key_file_options, read_passphrase
+from pushkit.cli.output import example
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
+from pushkit.keys.files import load_key_ring
+from pushkit.net.destination import DestinationPolicy, origin_of
+from pushkit.net.jwks_client import fetch_jwks
+from pushkit.net.transport import Transport
+
+__all__ = ["card"]
+
+_T = TypeVar("_T")
+
+_FORMS: Final = [form.value for form in CardForm]
+_SCHEMES: Final = ("https://", "http://")
+# The origin of a card in a file: keys on the command line are for the card that stands beside them.
+_ANYWHERE: Final = "https://card.invalid"
+
+_allow_option = click.option(
+    "--allow", multiple=True, metavar="HOST:PORT", help="A host named for development."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+
+
+@click.group(
+    epilog=example(
+        "pushkit card sign card.json --out agent-card.json",
+        "pushkit card verify agent-card.json --key agent.pem",
+        "pushkit card verify https://agent.example.com \\",
+        "    --jwks https://agent.example.com/.well-known/jwks.json",
+        "pushkit card inspect https://agent.example.com",
+    )
+)
+def card() -> None:
+    """Signed agent cards (A2A 1.0 §8.4): canonicalize, sign, verify, inspect.
+
+    A card is a file, - for standard input, or an https URL; a URL without path stands for the
+    well-known one.
+    """
+
+
+@card.command("canonicalize", epilog=example("pushkit card canonicalize card.json | sha256sum"))
+@click.argument("target", metavar="FILE_OR_URL")
+@click.option("--form", type=click.Choice(_FORMS), default="spec", show_default=True)
+@_allow_option
+def canonicalize_(target: str, form: str, allow: tuple[str, ...]) -> None:
+    """Write the bytes that are signed, without a newline."""
+    found = canonicalize(read_card(_read(target, allow)), CardForm(form))
+    click.echo(found.payload, nl=False)
+
+
+@card.command(epilog=example("pushkit card sign card.json --keys keys.json --out agent-card.json"))
+@click.argument("target", metavar="FILE_OR_URL")
+@key_file_options
+@click.option(
+    "--form",
+    "forms",
+    type=click.Choice(_FORMS),
+    multiple=True,
+    help=f"May be given several times.  [default: {', '.join(DEFAULT_FORMS)}]",
+)
+@click.option(
+    "--every-sdk",
+    is_flag=True,
+    help="The forms that the verifiers of a2a-sdk 1.x and @a2a-js/sdk 1.x look for.",
+)
+@click.option("--jku", metavar="URL", help="Where the public keys are published.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write.")
+@_allow_option
+def sign(
+    *,
+    target: str,
+    path: Path,
+    passphrase_file: Path | None,
+    forms: tuple[str, ...],
+    every_sdk: bool,
+    jku: str | None,
+    out: Path | None,
+    allow: tuple[str, ...],
+) -> None:
+    """Sign a card with the active key of a key file.
+
+    Signatures of that file's keys that the card has already are replaced; others stay.
+    """
+    if every_sdk and forms:
+        raise click.UsageError("--every-sdk goes without --form")
+    ring = load_key_ring(path, read_passphrase(passphrase_file))
+    wanted = EVERY_SDK if every_sdk else forms or DEFAULT_FORMS
+    signed = sign_card(_read(target, allow), ring, wanted, now=utc_now(), jku=jku)
+    for warning in signed.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    content = json.dumps(signed.card, ensure_ascii=False, indent=2).encode("utf-8") + b"\n"
+    if out is None:
+        click.echo(content, nl=False)
+        return
+    try:
+        out.write_bytes(content)
+    except OSError as exc:
+        raise click.FileError(str(out), exc.strerror) from exc
+    click.echo(f"signed with {', '.join(signed.kids)} in {', '.join(signed.forms)}: {out}")
+
+
+@card.command(
+    epilog=example(
+        "pushkit card verify agent-card.json --key agent.pem",
+        "pushkit card verify https://agent.example.com --trust cards.toml --json",
+    )
+)
+@click.argument("targets", metavar="FILE_OR_URL…", nargs=-1, required=True)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A public key to trust: PEM, or a JWK Set.",
+)
+@click.option("--jwks", "jwks_urls", multiple=True, metavar="URL", help="A JWK Set to trust.")
+@click.option(
+    "--trust",
+    "trust_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A TOML file with the keys that are trusted for each origin.",
+)
+@click.option("--origin", metavar="URL", help="With --trust: where a card in a file comes from.")
+@click.option(
+    "--admit",
+    type=click.Choice(_FORMS),
+    multiple=True,
+    help="A form that counts whatever it leaves out.",
+)
+@click.option(
+    "--at",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
+    help="The moment to verify for, in UTC.  [default: now]",
+)
+@_allow_option
+@_json_option
+def verify(
+    *,
+    targets: tuple[str, ...],
+    keys: tuple[Path, ...],
+    jwks_urls: tuple[str, ...],
+    trust_file: Path | None,
+    origin: str | None,
+    admit: tuple[str, ...],
+    at: datetime | None,
+    allow: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Verify cards against keys that you trust, and show what their signatures cover.
+
+    Strictly: a signature counts only if it covers everything that matters. `kid` and `jku` in a
+    card select among the keys that you named, and nothing is fetched because a card says so. Exit
+    status 0 if every card is verified, 1 if not.
+    """
+    _require_sense(targets, keys or jwks_urls, trust_file, origin)
+    origins = load_card_trust(trust_file) if trust_file else _origins_of(targets, keys, jwks_urls)
+    now = utc_now() if at is None else at.replace(tzinfo=at.tzinfo or UTC)
+    policy = CardPolicy(admit=frozenset(CardForm(form) for form in admit))
+
+    async def check(transport: Transport) -> CardVerdict | CardSummary:
+        trust = CardTrust(origins, fetch=partial(fetch_jwks, transport))
+        if len(targets) > 1:
+            return await verify_cards(targets, trust, transport=transport, now=now, policy=policy)
+        [target] = targets
+        where = card_url(target) if _is_url(target) else origin or _ANYWHERE
+        trusted = await trust.keys_for(where)
+        return verify_card(await _load(target, transport), trusted, now=now, policy=policy)
+
+    found = _with_transport(allow, check)
+    if isinstance(found, CardSummary):
+        _tell(summary_document(found), summary_lines(found), as_json=as_json)
+        sys.exit(0 if found.all_verified else 1)
+    _tell(verdict_document(found), verdict_lines(found), as_json=as_json)
+    sys.exit(0 if found.verified else 1)
+
+
+def _require_sense(
+    targets: tuple[str, ...], given: tuple[object, ...], trust_file: Path | None, origin: str | None
+) -> None:
+    files = not all(map(_is_url, targets))
+    if trust_file is None and not given:
+        raise click.UsageError("nothing to trust: give --key, --jwks or --trust")
+    if trust_file is not None and given:
+        raise click.UsageError("--trust goes without --key and --jwks")
+    if trust_file is not None and origin is None and files:
+        raise click.UsageError("--trust: of a card in a file, --origin says where it comes from")
+    if len(targets) > 1 and files:
+        raise click.UsageError("several cards at once: expected URLs")
+
+
+def _origins_of(
+    targets: tuple[str, ...], keys: tuple[Path, ...], jwks_urls: tuple[str, ...]
+) -> dict[str, OriginTrust]:
+    """Trust what the command line names, for the cards that it names."""
+    given = OriginTrust(
+        keys=tuple(TrustedKey(key=key) for path in keys for key in load_public_keys(path)),
+        jwks_urls=jwks_urls,
+    )
+    origins = [origin_of(card_url(target)) for target in targets if _is_url(target)]
+    return dict.fromkeys([*origins, _ANYWHERE], given)
+
+
+@card.command(epilog=example("pushkit card inspect https://agent.example.com"))
+@click.argument("target", metavar="FILE_OR_URL")
+@_allow_option
+@_json_option
+def inspect(target: str, allow: tuple[str, ...], as_json: bool) -> None:
+    """Show a card's signatures, and what each form would leave out; nothing is verified."""
+    found = Inspection.of(read_card(_read(target, allow)))
+    _tell(inspection_document(found), inspection_lines(found), as_json=as_json)
+
+
+def _tell(document: JsonObject, lines: list[str], *, as_json: bool) -> None:
+    click.echo(json.dumps(document, indent=2) if as_json else "\n".join(lines))
+
+
+# --- where cards come from ---------------------------------------------------------------------
+
+
+def _is_url(target: str) -> bool:
+    return target.startswith(_SCHEMES)
+
+
+def _read(target: str, allow: tuple[str, ...]) -> bytes:
+    return _with_transport(allow, lambda transport: _load(target, transport))
+
+
+async def _load(target: str, transport: Transport) -> bytes:
+    if _is_url(target):
+        return await fetch_card(transport, card_url(target))
+    return _read_file(target)
+
+
+def _read_file(target: str) -> bytes:
+    # One byte more than a card may have: enough to be refused for its size.
+    try:
+        with click.open_file(target, "rb") as file:
+            content: bytes = file.read(MAX_CARD_BYTES + 1)
+            return content
+    except OSError as exc:
+        raise ConfigError(f"{target}: {exc.strerror or 'cannot be read'}") from exc
+
+
+def _with_transport(allow: tuple[str, ...], use: Callable[[Transport], Awaitable[_T]]) -> _T:
+    async def run() -> _T:
+        transport = Transport(DestinationPolicy(allow))
+        try:
+            return await use(transport)
+        finally:
+            await transport.close()
+
+    return asyncio.run(run())

@@ -1,0 +1,198 @@
+"""The canonical forms, against the specifications and a second implementation."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.cards import CardForm, Gap, canonicalize
+from pushkit.cards.canonical import canonical_json
+from pushkit.cards.fields import CARD_1_0, Container, Presence
+from pushkit.errors import CanonicalizationError
+from tests.cards import independent_jcs
+from tests.cards.vectors import FOLDER, load
+
+VECTORS = json.loads((FOLDER / "canonical.json").read_bytes())
+PRESENCE = json.loads((FOLDER / "presence_v1.0.json").read_bytes())["messages"]
+
+WORDS = {
+    Presence.REQUIRED: "required",
+    Presence.OPTIONAL: "optional",
+    Presence.MESSAGE: "message: kept when set",
+}
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@pytest.mark.parametrize("vector", VECTORS["documents"], ids=lambda vector: vector["id"])
+def test_documents_of_rfc_8785(vector: dict[str, str]) -> None:
+    assert canonical_json(json.loads(vector["input"])).decode() == vector["canonical"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["numbers"], ids=lambda vector: vector["ieee"])
+def test_numbers_of_rfc_8785_appendix_b(vector: dict[str, str]) -> None:
+    (value,) = struct.unpack(">d", bytes.fromhex(vector["ieee"]))
+    assert canonical_json(value).decode() == vector["canonical"]
+    assert independent_jcs.number(value) == vector["canonical"]
+
+
+@pytest.mark.parametrize("ieee", VECTORS["not_numbers"])
+def test_what_is_not_a_number_has_no_form(ieee: str) -> None:
+    (value,) = struct.unpack(">d", bytes.fromhex(ieee))
+    with pytest.raises(CanonicalizationError):
+        canonical_json(value)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), "\ud800", {"\ud800": 1}])
+def test_what_json_cannot_carry_has_no_form(value: Any) -> None:
+    with pytest.raises(CanonicalizationError):
+        canonical_json(value)
+
+
+@given(JSON)
+def test_any_json_has_the_form_that_a_second_implementation_gives_it(value: Any) -> None:
+    assert canonical_json(value).decode("utf-8") == independent_jcs.canonicalize(value)
+
+
+def test_the_worked_example_of_the_specification() -> None:
+    example = VECTORS["a2a_8_4_1"]
+    assert (
+        canonicalize(json.loads(example["input"]), CardForm.SPEC).payload.decode()
+        == (example["canonical"])
+    )
+
+
+def test_the_other_reading_adds_the_required_fields_that_are_absent() -> None:
+    card = json.loads(VECTORS["a2a_8_4_1"]["input"])
+    found = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS)
+    assert json.loads(found.payload) == {
+        "capabilities": {"pushNotifications": False, "streaming": False},
+        "defaultInputModes": [],
+        "defaultOutputModes": [],
+        "description": "",
+        "name": "Example Agent",
+        "skills": [],
+        "supportedInterfaces": [],
+        "version": "",
+    }
+    absent = {left.path for left in found.uncovered if left.gap is Gap.ABSENT}
+    assert absent == {
+        "/defaultInputModes",
+        "/defaultOutputModes",
+        "/supportedInterfaces",
+        "/version",
+    }
+
+
+@pytest.mark.parametrize("message", sorted(PRESENCE.keys() - {"AgentCardSignature"}))
+def test_the_table_says_what_the_protocol_definition_says(message: str) -> None:
+    fields = {name: line for name, line in PRESENCE[message].items() if name != "signatures"}
+    assert set(CARD_1_0[message]) == set(fields)
+    for name, (type_, presence) in fields.items():
+        field = CARD_1_0[message][name]
+        assert field.container is _container(type_), name
+        assert (field.message or "") == _message(type_), name
+        if field.presence in WORDS:
+            assert presence == WORDS[field.presence], name
+        elif field.presence is Presence.ONEOF:
+            assert presence.startswith("member of one-of"), name
+        else:
+            assert presence.startswith("dropped when"), name
+
+
+def _container(type_: str) -> Container:
+    return {"list ": Container.LIST, "map<s": Container.MAP}.get(type_[:5], Container.ONE)
+
+
+def _message(type_: str) -> str:
+    name = type_.removeprefix("list of ").removeprefix("map<string, ").removesuffix(">")
+    return "" if name in ("string", "bool", "google.protobuf.Struct") else name
+
+
+@pytest.mark.parametrize(
+    ("card", "left"),
+    [
+        pytest.param({"name": "A"}, {}, id="nothing"),
+        pytest.param({"iconUrl": ""}, {"/iconUrl": Gap.EMPTY}, id="an-empty-field"),
+        pytest.param({"provider": {}}, {"/provider": Gap.EMPTY}, id="an-empty-message"),
+        pytest.param(
+            {"capabilities": {"extensions": []}}, {"/capabilities": Gap.EMPTY}, id="empty-inside"
+        ),
+        pytest.param({"xVendor": ""}, {"/xVendor": Gap.UNKNOWN}, id="unknown"),
+        pytest.param({"url": "u"}, {"/url": Gap.CONTENT}, id="read-by-0.3"),
+        pytest.param({"icon_url": "u"}, {"/icon_url": Gap.CONTENT}, id="proto-name"),
+        pytest.param({"NAME": "n"}, {"/NAME": Gap.CONTENT}, id="other-case"),
+        pytest.param({"authSchemes": []}, {"/authSchemes": Gap.CONTENT}, id="agentvault"),
+        pytest.param(
+            {"securityRequirements": [{"schemes": {"a": {"list": ["x"]}}}, {}]},
+            {"/securityRequirements/1": Gap.CONTENT},
+            id="no-security-as-an-alternative",
+        ),
+        pytest.param(
+            {"securityRequirements": [{"schemes": {"a": {"list": ["x"]}, "b": {}}}]},
+            {"/securityRequirements/0/schemes/b": Gap.CONTENT},
+            id="a-scheme-without-scopes",
+        ),
+        pytest.param(
+            {"securityRequirements": [{"a": []}]},
+            {"/securityRequirements": Gap.CONTENT},
+            id="a-requirement-of-0.3",
+        ),
+        pytest.param(
+            {"securitySchemes": {"m": {"mtlsSecurityScheme": {}}}},
+            {"/securitySchemes": Gap.CONTENT},
+            id="mutual-tls",
+        ),
+        pytest.param(
+            {"skills": [{"id": "s", "tags": ["t", ""]}]},
+            {"/skills/0/tags/1": Gap.CONTENT},
+            id="an-empty-element",
+        ),
+    ],
+)
+def test_the_sdk_form_says_what_it_leaves_out_and_what_that_means(
+    card: dict[str, Any], left: dict[str, Gap]
+) -> None:
+    found = canonicalize(card, CardForm.SDK)
+    assert {entry.path: entry.gap for entry in found.uncovered} == left
+
+
+def test_an_integer_beyond_a_double_is_rounded_in_the_sdk_form_and_reported() -> None:
+    card = load("cards_v10")["c19_params_big_int"]
+    found = canonicalize(card, CardForm.SDK)
+    assert b"12345678901234567000" in found.payload
+    [left] = found.uncovered
+    assert (left.path, left.gap) == ("/capabilities/extensions/0/params/id", Gap.CONTENT)
+
+
+@pytest.mark.parametrize("form", CardForm)
+def test_signatures_are_part_of_no_form(form: CardForm) -> None:
+    card = load("cards_v10")["c01_minimal"]
+    signed = {**card, "signatures": [{"protected": "a", "signature": "b"}]}
+    assert canonicalize(signed, form) == canonicalize(card, form)
+
+
+@pytest.mark.parametrize("form", CardForm)
+def test_values_of_the_wrong_type_are_kept_and_covered(form: CardForm) -> None:
+    card: dict[str, Any] = {
+        "name": 5,
+        "skills": {"id": "s", "x": 1},
+        "capabilities": [1],
+        "provider": "x",
+        "version": [{}, 1],
+    }
+    found = canonicalize(card, form)
+    assert json.loads(found.payload)["name"] == 5
+    assert json.loads(found.payload)["skills"] == {"id": "s", "x": 1}

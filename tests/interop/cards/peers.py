@@ -1,0 +1,207 @@
+"""Cards of pushkit before the verifiers of real SDK releases, and theirs before pushkit's.
+
+    python -m tests.interop.cards.peers [--folder .interop/cards] [--no-install] [--json]
+
+Installs the releases from PyPI and the npm registry into a folder, each in an environment of its
+own. Needs Node.js 20 or newer for the JavaScript ones. Ends with 1 if a card is refused, on either
+side, or if one is accepted after a change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pushkit.cards import EVERY_SDK, CardForm, CardPolicy, TrustedKeys, sign_card, verify_card
+from pushkit.keys.jwk import public_pem, signing_key_from_pem, signing_key_to_pem
+
+HERE = Path(__file__).resolve().parent
+VECTORS = HERE.parents[1] / "vectors" / "cards"
+NOW = datetime.now(UTC)
+KEY = signing_key_from_pem((VECTORS / "es256_private.pem").read_bytes(), kid="key-1")
+TRUST = TrustedKeys.pinned(KEY.to_verification_key())
+
+# An integer beyond 2^53 has no RFC 8785 form, so such a card is signed for the SDKs alone, which
+# read it as a double.
+SDK_ALONE = {"c19_params_big_int"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """One release of an SDK, and how cards are handed to it.
+
+    Attributes:
+        name: As it stands in the report.
+        package: What is installed.
+        shape: JavaScript only: `json` or `instance`.
+        cards: Which cards it understands.
+        forms: What pushkit signs for it.
+        form: What it signs in.
+    """
+
+    name: str
+    package: str
+    shape: str = ""
+    cards: str = "cards_v10"
+    forms: tuple[CardForm, ...] = EVERY_SDK
+    form: CardForm = CardForm.SDK
+
+    @property
+    def folder(self) -> str:
+        """Where it is installed, below the peers' folder."""
+        return self.package.translate(str.maketrans("@/=[]", "-----")).strip("-")
+
+
+def python(version: str, **more: Any) -> Peer:
+    return Peer(name=f"a2a-sdk {version}", package=f"a2a-sdk[signing]=={version}", **more)
+
+
+def javascript(version: str, shape: str, form: CardForm) -> Peer:
+    name = f"a2a-js {version} ({shape})"
+    return Peer(name=name, package=f"@a2a-js/sdk@{version}", shape=shape, form=form)
+
+
+PEERS = (
+    python("1.0.3", form=CardForm.PYTHON_ASCII),
+    python("1.3.0"),
+    javascript("1.0.1", "json", CardForm.SDK),
+    javascript("1.0.1", "instance", CardForm.SDK_WITHOUT_SECURITY_SCHEMES),
+    javascript("1.3.0", "json", CardForm.SDK),
+    javascript("1.3.0", "instance", CardForm.SDK_WITHOUT_SECURITY_SCHEMES),
+    python(
+        "0.3.26",
+        cards="cards_v03",
+        forms=(CardForm.RAW, CardForm.PYTHON_0_3),
+        form=CardForm.PYTHON_0_3,
+    ),
+)
+# A card that is changed after it was signed: it must be refused on both sides.
+CHANGED = "changed"
+
+
+def install(peer: Peer, folder: Path) -> None:
+    """Install a release, unless it is there."""
+    place = folder / peer.folder
+    if (place / ".installed").exists():
+        return
+    if peer.shape:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "package.json").write_text('{"private": true, "type": "module"}')
+        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", peer.package]
+        run(command, cwd=place)
+    else:
+        venv.create(place, with_pip=True, clear=True)
+        run([str(place / "bin" / "pip"), "install", "--quiet", peer.package, "cryptography"])
+    (place / ".installed").touch()
+
+
+def ask(peer: Peer, folder: Path, order: dict[str, Any]) -> dict[str, Any]:
+    """Have a release sign and verify."""
+    place = folder / peer.folder
+    if peer.shape:
+        command = ["node", str(HERE / "peer_javascript.mjs"), str(place.resolve()), peer.shape]
+    else:
+        command = [str(place / "bin" / "python"), str(HERE / "peer_python.py")]
+    answer: dict[str, Any] = json.loads(run(command, stdin=json.dumps(order)))
+    return answer
+
+
+def run(command: list[str], *, stdin: str = "", cwd: Path | None = None) -> str:
+    done = subprocess.run(  # noqa: S603 - our own commands
+        command, input=stdin, cwd=cwd, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def cards_of(peer: Peer) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((VECTORS / f"{peer.cards}.json").read_bytes())
+    return found
+
+
+def signed_for(peer: Peer) -> dict[str, Any]:
+    """Return every card as pushkit signs it."""
+    strict = {CardForm.SPEC, CardForm.RAW}
+    return {
+        name: sign_card(
+            card,
+            KEY,
+            [form for form in peer.forms if name not in SDK_ALONE or form not in strict],
+            now=NOW,
+        ).card
+        for name, card in cards_of(peer).items()
+    }
+
+
+def changed(cards: dict[str, Any]) -> dict[str, Any]:
+    """Return cards, and one of them changed."""
+    return {**cards, CHANGED: {**next(iter(cards.values())), "name": "Changed"}}
+
+
+def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
+    """Return, for both directions, each card with why it is refused; None if it verifies."""
+    answer = ask(
+        peer,
+        folder,
+        {
+            "verify": changed(signed_for(peer)),
+            "sign": cards_of(peer),
+            "public_pem": public_pem(KEY).decode(),
+            "private_pem": signing_key_to_pem(KEY).decode(),
+        },
+    )
+    theirs: dict[str, str | None] = dict(answer["failed"])
+    policy = CardPolicy(admit=frozenset({peer.form}))
+    for name, card in changed(answer["signed"]).items():
+        content = json.dumps(card, ensure_ascii=False).encode()
+        verdict = verify_card(content, TRUST, now=NOW, policy=policy)
+        theirs[name] = None if verdict.verified else verdict.reason
+    return {"pushkit signs": answer["verified"], "pushkit verifies": theirs}
+
+
+def unexpected(peer: Peer, found: dict[str, dict[str, str | None]]) -> Iterable[str]:
+    for direction, cards in found.items():
+        for name, reason in cards.items():
+            if (reason is None) is (name == CHANGED):
+                yield f"{peer.name}: {direction}: {name}: {reason or 'verifies all the same'}"
+
+
+def summary(peer: Peer, found: dict[str, dict[str, str | None]]) -> str:
+    counts = [
+        f"{direction} {sum(reason is None for reason in cards.values())}/{len(cards) - 1}"
+        for direction, cards in found.items()
+    ]
+    return f"{peer.name:24} {', '.join(counts)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path(".interop/cards"))
+    parser.add_argument("--no-install", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    report, wrong = {}, []
+    for peer in PEERS:
+        if not options.no_install:
+            install(peer, options.folder)
+        found = report[peer.name] = check(peer, options.folder)
+        wrong += list(unexpected(peer, found))
+        print(summary(peer, found), file=sys.stderr)  # noqa: T201
+    if options.json:
+        print(json.dumps(report, indent=1, ensure_ascii=False))  # noqa: T201
+    for line in wrong:
+        print(line, file=sys.stderr)  # noqa: T201
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
