@@ -32,13 +32,13 @@ from pushkit.cli.card_report import (
     verdict_lines,
 )
 from pushkit.cli.keys import key_file_options, read_passphrase
-from pushkit.cli.output import example
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
 from pushkit.net.destination import DestinationPolicy, origin_of
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
+from pushkit.output import example
 
 __all__ = ["card"]
 

@@ -14,8 +14,8 @@ from pushkit.cards.document import CardSignature, read_signatures
 from pushkit.cards.projection import Uncovered
 from pushkit.cards.registry import CardOutcome, CardSummary
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
-from pushkit.cli.output import harmless, table
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
+from pushkit.output import harmless, table
 
 __all__ = [
     "Inspection",
