@@ -7,14 +7,15 @@ once more. Server name and certificate stay the destination's.
 
 from __future__ import annotations
 
+import base64
 import errno
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from aiohappyeyeballs import AddrInfoType
-from aiohttp import BasicAuth
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
@@ -34,12 +35,12 @@ class EgressProxy:
     Attributes:
         host: Its name or address.
         port: Its port.
-        auth: What it is told about who asks, if anything.
+        headers: What it is told about who asks, if anything.
     """
 
     host: str
     port: int
-    auth: BasicAuth | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def parse(cls, url: str) -> Self:
@@ -58,10 +59,7 @@ class EgressProxy:
             raise ConfigError(f"proxy: {_EXPECTED}")
         if parts.path not in {"", "/"} or parts.query or parts.fragment:
             raise ConfigError(f"proxy: a path, query or fragment, {_EXPECTED}")
-        auth = None
-        if parts.username is not None:
-            auth = BasicAuth(unquote(parts.username), unquote(parts.password or ""))
-        return cls(host=host, port=port, auth=auth)
+        return cls(host=host, port=port, headers=_authorization(parts))
 
     @property
     def url(self) -> URL:
@@ -111,3 +109,12 @@ class ProxyDialler(AbstractResolver):
 
     async def close(self) -> None:
         """The resolver is the caller's."""
+
+
+def _authorization(parts: SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    # RFC 7617 §2: the first colon ends the user name.
+    user, password = unquote(parts.username), unquote(parts.password or "")
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+    return {"Proxy-Authorization": f"Basic {encoded}"}

@@ -37,21 +37,13 @@ def tls_context(
     Args:
         client: What this side shows.
         ca_file: Roots in PEM that are trusted.
-        system_roots: Trust the system's roots too.
+        system_roots: Trust the system's roots too; of no effect without `ca_file`.
 
     Raises:
         ConfigError: A file is missing or not what it should be.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and name
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = _verifying(ca_file, system_roots=system_roots)
     context.set_alpn_protocols(["http/1.1"])
-    if system_roots:
-        context.load_default_certs()
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(cafile=ca_file)
-        except (OSError, ssl.SSLError) as exc:
-            raise ConfigError(f"ca_file: {ca_file}: {_reason(exc)}") from exc
     if client is not None:
         try:
             # A callable: without one OpenSSL would ask the terminal for a password.
@@ -60,6 +52,18 @@ def tls_context(
             )
         except (OSError, ssl.SSLError) as exc:
             raise ConfigError(f"client certificate: {client.certificate}: {_reason(exc)}") from exc
+    return context
+
+
+def _verifying(ca_file: Path | None, *, system_roots: bool) -> ssl.SSLContext:
+    try:
+        if ca_file is not None and not system_roots:
+            return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context()
+        if ca_file is not None:
+            context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"ca_file: {ca_file}: {_reason(exc)}") from exc
     return context
 
 

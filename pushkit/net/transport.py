@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -58,7 +58,7 @@ class _Route(TypedDict, total=False):
     """What aiohttp is told about one way to a destination, beside the URL."""
 
     proxy: URL
-    proxy_auth: aiohttp.BasicAuth | None
+    proxy_headers: Mapping[str, str]
     server_hostname: str
 
 
@@ -200,7 +200,9 @@ class Transport:
         """Ask the proxy for one checked address after another, until it reaches one."""
         destination = request.destination
         request = replace(request, headers=[("Host", destination.authority), *request.headers])
-        route = _Route(proxy=proxy.url, proxy_auth=proxy.auth, server_hostname=destination.host)
+        route = _Route(
+            proxy=proxy.url, proxy_headers=proxy.headers, server_hostname=destination.host
+        )
         session = self._proxied_session(proxy)
         failed: Exception = OSError(None, "the name has no address")
         for address in await self._looked_up(destination):

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from aiohttp import web
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
@@ -20,6 +21,7 @@ from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.guard import Guard, dialling_socket
 from pushkit.net.transport import Transport
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.network import LeftLoopbackError, Network, the_network
 
 DEADLINE = 30
@@ -83,6 +85,7 @@ async def canary() -> AsyncIterator[Canary]:
 
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch, canary: Canary) -> Iterator[Network]:
+    """Return the attacker's DNS, in an environment that names a proxy."""
     for variable in PROXY_VARIABLES:
         for name in (variable, variable.lower()):
             monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")
@@ -265,6 +268,54 @@ async def test_a_public_address_is_dialled(network: Network) -> None:
     assert "failed" in await tried(transport, "https://client.example.com/")
     await transport.close()
     assert network.dialled == [(PUBLIC, 443)]
+
+
+# --- connections that stay open, and answers that lead elsewhere ---------------------------------
+
+
+async def test_a_connection_that_stays_open_goes_where_it_was_checked(
+    internet: Internet, canary: Canary
+) -> None:
+    network, peers = internet.network, []
+
+    async def note(request: web.Request) -> web.Response:
+        peers.append(request.get_extra_info("peername"))
+        return web.Response(headers={"Connection": "close"} if len(peers) == 2 else {})
+
+    await internet.serve(note)
+    network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
+    network.places["127.0.0.1", 443] = canary.port
+    transport = Transport(DestinationPolicy(), resolver=network.names, ca_file=internet.ca_file)
+    url = f"https://{HOOKS}/"
+    outcomes = [await tried(transport, url) for _ in range(3)]
+    await transport.close()
+    # The second went over the connection of the first; the third had to dial, and was refused.
+    assert outcomes[:2] == ["answered 200"] * 2
+    assert "not public" in outcomes[2]
+    assert len(set(peers)) == 1
+    assert (network.dialled, canary.connections) == ([(HOOKS_ADDRESS, 443)], 0)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308, 399])
+async def test_an_answer_that_leads_to_loopback_is_not_followed(
+    internet: Internet, canary: Canary, status: int
+) -> None:
+    async def redirect(_: web.Request) -> web.Response:
+        place = f"http://127.0.0.1:{canary.port}/"
+        return web.Response(
+            status=status, headers={"Location": place, "Refresh": f"0; url={place}"}
+        )
+
+    await internet.serve(redirect)
+    transport = Transport(
+        DestinationPolicy(["127.0.0.1:*"]),  # even where it would be allowed
+        resolver=internet.network.names,
+        ca_file=internet.ca_file,
+    )
+    assert await tried(transport, f"https://{HOOKS}/") == f"answered {status}"
+    await transport.close()
+    assert canary.connections == 0
+    assert internet.network.dialled == [(HOOKS_ADDRESS, 443)]
 
 
 # --- the harness ---------------------------------------------------------------------------------
