@@ -34,6 +34,11 @@ from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.ring import KeyRing
+from pushkit.net.agentvault import agentvault_credentials
+from pushkit.net.authorization import DestinationCredentials
+from pushkit.net.destination import DestinationRules
+from pushkit.net.oauth import OAuthClient
+from pushkit.net.tls import ClientCertificate
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
 from pushkit.subscriptions import Filter, Profile, Subscription
 from pushkit.version import __version__
@@ -45,14 +50,18 @@ __all__ = [
     "ArtifactUpdate",
     "Authentication",
     "BreakerPolicy",
+    "ClientCertificate",
     "DataPart",
     "DeliveryFilter",
     "DeliveryState",
+    "DestinationCredentials",
+    "DestinationRules",
     "EventKind",
     "Filter",
     "KeyRing",
     "Message",
     "MessageUpdate",
+    "OAuthClient",
     "Profile",
     "PushConfig",
     "PushSender",
@@ -75,6 +84,7 @@ __all__ = [
     "UrlPart",
     "WireVersion",
     "__version__",
+    "agentvault_credentials",
     "decode_update",
     "encode_update",
     "load_key_ring",

@@ -37,7 +37,9 @@ __all__ = [
     "MalformedJsonError",
     "MalformedRequestError",
     "NoSigningKeyError",
+    "OAuthError",
     "OutboundError",
+    "OwnershipError",
     "PayloadTooLargeError",
     "PushkitError",
     "SnapshotRequiredError",
@@ -45,6 +47,7 @@ __all__ = [
     "TimestampError",
     "TokenError",
     "TooManyConfigsError",
+    "TooManySubscriptionsError",
     "TransportError",
     "UnrecognisedBodyError",
     "UnsupportedVersionError",
@@ -120,6 +123,12 @@ class IdempotencyConflictError(PushkitError):
     code = "idempotency_conflict"
 
 
+class TooManySubscriptionsError(InvalidPushConfigError):
+    """The owner has as many subscriptions as an owner may have."""
+
+    code = "too_many_subscriptions"
+
+
 class BacklogFullError(PushkitError):
     """Too much is waiting to be delivered; nothing of the update has been stored."""
 
@@ -177,6 +186,26 @@ class TransportError(OutboundError):
     def __init__(self, message: str, *, timing: Timing | None = None) -> None:
         super().__init__(message)
         self.timing = timing
+
+
+class OAuthError(OutboundError):
+    """An authorization server gave no token; nothing was sent to the destination."""
+
+    code = "oauth"
+
+
+class OwnershipError(OutboundError):
+    """A destination did not prove that it wants notifications; nothing was sent to it.
+
+    Attributes:
+        status: What it answered instead.
+    """
+
+    code = "ownership_unproven"
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class JwksError(OutboundError):

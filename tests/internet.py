@@ -6,7 +6,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,12 +37,11 @@ class Proxy:
         self.tunnels.add(asyncio.create_task(self._serve(reader, writer)))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             method, target, _ = head.split(" ", 2)
             self.asked.append(f"{method} {target}")
             await self._tunnel(head, target, reader, writer)
-        writer.close()
 
     async def _tunnel(
         self, head: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -58,8 +57,9 @@ class Proxy:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
             return
         there, out = await asyncio.open_connection("127.0.0.1", place)
-        writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
-        await asyncio.gather(_pass_on(reader, out), _pass_on(there, writer))
+        with closing(out):
+            writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+            await asyncio.gather(_pass_on(reader, out), _pass_on(there, writer))
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

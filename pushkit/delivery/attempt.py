@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import judge
-from pushkit.errors import DestinationRefusedError, NoSigningKeyError, TransportError
+from pushkit.delivery.limits import Pace
+from pushkit.delivery.ownership import Ownership
+from pushkit.errors import (
+    DestinationRefusedError,
+    NoSigningKeyError,
+    OAuthError,
+    OwnershipError,
+    TransportError,
+)
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.source import KeySource
-from pushkit.net.authorization import credential_header
+from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
@@ -25,7 +33,7 @@ from pushkit.signing.notification_jwt import (
     sign_notification,
 )
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions import Profile, Subscription
+from pushkit.subscriptions import Owner, Profile, Subscription
 from pushkit.version import USER_AGENT
 from pushkit.work import RetryPolicy, gives_up, next_attempt
 
@@ -34,6 +42,7 @@ __all__ = ["Attempt", "OutgoingRequest", "build_request"]
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
+_UNAUTHORIZED = 401
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,7 @@ def build_request(
     key: SigningKey,
     now: datetime,
     go_token_spelling: bool = False,
+    operators: Sequence[tuple[str, str]] = (),
 ) -> OutgoingRequest:
     """Return the request of one attempt (wire profile §2), signed for this moment.
 
@@ -65,6 +75,8 @@ def build_request(
         key: The key that is active now.
         now: The moment of this attempt.
         go_token_spelling: Send `A2A-Notification-Token` too.
+        operators: Credentials that the operator configured for the destination; the client's own
+            go before them.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
     claims = NotificationClaims(
@@ -78,14 +90,15 @@ def build_request(
         body_sha256=body_sha256(delivery.body),
     )
     jwt = sign_notification(claims, key)
-    credentials = credential_header(subscription.config.authentication)
+    clients = credential_header(subscription.config.authentication)
+    credentials = dict([*operators, *([clients] if clients else [])])
     headers = [
         ("Content-Type", delivery.content_type),
         ("User-Agent", USER_AGENT),
         ("Accept-Encoding", "identity"),
         *token_headers(subscription.config.token, go_spelling=go_token_spelling),
-        *([credentials] if credentials else []),
-        _signature_header(jwt, authorization_taken=bool(credentials and credentials[0] == _AUTH)),
+        *credentials.items(),
+        _signature_header(jwt, authorization_taken=_AUTH in credentials),
         ("webhook-id", delivery.id),
         ("webhook-timestamp", str(int(now.timestamp()))),
     ]
@@ -107,6 +120,9 @@ class Attempt:
         issuer: `iss` of every notification.
         keys: Where the key that is active now is found.
         transport: How destinations are reached, under which policy.
+        credentials: What the operator configured for destinations.
+        ownership: Asks destinations for proof that they want notifications; None to ask for none.
+        pace: How fast one destination is written to.
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total.
         go_token_spelling: Send `A2A-Notification-Token` too.
@@ -117,14 +133,23 @@ class Attempt:
     issuer: str
     keys: KeySource
     transport: Transport
+    credentials: Credentials
+    ownership: Ownership | None
+    pace: Pace
     retry: RetryPolicy
     timeout: timedelta
     go_token_spelling: bool
     clock: Callable[[], datetime]
     keep_answers: bool = False
 
+    @property
+    def longest(self) -> timedelta:
+        """How long an attempt may take, its wait for its turn included."""
+        return self.pace.longest + self.timeout
+
     async def make(self, delivery: Delivery, subscription: Subscription) -> Result:
         """Sign, post and judge; never raises for what the network or the webhook does."""
+        await self.pace.turn(delivery.origin)
         started_at, begun = self.clock(), time.perf_counter()
         result, timing, answer = await self._try(delivery, subscription)
         made = Made(
@@ -139,19 +164,53 @@ class Attempt:
         self, delivery: Delivery, subscription: Subscription
     ) -> tuple[Result, Timing, bytes | None]:
         try:
-            request = self._request(delivery, subscription, self.clock())
-            answer = await self.transport.post(
-                request.destination, request.headers, request.body, timeout=self.timeout
-            )
+            answer = await self._exchange(delivery, subscription)
         except TransportError as exc:
             _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
             return failed, exc.timing or Timing(), None
-        except (DestinationRefusedError, NoSigningKeyError) as exc:
+        except OwnershipError as exc:
+            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
+            failed = self._failed(delivery, self.clock(), error=exc.code, status=exc.status)
+            return failed, Timing(), None
+        except (DestinationRefusedError, NoSigningKeyError, OAuthError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
         return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
+
+    async def _exchange(self, delivery: Delivery, subscription: Subscription) -> Answer:
+        """Post once; and once more with another token, where the first was refused."""
+        ends = time.perf_counter() + self.timeout.total_seconds()
+        key = subscription.key
+        destination = self.transport.policy.check(subscription.config.url)
+        access = self.credentials.of(
+            destination,
+            tenant=key.tenant,
+            owner=key.owner,
+            clients=credential_header(subscription.config.authentication),
+        )
+        if self.ownership is not None:
+            owner = Owner(tenant=key.tenant, name=key.owner)
+            await self.ownership.require(owner, destination, tls=access.tls)
+        answer = await self._post(delivery, subscription, destination, access, ends)
+        if answer.status == _UNAUTHORIZED and access.renews():
+            answer = await self._post(delivery, subscription, destination, access, ends)
+        return answer
+
+    async def _post(
+        self,
+        delivery: Delivery,
+        subscription: Subscription,
+        destination: Destination,
+        access: Access,
+        ends: float,
+    ) -> Answer:
+        operators = await access.headers(timeout=_until(ends))
+        request = self._request(delivery, subscription, destination, operators)
+        return await self.transport.post(
+            destination, request.headers, request.body, timeout=_until(ends), tls=access.tls
+        )
 
     def _judged(self, delivery: Delivery, answer: Answer, answered_at: datetime) -> Result:
         judgement = judge(answer.status, answer.headers, answered_at)
@@ -172,18 +231,24 @@ class Attempt:
         )
 
     def _request(
-        self, delivery: Delivery, subscription: Subscription, now: datetime
+        self,
+        delivery: Delivery,
+        subscription: Subscription,
+        destination: Destination,
+        operators: Sequence[tuple[str, str]],
     ) -> OutgoingRequest:
+        now = self.clock()
         samples = subscription.profile is Profile.A2A_SAMPLES
         algorithm = Algorithm.RS256 if samples else None
         return build_request(
             delivery,
             subscription,
-            self.transport.policy.check(subscription.config.url),
+            destination,
             issuer=self.issuer,
             key=self.keys.ring().signing_key(now, algorithm),
             now=now,
             go_token_spelling=self.go_token_spelling,
+            operators=operators,
         )
 
     def _failed(
@@ -208,3 +273,8 @@ class Attempt:
             retry_at=max(retry_at, hold_until or retry_at),
             hold_until=hold_until,
         )
+
+
+def _until(ends: float) -> timedelta:
+    """Return what is left until then; the one deadline is over all requests of an attempt."""
+    return timedelta(seconds=max(ends - time.perf_counter(), 0))

@@ -100,6 +100,7 @@ class Transport:
         self._resolver = Resolver(resolver)
         self._guard = Guard(policy, self._resolver, is_own=is_own)
         self._proxy = EgressProxy.parse(proxy) if proxy else None
+        self.ca_file = ca_file
         self._tls = tls_context(ca_file=ca_file)
         self._checked: aiohttp.ClientSession | None = None
         self._named: aiohttp.ClientSession | None = None
