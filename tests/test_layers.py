@@ -49,6 +49,7 @@ DOORS = {
     | {"receiver.inbox_commands", "receiver.serving"},
     "cryptography": {"pushkit.keys"},
     "jsonschema": {"pushkit.a2a"},
+    "http_sf": {"pushkit.signing"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},
     "re2": {"pushkit.a2a"},
