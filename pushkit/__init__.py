@@ -30,11 +30,13 @@ from pushkit.a2a import (
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.events import EventKind, SenderEvent
 from pushkit.delivery.sender import PushSender, SenderOptions
+from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
+from pushkit.signing.scheme import Scheme
 from pushkit.subscriptions import Filter, Profile, Subscription
 from pushkit.version import __version__
 from pushkit.work import RetryPolicy, wait_schedule
@@ -61,8 +63,10 @@ __all__ = [
     "Retention",
     "RetryPolicy",
     "Role",
+    "Scheme",
     "SenderEvent",
     "SenderOptions",
+    "Signing",
     "StatusUpdate",
     "Subscription",
     "Task",

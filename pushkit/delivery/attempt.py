@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import judge
-from pushkit.errors import DestinationRefusedError, NoSigningKeyError, TransportError
+from pushkit.delivery.signatures import (
+    Signing,
+    SigningChoice,
+    signature_headers,
+    signing_of,
+)
+from pushkit.errors import ConfigError, NoSigningKeyError, TransportError
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.source import KeySource
 from pushkit.net.authorization import credential_header
@@ -18,12 +24,7 @@ from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox import Delivery, Made, Outcome, Result
 from pushkit.signing.audience import audience_of
-from pushkit.signing.notification_jwt import (
-    SIGNATURE_HEADER,
-    NotificationClaims,
-    body_sha256,
-    sign_notification,
-)
+from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions import Profile, Subscription
 from pushkit.version import USER_AGENT
@@ -34,6 +35,7 @@ __all__ = ["Attempt", "OutgoingRequest", "build_request"]
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
+_DEFAULT_SIGNING = Signing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ def build_request(
     key: SigningKey,
     now: datetime,
     go_token_spelling: bool = False,
+    signing: Signing = _DEFAULT_SIGNING,
 ) -> OutgoingRequest:
     """Return the request of one attempt (wire profile §2), signed for this moment.
 
@@ -65,11 +68,13 @@ def build_request(
         key: The key that is active now.
         now: The moment of this attempt.
         go_token_spelling: Send `A2A-Notification-Token` too.
+        signing: Which schemes are on.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
+    audience = audience_of(subscription.config.url)
     claims = NotificationClaims(
         issuer=issuer,
-        audience=None if samples else audience_of(subscription.config.url),
+        audience=None if samples else audience,
         issued_at=now,
         delivery_id=delivery.id,
         task_id=delivery.task_id,
@@ -77,7 +82,6 @@ def build_request(
         seq=delivery.seq,
         body_sha256=body_sha256(delivery.body),
     )
-    jwt = sign_notification(claims, key)
     credentials = credential_header(subscription.config.authentication)
     headers = [
         ("Content-Type", delivery.content_type),
@@ -85,18 +89,11 @@ def build_request(
         ("Accept-Encoding", "identity"),
         *token_headers(subscription.config.token, go_spelling=go_token_spelling),
         *([credentials] if credentials else []),
-        _signature_header(jwt, authorization_taken=bool(credentials and credentials[0] == _AUTH)),
-        ("webhook-id", delivery.id),
-        ("webhook-timestamp", str(int(now.timestamp()))),
     ]
+    headers += signature_headers(
+        headers, delivery.body, claims=claims, target_uri=audience, signing=signing, key=key
+    )
     return OutgoingRequest(destination=destination, headers=tuple(headers), body=delivery.body)
-
-
-_AUTH = "Authorization"
-
-
-def _signature_header(jwt: str, *, authorization_taken: bool) -> tuple[str, str]:
-    return (SIGNATURE_HEADER, jwt) if authorization_taken else (_AUTH, f"Bearer {jwt}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +109,7 @@ class Attempt:
         go_token_spelling: Send `A2A-Notification-Token` too.
         clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
         keep_answers: Write down the first KiB of what a webhook answers.
+        signing: Which schemes are on, for all subscriptions or by subscription.
     """
 
     issuer: str
@@ -122,6 +120,7 @@ class Attempt:
     go_token_spelling: bool
     clock: Callable[[], datetime]
     keep_answers: bool = False
+    signing: SigningChoice = _DEFAULT_SIGNING
 
     async def make(self, delivery: Delivery, subscription: Subscription) -> Result:
         """Sign, post and judge; never raises for what the network or the webhook does."""
@@ -147,7 +146,7 @@ class Attempt:
             _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
             return failed, exc.timing or Timing(), None
-        except (DestinationRefusedError, NoSigningKeyError) as exc:
+        except (ConfigError, NoSigningKeyError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
@@ -184,6 +183,7 @@ class Attempt:
             key=self.keys.ring().signing_key(now, algorithm),
             now=now,
             go_token_spelling=self.go_token_spelling,
+            signing=signing_of(self.signing, subscription),
         )
 
     def _failed(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError
 from pushkit.outbox import Retention
 from pushkit.work import RetryPolicy
@@ -38,6 +39,9 @@ class SenderOptions:
             processes stored; PostgreSQL wakes it at once besides.
         retain: How long the worker lets finished deliveries stay.
         keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
+        signing: Which signatures notifications carry; or a function that says so for each
+            subscription, for example to give each client a Standard Webhooks secret of its own. It
+            is called for every attempt: quick, and without I/O. Secrets stay out of the database.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -57,6 +61,7 @@ class SenderOptions:
     poll_interval: timedelta = timedelta(seconds=1)
     retain: Retention = field(default_factory=Retention)
     keep_answers: bool = False
+    signing: SigningChoice = field(default_factory=Signing)
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pushkit.errors import ConfigError
+
 __all__ = ["Scheme"]
 
 
@@ -17,3 +19,15 @@ class Scheme(StrEnum):
     what was signed for one webhook holds at every other one that has the same secret or key."""
     HTTP_MESSAGE_SIGNATURES = "http-message-signatures"
     """RFC 9421: method, URL, the headers that matter, and the body by its Content-Digest."""
+
+    @classmethod
+    def parse(cls, name: str) -> Scheme:
+        """Read a scheme's name.
+
+        Raises:
+            ConfigError: No scheme of that name.
+        """
+        try:
+            return cls(name)
+        except ValueError as exc:
+            raise ConfigError(f"scheme {name!r}: expected one of {', '.join(cls)}") from exc
