@@ -98,6 +98,7 @@ PUBLIC = {
         "Notification",
         "RateLimit",
         "Receiver",
+        "Scheme",
         "SenderProfile",
         "TaskPolicy",
         "TaskState",
