@@ -8,11 +8,10 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from pushkit.delivery.signatures import Signing
 from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
 
-__all__ = ["read_webhook_secrets", "signing_options"]
+__all__ = ["read_webhook_secrets", "scheme_option", "signing_options"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -22,15 +21,6 @@ _MAX_FILE_CHARS = 64 * 1024
 
 def signing_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     """Add `--scheme` and `--webhook-secrets-file` to a command."""
-    schemes = click.option(
-        "--scheme",
-        "schemes",
-        multiple=True,
-        type=click.Choice([scheme.value for scheme in Scheme]),
-        default=[Scheme.JWT.value],
-        show_default=True,
-        help="A signature that notifications carry; may stand several times.",
-    )
     secrets = click.option(
         "--webhook-secrets-file",
         "secrets_file",
@@ -40,7 +30,22 @@ def signing_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
         help="For standard-webhooks: a file with a whsec_… or whsk_… per line, several while one"
         " is being replaced. These signatures name no audience.",
     )
-    return schemes(secrets(command))
+    return scheme_option("A signature that notifications carry; may stand several times.")(
+        secrets(command)
+    )
+
+
+def scheme_option(says: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Add `--scheme` to a command."""
+    return click.option(
+        "--scheme",
+        "schemes",
+        multiple=True,
+        type=click.Choice([scheme.value for scheme in Scheme]),
+        default=[Scheme.JWT.value],
+        show_default=True,
+        help=says,
+    )
 
 
 def read_webhook_secrets(path: Path | None) -> tuple[str, ...]:
@@ -59,5 +64,4 @@ def read_webhook_secrets(path: Path | None) -> tuple[str, ...]:
     secrets = tuple(line.strip() for line in lines if line.strip())
     if not secrets:
         raise ConfigError(f"{path}: expected one webhook secret a line, found none")
-    Signing(schemes=[Scheme.STANDARD_WEBHOOKS], webhook_secrets=secrets)
     return secrets

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import string
 from collections.abc import Callable
@@ -363,6 +364,19 @@ def test_no_header_raises_anything_but_a_refusal(headers: dict[str, str]) -> Non
         assert 400 <= refused.status < 500  # noqa: PT017
     else:
         assert all(headers[name].strip() for name in headers)
+
+
+def test_every_secret_is_compared_with_every_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[object, object]] = []
+    genuine = hmac.compare_digest
+
+    def compare_digest(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return genuine(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare_digest)
+    verify(signed(SECRET, OTHER), SECRET, OTHER)
+    assert len(compared) == 4
 
 
 # --- secrets ------------------------------------------------------------------------------------
