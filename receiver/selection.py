@@ -184,9 +184,7 @@ def _any_signs(senders: Sequence[TrustedSender], scheme: Scheme) -> bool:
 def possible(entries: Sequence[_Entry], says: Claimed) -> list[_Entry]:
     """Return those at a path that a request may be from, by its issuer."""
     if says.jwt is None:
-        # Who must send a JWT cannot have sent this, if there is somebody who need not.
-        without = [entry for entry in entries if not entry.sender.signs_with(Scheme.JWT)]
-        return without or list(entries)
+        return list(entries)
     # Who states an issuer is that sender, if there is one; a sender without an issuer must not
     # stand in its way by publishing a key of the same name.
     issuer = says.jwt.issuer

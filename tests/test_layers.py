@@ -48,8 +48,8 @@ DOORS = {
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
     | {"receiver.inbox_commands", "receiver.serving"},
     "cryptography": {"pushkit.keys"},
-    "jsonschema": {"pushkit.a2a"},
     "http_sf": {"pushkit.signing"},
+    "jsonschema": {"pushkit.a2a"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},
     "re2": {"pushkit.a2a"},

@@ -98,9 +98,7 @@ def _by_jwt(request: WebhookRequest, expected: Expected) -> Proof:
 
 def _by_http_signature(request: WebhookRequest, expected: Expected) -> Proof:
     if expected.audience is None:
-        raise ConfigError(
-            f"--audience: expected the URL that {Scheme.HTTP_MESSAGE_SIGNATURES} sign"
-        )
+        raise ConfigError("--audience: expected the URL of the webhook, which is signed")
     own = [one for one in read_unverified_signatures(request.headers) if one.keyid in expected.keys]
     if not own:
         raise InvalidSignatureError(f"no signature with tag {TAG} by a known key")

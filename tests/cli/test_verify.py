@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_another_body_holds_by_no_scheme(
     ],
 )
 def test_what_a_scheme_is_held_against_must_be_given(
-    every_scheme: Schemes, scheme: str, options: dict[str, str], status: int, says: str
+    every_scheme: Schemes, scheme: str, options: dict[str, Any], status: int, says: str
 ) -> None:
     ran = every_scheme.by(scheme, **options)
     assert ran.status == status

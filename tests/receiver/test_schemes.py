@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pushkit.errors import ConfigError, InboundError, KeysUnavailableError
+from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_key
 from pushkit.net.jwks_client import StaticKeys
 from pushkit.signing.content_digest import content_digest
@@ -388,6 +388,13 @@ def test_the_pure_function_refuses(
     assert refusal.value.status == status
     assert code in (None, refusal.value.code)
     assert not [value for value in secrets_of(draft) if value in str(refusal.value)]
+
+
+def test_the_method_of_the_request_is_what_is_signed(make_world: WorldFactory) -> None:
+    world = make_world(**trusted(HTTP))
+    request = replace(drafted(world).request(), method="PUT")
+    with pytest.raises(InvalidSignatureError, match="does not hold"):
+        verify_notification(request, load_trust(BASE, [world.sender]), now=world.clock.now)
 
 
 def secrets_of(draft: SchemesDraft) -> list[str]:
