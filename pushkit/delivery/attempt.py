@@ -11,8 +11,14 @@ from datetime import datetime, timedelta
 from pushkit.delivery.answers import judge
 from pushkit.delivery.limits import Pace
 from pushkit.delivery.ownership import Ownership
+from pushkit.delivery.signatures import (
+    Signing,
+    SigningChoice,
+    signature_headers,
+    signing_of,
+)
 from pushkit.errors import (
-    DestinationRefusedError,
+    ConfigError,
     NoSigningKeyError,
     OAuthError,
     OwnershipError,
@@ -26,12 +32,7 @@ from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox import Delivery, Made, Outcome, Result
 from pushkit.signing.audience import audience_of
-from pushkit.signing.notification_jwt import (
-    SIGNATURE_HEADER,
-    NotificationClaims,
-    body_sha256,
-    sign_notification,
-)
+from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions import Owner, Profile, Subscription
 from pushkit.version import USER_AGENT
@@ -43,6 +44,7 @@ _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
 _UNAUTHORIZED = 401
+_DEFAULT_SIGNING = Signing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ def build_request(
     now: datetime,
     go_token_spelling: bool = False,
     operators: Sequence[tuple[str, str]] = (),
+    signing: Signing = _DEFAULT_SIGNING,
 ) -> OutgoingRequest:
     """Return the request of one attempt (wire profile §2), signed for this moment.
 
@@ -77,11 +80,13 @@ def build_request(
         go_token_spelling: Send `A2A-Notification-Token` too.
         operators: Credentials that the operator configured for the destination; the client's own
             go before them.
+        signing: Which schemes are on.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
+    audience = audience_of(subscription.config.url)
     claims = NotificationClaims(
         issuer=issuer,
-        audience=None if samples else audience_of(subscription.config.url),
+        audience=None if samples else audience,
         issued_at=now,
         delivery_id=delivery.id,
         task_id=delivery.task_id,
@@ -89,7 +94,6 @@ def build_request(
         seq=delivery.seq,
         body_sha256=body_sha256(delivery.body),
     )
-    jwt = sign_notification(claims, key)
     clients = credential_header(subscription.config.authentication)
     credentials = dict([*operators, *([clients] if clients else [])])
     headers = [
@@ -98,18 +102,11 @@ def build_request(
         ("Accept-Encoding", "identity"),
         *token_headers(subscription.config.token, go_spelling=go_token_spelling),
         *credentials.items(),
-        _signature_header(jwt, authorization_taken=_AUTH in credentials),
-        ("webhook-id", delivery.id),
-        ("webhook-timestamp", str(int(now.timestamp()))),
     ]
+    headers += signature_headers(
+        headers, delivery.body, claims=claims, target_uri=audience, signing=signing, key=key
+    )
     return OutgoingRequest(destination=destination, headers=tuple(headers), body=delivery.body)
-
-
-_AUTH = "Authorization"
-
-
-def _signature_header(jwt: str, *, authorization_taken: bool) -> tuple[str, str]:
-    return (SIGNATURE_HEADER, jwt) if authorization_taken else (_AUTH, f"Bearer {jwt}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +125,7 @@ class Attempt:
         go_token_spelling: Send `A2A-Notification-Token` too.
         clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
         keep_answers: Write down the first KiB of what a webhook answers.
+        signing: Which schemes are on, for all subscriptions or by subscription.
     """
 
     issuer: str
@@ -141,6 +139,7 @@ class Attempt:
     go_token_spelling: bool
     clock: Callable[[], datetime]
     keep_answers: bool = False
+    signing: SigningChoice = _DEFAULT_SIGNING
 
     @property
     def longest(self) -> timedelta:
@@ -173,7 +172,7 @@ class Attempt:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code, status=exc.status)
             return failed, Timing(), None
-        except (DestinationRefusedError, NoSigningKeyError, OAuthError) as exc:
+        except (ConfigError, NoSigningKeyError, OAuthError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
@@ -249,6 +248,7 @@ class Attempt:
             now=now,
             go_token_spelling=self.go_token_spelling,
             operators=operators,
+            signing=signing_of(self.signing, subscription),
         )
 
     def _failed(
