@@ -230,8 +230,10 @@ def test_a_process_that_dies_is_started_again_and_nothing_is_lost(start: Start) 
     for number in range(2, 6):
         assert service.send("--id", f"dlv_{number}", "--seq", str(number)).status == 0
     serving(service, 3)
-    eventually_sync(lambda: len(service.seen()) >= 5)
-    assert sorted(service.seen()) == [f"SEEN task-1 {number}" for number in range(1, 6)]
+    expected = [f"SEEN task-1 {number}" for number in range(1, 6)]
+    eventually_sync(lambda: set(service.seen()) >= set(expected))
+    # Only what was in hand at the kill may come again.
+    assert sorted(service.seen()) in (expected, [expected[0], *expected])
     assert service.stop() == 0
     output = service.output.read_text()
     assert f"error: process {first} ended with -9" in output
