@@ -23,6 +23,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.version import __version__
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox
+from receiver.pin_command import pin
 from receiver.receiver import Receiver
 from receiver.serving.service import ServiceOptions, run_service
 from receiver.serving.tls import TlsFiles
@@ -235,6 +236,7 @@ def _without_password(location: JsonValue) -> JsonValue:
 
 
 cli.add_command(inbox)
+cli.add_command(pin)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,14 @@ from typing import Self, TypeVar
 
 from aiohttp import web
 
-from pushkit.a2a import PushConfig, TaskState, UpdateKind, WireVersion, format_push_config
+from pushkit.a2a import (
+    PushConfig,
+    TaskState,
+    UpdateKind,
+    WireVersion,
+    check_structured_data,
+    format_push_config,
+)
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError, StorageError
@@ -141,6 +148,7 @@ class Receiver:
             self.callbacks,
             retry=retry or callback_retry(),
             concurrency=concurrency,
+            prepare=self._with_verdicts_on_data,
         )
         self.edge = Edge(
             self,
@@ -416,6 +424,9 @@ class Receiver:
         if replaces is not None and task_id is not None:
             raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
         trusted, wire_version = self._sender(sender), WireVersion.parse(str(version))
+        if wire_version is WireVersion.AGENTVAULT_0_2 and task_id is None:
+            # Its config is a URL: what it sends can only be told by its task.
+            raise ConfigError("task_id: expected one, since AgentVault's config carries no token")
         token, now = mint_token(), self._clock()
         minted = mint_authentication(authentication) if authentication else None
         registration = Registration(
@@ -481,12 +492,13 @@ class Receiver:
         await self._listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
-            return await self._arrivals.wait(
+            found = await self._arrivals.wait(
                 task_id,
                 until=until,
                 sender=self._sender(sender).name,
                 after=after.id if after else 0,
             )
+            return await self._with_verdicts_on_data(found)
 
     async def updates(
         self, task_id: str, *, sender: str | None = None
@@ -496,7 +508,7 @@ class Receiver:
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
-                yield notification
+                yield await self._with_verdicts_on_data(notification)
                 if notification.state is not None and notification.state.terminal:
                     return
 
@@ -508,6 +520,14 @@ class Receiver:
         if name is None or name not in self.senders:
             raise ConfigError(f"sender: found {name!r}, expected one of {', '.join(self.senders)}")
         return self.senders[name]
+
+    async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
+        sender = self.senders.get(notification.sender)
+        if sender is None or sender.schemas is None:
+            return notification
+        # A large document takes its time: not on the loop.
+        found = await asyncio.to_thread(check_structured_data, notification.update, sender.schemas)
+        return replace(notification, data=tuple(found))
 
     async def _listen(self) -> None:
         """Open the inbox, and hear of what other processes accept from now on."""

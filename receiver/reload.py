@@ -99,7 +99,12 @@ class SettingsWatcher:
         named = [
             self._folder / name
             for sender in self._settings.senders
-            for name in (sender.tokens_file, sender.webhook_secrets_file, sender.jwks_file)
+            for name in (
+                sender.tokens_file,
+                sender.webhook_secrets_file,
+                sender.jwks_file,
+                sender.card,
+            )
             if name is not None
         ]
         return [self._path, *named]

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -33,6 +33,7 @@ from pydantic_settings import (
 )
 
 from pushkit.a2a import TaskState, UpdateKind
+from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.audience import audience_of
@@ -103,6 +104,7 @@ class SenderSettings(BaseModel):
     max_body_bytes: _Positive | None = None
     rate: _Positive | None = None
     id_field: str | None = None
+    card: Path | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -313,6 +315,7 @@ class ReceiverSettings(BaseSettings):
                     *sender.webhook_secrets,
                     *_lines(sender, "webhook_secrets_file", folder),
                 ],
+                card=_card(sender, folder),
             )
             for sender in self.senders
         ]
@@ -474,6 +477,7 @@ def _trusted(
     *,
     tokens: Sequence[str],
     webhook_secrets: Sequence[str],
+    card: Mapping[str, JsonValue] | None = None,
 ) -> TrustedSender:
     return TrustedSender(
         name=settings.name,
@@ -494,6 +498,7 @@ def _trusted(
         max_body_bytes=settings.max_body_bytes,
         rate=_rate(settings.rate) if settings.rate else None,
         id_field=settings.id_field,
+        card=card,
     )
 
 
@@ -517,6 +522,20 @@ def _lines(
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"sender {settings.name!r}: {member}: cannot read {path}") from exc
     return [line.strip() for line in lines if line.strip()]
+
+
+def _card(settings: SenderSettings, folder: Path) -> Mapping[str, JsonValue] | None:
+    if settings.card is None:
+        return None
+    path = folder / settings.card
+    try:
+        document = read_json(path.read_bytes())
+    except (OSError, PushkitError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        raise ConfigError(f"sender {settings.name!r}: card: {path}: {reason}") from exc
+    if not isinstance(document, dict):
+        raise ConfigError(f"sender {settings.name!r}: card: {path}: expected a JSON object")
+    return document
 
 
 def _load_function(call: str, folder: Path) -> CallbackFunction:

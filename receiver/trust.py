@@ -12,6 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from pushkit.a2a import CardSchemas
+from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.signing.audience import audience_of
@@ -99,6 +101,8 @@ class TrustedSender:
         id_field: Of an unsigned sender, what names a delivery: a header (`X-Event-Id`), or a member
             of the body as a JSON Pointer (`/statusUpdate/metadata/eventId`). Without it, and
             without a `webhook-id`, such a sender's repetitions are not recognised.
+        card: Its agent card, verified by whoever configures this (`receiver pin`): data parts are
+            held against the schemas in it.
     """
 
     name: str
@@ -120,6 +124,8 @@ class TrustedSender:
     max_body_bytes: int | None = None
     rate: RateLimit | None = None
     id_field: str | None = None
+    card: Mapping[str, JsonValue] | None = field(default=None, repr=False)
+    _schemas: CardSchemas | None = field(init=False, repr=False, compare=False)
     _verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +136,11 @@ class TrustedSender:
         except ConfigError as exc:
             raise ConfigError(f"sender {self.name!r}: webhook_secrets: {exc}") from exc
         object.__setattr__(self, "_verifiers", verifiers)
+        try:
+            schemas = None if self.card is None else CardSchemas.of_card(self.card)
+        except ConfigError as exc:
+            raise ConfigError(f"sender {self.name!r}: card: {exc}") from exc
+        object.__setattr__(self, "_schemas", schemas)
 
     def signs_with(self, scheme: Scheme) -> bool:
         """Say whether a signature of this scheme must hold."""
@@ -139,6 +150,11 @@ class TrustedSender:
     def has_keys(self) -> bool:
         """Whether it signs with keys of a JWK Set."""
         return any(self.signs_with(scheme) for scheme in _BY_KEY)
+
+    @property
+    def schemas(self) -> CardSchemas | None:
+        """The schemas of its data, if its card is known."""
+        return self._schemas
 
     @property
     def verifiers(self) -> tuple[WebhookVerifier, ...]:

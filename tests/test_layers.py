@@ -23,7 +23,7 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
-    {"inbox_commands", "serving"},
+    {"inbox_commands", "pin_command", "serving"},
     {"reload"},
     {"settings"},
     {"receiver"},
@@ -35,7 +35,7 @@ RECEIVER_ROWS = [
     {"credentials", "trusted_keys"},
     {"selection"},
     {"trust"},
-    {"limits", "logs", "peers"},
+    {"limits", "logs", "peers", "pinning"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[3:])
@@ -48,7 +48,7 @@ DOORS = {
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
     | {"receiver.serving"},
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
-    | {"receiver.inbox_commands", "receiver.serving"},
+    | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"},
     "cryptography": {"pushkit.keys"},
     "http_sf": {"pushkit.signing"},
     "jsonschema": {"pushkit.a2a"},

@@ -62,6 +62,7 @@ class Dispatcher:
         registry: The callbacks.
         retry: When a failed callback is called again.
         concurrency: How many tasks' notifications at once.
+        prepare: Adds what is known besides to a notification, before callbacks get it.
         poll_interval: How long to wait at most before looking for what other processes accepted,
             or left behind.
     """
@@ -73,11 +74,13 @@ class Dispatcher:
         *,
         retry: RetryPolicy,
         concurrency: int,
+        prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
         poll_interval: timedelta | None = None,
     ) -> None:
         self._database = database
         self._registry = registry
         self._retry = retry
+        self._prepare = prepare
         self._inbox = Inbox()
         self._held: set[int] = set()
         self.name = f"dispatcher_{secrets.token_hex(8)}"
@@ -155,6 +158,8 @@ class Dispatcher:
             for callback in self._registry.wanting(notification)
             if not claimed.had_by(callback.name)
         ]
+        if wanting and self._prepare is not None:
+            notification = await self._prepare(notification)
         if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
             if await self._is_held_back(claimed, names):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
+from pushkit.a2a import DataVerdict, TaskState, TaskUpdate, UpdateKind, decode_update
 
 __all__ = [
     "CallbackState",
@@ -47,6 +47,9 @@ class Notification:
         issued_at: When this attempt was signed; when it was accepted, if its sender does not sign.
         received_at: When it was accepted.
         body: The raw bytes that were signed.
+        data: Of its data parts that name a schema, whether they fit it; nothing where the sender's
+            card is not known. What does not fit is handed out all the same: to refuse it is the
+            client's own affair.
     """
 
     id: int
@@ -63,6 +66,7 @@ class Notification:
     issued_at: datetime
     received_at: datetime
     body: bytes = field(repr=False)
+    data: tuple[DataVerdict, ...] = ()
 
     @property
     def kind(self) -> UpdateKind:

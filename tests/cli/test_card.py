@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -291,3 +292,59 @@ def test_colour_where_the_terminal_has_it(
     os.close(ours)
     assert done.returncode == 0
     assert (b"\x1b[32mverified" in out) is not no_colour
+
+
+# --- receiver pin --------------------------------------------------------------------------------
+
+CARD_PATH, JWKS_PATH = "/.well-known/agent-card.json", "/.well-known/jwks.json"
+
+
+@pytest.fixture
+def agent(site: Site, pushkit_command: Run, card: Path) -> Site:
+    """An agent that serves its card, signed, and the keys; `cards.toml` trusts it."""
+    jku = f"{site.origin}{JWKS_PATH}"
+    assert pushkit_command("card", "sign", str(card), "--jku", jku, "--out", "s.json").status == 0
+    site.documents[CARD_PATH] = card.with_name("s.json").read_bytes()
+    site.documents[JWKS_PATH] = card.with_name("jwks.json").read_bytes()
+    trust = f'[origins."{site.origin}"]\njwks_urls = ["{jku}"]\n'
+    card.with_name("cards.toml").write_text(trust)
+    return site
+
+
+def test_a_verified_card_becomes_a_trusted_sender(
+    receiver_command: Run, agent: Site, own_folder: Path
+) -> None:
+    options = ("--trust", "cards.toml", "--save", "agent.json", "--allow", "127.0.0.1:*")
+    ran = receiver_command("pin", agent.origin, *options)
+    assert (ran.status, ran.err) == (0, "")
+    [sender] = tomllib.loads(ran.out)["senders"]
+    assert sender == {
+        "name": "agent",
+        "issuer": agent.origin,
+        "jwks_url": f"{agent.origin}{JWKS_PATH}",
+        "card": "agent.json",
+    }
+    start = 'url = "https://client.example.com"\nlisten = "127.0.0.1:1"\nallow = ["127.0.0.1:*"]\n'
+    own_folder.joinpath("receiver.toml").write_text(f"{start}\n{ran.out}")
+    checked = receiver_command("check")
+    assert checked.status == 0
+    assert "agent: 1 keys" in checked.out
+
+
+def test_a_card_that_was_changed_pins_nothing(receiver_command: Run, agent: Site) -> None:
+    document = json.loads(agent.documents[CARD_PATH])
+    document["name"] = "Another agent"
+    agent.documents[CARD_PATH] = json.dumps(document).encode()
+    ran = receiver_command("pin", agent.origin, "--trust", "cards.toml", "--allow", "127.0.0.1:*")
+    assert (ran.status, ran.out) == (1, "")
+    assert "it does not hold under any trusted key" in ran.error
+
+
+def test_a_card_under_a_pinned_key_alone_names_no_jwk_set(
+    receiver_command: Run, agent: Site, own_folder: Path
+) -> None:
+    trust = f'[[origins."{agent.origin}".keys]]\nfile = "agent.pem"\n'
+    own_folder.joinpath("cards.toml").write_text(trust)
+    ran = receiver_command("pin", agent.origin, "--trust", "cards.toml", "--allow", "127.0.0.1:*")
+    assert (ran.status, ran.out) == (1, "")
+    assert "give the sender a jwks_file" in ran.error

@@ -514,3 +514,10 @@ async def test_a_bound_token_that_was_withdrawn_binds_nothing_more(binding: Worl
     verdict = await speak(binding, token, "task-2")
 
     assert refused(verdict)
+
+
+async def test_an_agentvault_agent_is_told_by_its_task(registered: World) -> None:
+    with pytest.raises(ConfigError, match="carries no token"):
+        await registered.receiver.expect(version="agentvault-0.2")
+    expected = await registered.receiver.expect(version="agentvault-0.2", task_id="task-1")
+    assert list(expected.as_json()) == ["webhookUrl"]

@@ -1,0 +1,71 @@
+"""`receiver pin`: from an agent's verified card to a `[[senders]]` table."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from pushkit.cards import CardTrust, load_card_trust
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import fetch_jwks
+from pushkit.net.transport import Transport
+from pushkit.output import example
+from receiver.pinning import PinnedCard, pin_card
+
+__all__ = ["pin"]
+
+
+@click.command(
+    epilog=example("receiver pin https://agent.example.com --trust cards.toml --name agent")
+)
+@click.argument("url")
+@click.option(
+    "--trust",
+    "trust_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="Whose cards are trusted, under which keys: a TOML file as of `pushkit card verify`.",
+)
+@click.option("--name", default="agent", show_default=True, help="The sender's name.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the card there: the schemas of the agent's data are in it.",
+)
+@click.option("--allow", multiple=True, help="A host that is named for development.")
+def pin(
+    url: str, *, trust_file: Path, name: str, save: Path | None, allow: tuple[str, ...]
+) -> None:
+    """Verify the agent card at URL, and print a sender with its keys for receiver.toml.
+
+    The card counts only if its signature protects all that matters, under a key that the trust file
+    names. Exit status 1 if it does not, with the reason.
+    """
+    pinned = asyncio.run(_pin(url, trust_file, allow))
+    for warning in pinned.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    lines = [
+        "[[senders]]",
+        f"name = {json.dumps(name)}",
+        f"issuer = {json.dumps(pinned.issuer)}",
+        f"jwks_url = {json.dumps(pinned.jwks_url)}",
+    ]
+    if save is not None:
+        save.write_text(json.dumps(pinned.card, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        lines.append(f"card = {json.dumps(str(save))}")
+    click.echo("\n".join(lines))
+
+
+async def _pin(url: str, trust_file: Path, allow: tuple[str, ...]) -> PinnedCard:
+    transport = Transport(DestinationPolicy(allow))
+    trust = CardTrust(load_card_trust(trust_file), fetch=functools.partial(fetch_jwks, transport))
+    try:
+        return await pin_card(url, trust, transport=transport, now=datetime.now(UTC))
+    finally:
+        await trust.close()
+        await transport.close()

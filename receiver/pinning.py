@@ -1,0 +1,80 @@
+"""From a sender's verified agent card to trust in that sender: once, by the operator's own act.
+
+A card says where its signer publishes keys, and which schemas its data has. Both are worth as much
+as the signature on the card; so the card is verified strictly, under keys that the operator trusts,
+and what it says is then written down, in the configuration, where all other trust stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+
+from pushkit.bounded_json import JsonObject
+from pushkit.cards import STRICT, CardPolicy, CardTrust, card_url, fetch_card, verify_card
+from pushkit.errors import ConfigError
+from pushkit.net.destination import origin_of
+from pushkit.net.transport import Transport
+
+__all__ = ["PinnedCard", "pin_card"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedCard:
+    """What a verified card says of its agent.
+
+    Attributes:
+        url: Where it was served.
+        issuer: The agent's base URL: what its notifications state as `iss`.
+        jwks_url: Where its signer publishes keys; it is one that the operator trusts.
+        card: The card itself, for `TrustedSender(card=...)`: the schemas of its data are in it.
+        warnings: What the signature leaves open.
+    """
+
+    url: str
+    issuer: str
+    jwks_url: str
+    card: JsonObject
+    warnings: tuple[str, ...] = ()
+
+
+async def pin_card(
+    url: str,
+    trust: CardTrust,
+    *,
+    transport: Transport,
+    now: datetime,
+    policy: CardPolicy = STRICT,
+) -> PinnedCard:
+    """Fetch an agent's card, verify it, and return what it pins.
+
+    Args:
+        url: Of the card, or of its agent.
+        trust: The operator's keys by origin.
+        transport: Fetches the card, under its destination policy.
+        now: The present, aware.
+        policy: Which signatures count.
+
+    Raises:
+        CardRefusedError: No signature counts; the message says why.
+        ConfigError: It is verified, but no trusted URL holds its signer's keys.
+        PushkitError: It cannot be fetched, or is no card.
+    """
+    url = card_url(url)
+    keys = await trust.keys_for(url)
+    content = await fetch_card(transport, url)
+    verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
+    verdict.require()
+    if verdict.jwks_url is None:
+        raise ConfigError(
+            f"{url}: verified, but its signer's keys are pinned and not published at a URL that is"
+            " trusted: name one in jwks_urls, or give the sender a jwks_file"
+        )
+    return PinnedCard(
+        url=url,
+        issuer=origin_of(url),
+        jwks_url=verdict.jwks_url,
+        card=verdict.card,
+        warnings=verdict.warnings,
+    )
