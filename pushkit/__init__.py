@@ -33,7 +33,9 @@ from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
+from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
+from pushkit.keys.sealing import SecretKeys
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
 from pushkit.subscriptions import Filter, Profile, Subscription
 from pushkit.version import __version__
@@ -58,9 +60,12 @@ __all__ = [
     "PushSender",
     "PushkitError",
     "RawPart",
+    "RemoteKey",
+    "RemoteSigner",
     "Retention",
     "RetryPolicy",
     "Role",
+    "SecretKeys",
     "SenderEvent",
     "SenderOptions",
     "StatusUpdate",

@@ -23,6 +23,7 @@ from pushkit.cli.outbox import database_option
 from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
+from pushkit.keys.sealing import SecretKeys
 from pushkit.net.destination import DestinationPolicy
 from pushkit.output import example
 from pushkit.processes import Supervisor, until_stopped
@@ -115,6 +116,7 @@ def worker(
     # Wrong settings are reported once, before there are processes.
     load_key_ring(settings.keys, settings.passphrase)
     DestinationPolicy(settings.allow)
+    SecretKeys.from_environment()
     if processes == 1:
         _log_to_stderr(verbose=verbose)
         asyncio.run(_deliver(settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -9,23 +10,30 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import judge
-from pushkit.errors import DestinationRefusedError, NoSigningKeyError, TransportError
+from pushkit.errors import (
+    DestinationRefusedError,
+    NoSigningKeyError,
+    SealedSecretError,
+    SigningError,
+    TransportError,
+)
 from pushkit.keys.jwk import Algorithm, SigningKey
+from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.net.authorization import credential_header
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
-from pushkit.outbox import Delivery, Made, Outcome, Result
+from pushkit.outbox import Delivery, Envelopes, Made, Outcome, Result
 from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
     NotificationClaims,
     body_sha256,
-    sign_notification,
+    sign_notification_with,
 )
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions import Profile, Subscription
+from pushkit.subscriptions import Profile, StoredSubscription, Subscription, Vault
 from pushkit.version import USER_AGENT
 from pushkit.work import RetryPolicy, gives_up, next_attempt
 
@@ -34,6 +42,7 @@ __all__ = ["Attempt", "OutgoingRequest", "build_request"]
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
+_NOT_SENT = (DestinationRefusedError, NoSigningKeyError, SealedSecretError, SigningError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +54,13 @@ class OutgoingRequest:
     body: bytes = field(repr=False)
 
 
-def build_request(
+async def build_request(
     delivery: Delivery,
     subscription: Subscription,
     destination: Destination,
     *,
     issuer: str,
-    key: SigningKey,
+    key: SigningKey | RemoteKey,
     now: datetime,
     go_token_spelling: bool = False,
 ) -> OutgoingRequest:
@@ -65,6 +74,9 @@ def build_request(
         key: The key that is active now.
         now: The moment of this attempt.
         go_token_spelling: Send `A2A-Notification-Token` too.
+
+    Raises:
+        SigningError: A key outside this process did not sign.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
     claims = NotificationClaims(
@@ -77,7 +89,7 @@ def build_request(
         seq=delivery.seq,
         body_sha256=body_sha256(delivery.body),
     )
-    jwt = sign_notification(claims, key)
+    jwt = await sign_notification_with(claims, key)
     credentials = credential_header(subscription.config.authentication)
     headers = [
         ("Content-Type", delivery.content_type),
@@ -107,6 +119,8 @@ class Attempt:
         issuer: `iss` of every notification.
         keys: Where the key that is active now is found.
         transport: How destinations are reached, under which policy.
+        vault: Opens tokens and credentials.
+        envelopes: Opens bodies.
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total.
         go_token_spelling: Send `A2A-Notification-Token` too.
@@ -117,16 +131,18 @@ class Attempt:
     issuer: str
     keys: KeySource
     transport: Transport
+    vault: Vault
+    envelopes: Envelopes
     retry: RetryPolicy
     timeout: timedelta
     go_token_spelling: bool
     clock: Callable[[], datetime]
     keep_answers: bool = False
 
-    async def make(self, delivery: Delivery, subscription: Subscription) -> Result:
-        """Sign, post and judge; never raises for what the network or the webhook does."""
+    async def make(self, delivery: Delivery, stored: StoredSubscription) -> Result:
+        """Open, sign, post and judge; never raises for what network, webhook or signer do."""
         started_at, begun = self.clock(), time.perf_counter()
-        result, timing, answer = await self._try(delivery, subscription)
+        result, timing, answer = await self._try(delivery, stored)
         made = Made(
             started_at=started_at,
             duration=timedelta(seconds=time.perf_counter() - begun),
@@ -136,22 +152,33 @@ class Attempt:
         return replace(result, made=made)
 
     async def _try(
-        self, delivery: Delivery, subscription: Subscription
+        self, delivery: Delivery, stored: StoredSubscription
     ) -> tuple[Result, Timing, bytes | None]:
         try:
-            request = self._request(delivery, subscription, self.clock())
-            answer = await self.transport.post(
-                request.destination, request.headers, request.body, timeout=self.timeout
-            )
+            answer = await self._exchange(delivery, stored)
         except TransportError as exc:
             _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
             return failed, exc.timing or Timing(), None
-        except (DestinationRefusedError, NoSigningKeyError) as exc:
+        except _NOT_SENT as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
         return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
+
+    async def _exchange(self, delivery: Delivery, stored: StoredSubscription) -> Answer:
+        """Post once. What is sealed and cannot be opened stops it: nothing goes without."""
+        ends = time.perf_counter() + self.timeout.total_seconds()
+        subscription = self.vault.open(stored)
+        opened = replace(delivery, body=self.envelopes.open(delivery.id, delivery.body))
+        try:
+            async with asyncio.timeout(self.timeout.total_seconds()):
+                request = await self._request(opened, subscription, self.clock())
+        except TimeoutError as exc:
+            raise SigningError(f"no signature within {self.timeout}") from exc
+        return await self.transport.post(
+            request.destination, request.headers, request.body, timeout=_until(ends)
+        )
 
     def _judged(self, delivery: Delivery, answer: Answer, answered_at: datetime) -> Result:
         judgement = judge(answer.status, answer.headers, answered_at)
@@ -171,17 +198,17 @@ class Attempt:
             self.retry, attempts=delivery.attempts - 1, since=delivery.age_from, now=now
         )
 
-    def _request(
+    async def _request(
         self, delivery: Delivery, subscription: Subscription, now: datetime
     ) -> OutgoingRequest:
         samples = subscription.profile is Profile.A2A_SAMPLES
         algorithm = Algorithm.RS256 if samples else None
-        return build_request(
+        return await build_request(
             delivery,
             subscription,
             self.transport.policy.check(subscription.config.url),
             issuer=self.issuer,
-            key=self.keys.ring().signing_key(now, algorithm),
+            key=self.keys.ring().active_key(now, algorithm),
             now=now,
             go_token_spelling=self.go_token_spelling,
         )
@@ -208,3 +235,8 @@ class Attempt:
             retry_at=max(retry_at, hold_until or retry_at),
             hold_until=hold_until,
         )
+
+
+def _until(ends: float) -> timedelta:
+    """Return what is left until then: signing and posting share one deadline."""
+    return timedelta(seconds=max(ends - time.perf_counter(), 0))

@@ -13,7 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pushkit.errors import ConfigError, DestinationRefusedError, NoSigningKeyError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    NoSigningKeyError,
+    SealedSecretError,
+    SecretKeyMissingError,
+    SigningError,
+)
 from pushkit.outbox import Result
 
 __all__ = ["SUBSCRIPTION_MISSING", "TOO_OLD", "BreakerPolicy", "hold_after", "works"]
@@ -22,7 +29,15 @@ TOO_OLD = "too_old"
 SUBSCRIPTION_MISSING = "subscription_missing"
 # Errors of attempts that ended before they reached for the destination: they prove nothing of it.
 _NOT_ASKED = frozenset(
-    {DestinationRefusedError.code, NoSigningKeyError.code, SUBSCRIPTION_MISSING, TOO_OLD}
+    {
+        DestinationRefusedError.code,
+        NoSigningKeyError.code,
+        SealedSecretError.code,
+        SecretKeyMissingError.code,
+        SigningError.code,
+        SUBSCRIPTION_MISSING,
+        TOO_OLD,
+    }
 )
 
 

@@ -14,7 +14,14 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.bodies import Bodies
 from pushkit.errors import BacklogFullError
-from pushkit.outbox import IdempotencyKey, OutboxStore, StatusMark, find_enqueued
+from pushkit.outbox import (
+    PLAIN,
+    Envelopes,
+    IdempotencyKey,
+    OutboxStore,
+    StatusMark,
+    find_enqueued,
+)
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 
@@ -32,12 +39,14 @@ class Enqueuer:
         max_backlog: The most unfinished deliveries of one subscription.
         whole_backlog: The room that the whole outbox has.
         coalesce: Drop superseded `working` statuses before an update is refused.
+        envelopes: Seals bodies, where that is asked for.
     """
 
     database: Database
     max_backlog: int
     whole_backlog: WholeBacklog
     coalesce: bool
+    envelopes: Envelopes = PLAIN
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
@@ -113,6 +122,7 @@ class Enqueuer:
                 seq=seq,
                 content_type=subscription.version.content_type,
                 body=body,
+                envelopes=self.envelopes,
                 idempotency_key=idempotency_key,
                 now=now,
                 status=status,

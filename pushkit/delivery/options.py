@@ -38,6 +38,7 @@ class SenderOptions:
             processes stored; PostgreSQL wakes it at once besides.
         retain: How long the worker lets finished deliveries stay.
         keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
+        seal_bodies: Encrypt bodies in the database too, with the sender's secret keys.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -57,6 +58,7 @@ class SenderOptions:
     poll_interval: timedelta = timedelta(seconds=1)
     retain: Retention = field(default_factory=Retention)
     keep_answers: bool = False
+    seal_bodies: bool = False
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -1,14 +1,22 @@
 """Who wants to hear of which task, and where."""
 
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.resealing import Resealed, Resealing
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
+from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault, head_of
 
 __all__ = [
     "EVERYTHING",
     "MIGRATION",
     "Filter",
     "Profile",
+    "Resealed",
+    "Resealing",
+    "Secrets",
+    "StoredSubscription",
     "Subscription",
     "SubscriptionKey",
     "SubscriptionStore",
+    "Vault",
+    "head_of",
 ]
