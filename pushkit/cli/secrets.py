@@ -81,6 +81,12 @@ def rotate(*, database: str, bodies: bool) -> None:
         raise SealedSecretError(
             "\n".join([f"{len(rotated.unopened)} cannot be decrypted, and stay:", *shown])
         )
+    if rotated.traces:
+        click.echo(
+            "warning: the write-ahead log was being read, and still holds what was there before:"
+            " run it again",
+            err=True,
+        )
     if rotated.held:
         raise ConfigError(f"{rotated.held} rows were in use all the time: run it again")
 

@@ -11,7 +11,7 @@ from typing import Final
 from pushkit.errors import SealedSecretError
 from pushkit.keys.sealing import SecretKeys
 from pushkit.outbox import BodyResealing, Envelopes, ResealedBody, StoredBody
-from pushkit.storage import Database
+from pushkit.storage import Database, SqliteDatabase
 from pushkit.subscriptions import Resealed, Resealing, StoredSubscription, Vault, head_of
 
 __all__ = ["Rotated", "SecretsAdmin", "SecretsStatus"]
@@ -45,12 +45,14 @@ class Rotated:
         bodies: How many bodies.
         unopened: What could not be opened, and why: it stays as it is.
         held: How many rows others held all the time; the next rotation takes them up.
+        traces: Whether a SQLite file's log still holds what was there before: it was being read.
     """
 
     subscriptions: int = 0
     bodies: int = 0
     unopened: list[str] = field(default_factory=list)
     held: int = 0
+    traces: bool = False
 
 
 class SecretsAdmin:
@@ -86,6 +88,8 @@ class SecretsAdmin:
             rotated.held += await self._rotate_bodies(keys, rotated, plain=bodies)
             if not rotated.held:
                 break
+        if isinstance(self._database, SqliteDatabase):
+            rotated.traces = not await self._database.empty_log()
         return rotated
 
     async def _rotate_subscriptions(self, keys: SecretKeys, rotated: Rotated) -> int:

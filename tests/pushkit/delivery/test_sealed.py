@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -65,7 +66,7 @@ async def secrets_in(senders: Senders) -> list[str]:
 
 
 async def bodies_in(senders: Senders) -> list[bytes]:
-    rows = await run(senders, Statement("SELECT body FROM pushkit_deliveries ORDER BY id"))
+    rows = await run(senders, Statement("SELECT body FROM pushkit_deliveries ORDER BY seq"))
     return [bytes(row["body"]) for row in rows]
 
 
@@ -392,3 +393,25 @@ async def test_rotation_never_waits_for_a_row_that_somebody_holds(
     await connection.close()
     assert await rotated(senders, KEYS) == (1, 0)
     await sender.close()
+
+
+async def test_after_a_rotation_the_file_holds_nothing_of_what_was_plain(
+    tmp_path: Path, clock: Clock, webhook: Webhook
+) -> None:
+    senders = Senders(tmp_path / "outbox.db", clock)
+    plain = await senders.open()
+    for number in range(50):
+        await subscribed(plain, webhook, f"task-{number}")
+        await plain.notify(status(task_id=f"task-{number}"))
+    assert b"canary-" in everything_in(tmp_path)
+    assert b"TASK_STATE" in everything_in(tmp_path)
+    await rotated(senders, KEYS, bodies=True)
+    assert b"task-49" in everything_in(tmp_path)
+    assert b"canary-" not in everything_in(tmp_path)
+    assert b"TASK_STATE" not in everything_in(tmp_path)
+    await plain.close()
+
+
+def everything_in(folder: Path) -> bytes:
+    """Return a database file with its log, and whatever else is beside it."""
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
