@@ -79,7 +79,7 @@ _Location = tuple[int | str, ...]
 class SenderSettings(BaseModel):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     name: Annotated[str, Field(min_length=1)]
     issuer: str | None = None
@@ -114,7 +114,7 @@ class SenderSettings(BaseModel):
 class CallbackSettings(BaseModel):
     """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     call: Annotated[str, AfterValidator(_module_and_function)]
     kinds: list[UpdateKind] = []
@@ -217,7 +217,9 @@ class ReceiverSettings(BaseSettings):
         forwards: Where notifications are handed on to.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RECEIVER_", extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
+    )
 
     url: _Url
     listen: Annotated[str, AfterValidator(_host_and_port)] = "127.0.0.1:9000"

@@ -16,7 +16,7 @@ import socket
 import sqlite3
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -526,7 +526,8 @@ async def receiving(house: House, seen: list[Notification]) -> AsyncIterator[str
     await runner.cleanup()
 
 
-async def test_a_receiver_tells_nobody_what_it_was_sent(house: House) -> None:
+async def run_receiver(house: House) -> None:
+    """Send to a receiver what it takes and what it refuses, and let a callback fail."""
     exported = await run_command(
         house,
         pushkit.cli.main.cli,
@@ -544,24 +545,31 @@ async def test_a_receiver_tells_nobody_what_it_was_sent(house: House) -> None:
     async with receiving(house, seen) as url:
         sender = house.sender(secrets=house.secrets)
         await sender.open()
-        config = PushConfig(url=url, token=house.token)
-        await sender.subscribe("task-1", config, version="1.0")
-        await sender.notify(house.update("task-1"))
-        await sender.subscribe(
-            "task-2", replace(config, token=house.canaries.plant("wrong token")), version="1.0"
-        )
-        await sender.notify(house.update("task-2"))
+        right = PushConfig(url=url, token=house.token)
+        wrong = PushConfig(url=url, token=house.canaries.plant("wrong token"))
+        for task_id, config in (("task-1", right), ("task-2", wrong)):
+            await sender.subscribe(task_id, config, version="1.0")
+            await sender.notify(house.update(task_id))
         while await sender.worker.run_once():
             pass
         await eventually(called)
         house.output.note("notification", seen[0])
-        for found in await sender.deliveries("task-2"):
-            assert found.last_status == 401
+        assert [found.last_status for found in await sender.deliveries("task-2")] == [401]
         await sender.close()
         await post_what_is_refused(house, url)
+
+
+async def test_a_receiver_tells_nobody_what_it_was_sent(house: House) -> None:
+    await run_receiver(house)
     assert "refused 401" in house.output.logged.getvalue()
     assert "this callback fails" in house.output.logged.getvalue()
     assert house.output.leaks(house.canaries) == {}
+
+
+async def test_a_receivers_database_holds_no_token(house: House) -> None:
+    await run_receiver(house)
+    stored = b"".join(path.read_bytes() for path in house.folder.glob("inbox.db*"))
+    assert house.canaries.found_in(stored) == {"body"}
 
 
 async def post_what_is_refused(house: House, url: str) -> None:
