@@ -126,7 +126,7 @@ class CallbackSettings(BaseModel):
 class ForwardSettings(BaseModel):
     """One `[[forwards]]` table: a URL or a command, and what is handed on to it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     to: str | None = None
     command: list[str] | None = None
@@ -162,7 +162,7 @@ class ForwardSettings(BaseModel):
 class TlsSettings(BaseModel):
     """The `[tls]` table: PEM files, read again upon SIGHUP."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     certificate: Path
     key: Path
