@@ -36,6 +36,11 @@ from pushkit.keys.jwk import Algorithm
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.sealing import SecretKeys
+from pushkit.net.agentvault import agentvault_credentials
+from pushkit.net.authorization import DestinationCredentials
+from pushkit.net.destination import DestinationRules
+from pushkit.net.oauth import OAuthClient
+from pushkit.net.tls import ClientCertificate
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
 from pushkit.subscriptions import Filter, Profile, Subscription
 from pushkit.version import __version__
@@ -47,14 +52,18 @@ __all__ = [
     "ArtifactUpdate",
     "Authentication",
     "BreakerPolicy",
+    "ClientCertificate",
     "DataPart",
     "DeliveryFilter",
     "DeliveryState",
+    "DestinationCredentials",
+    "DestinationRules",
     "EventKind",
     "Filter",
     "KeyRing",
     "Message",
     "MessageUpdate",
+    "OAuthClient",
     "Profile",
     "PushConfig",
     "PushSender",
@@ -80,6 +89,7 @@ __all__ = [
     "UrlPart",
     "WireVersion",
     "__version__",
+    "agentvault_credentials",
     "decode_update",
     "encode_update",
     "load_key_ring",

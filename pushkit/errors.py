@@ -37,7 +37,9 @@ __all__ = [
     "MalformedJsonError",
     "MalformedRequestError",
     "NoSigningKeyError",
+    "OAuthError",
     "OutboundError",
+    "OwnershipError",
     "PayloadTooLargeError",
     "PushkitError",
     "SealedSecretError",
@@ -48,6 +50,7 @@ __all__ = [
     "TimestampError",
     "TokenError",
     "TooManyConfigsError",
+    "TooManySubscriptionsError",
     "TransportError",
     "UnrecognisedBodyError",
     "UnsupportedVersionError",
@@ -121,6 +124,12 @@ class IdempotencyConflictError(PushkitError):
     """An idempotency key was used before, with another payload."""
 
     code = "idempotency_conflict"
+
+
+class TooManySubscriptionsError(InvalidPushConfigError):
+    """The owner has as many subscriptions as an owner may have."""
+
+    code = "too_many_subscriptions"
 
 
 class BacklogFullError(PushkitError):
@@ -198,6 +207,26 @@ class TransportError(OutboundError):
     def __init__(self, message: str, *, timing: Timing | None = None) -> None:
         super().__init__(message)
         self.timing = timing
+
+
+class OAuthError(OutboundError):
+    """An authorization server gave no token; nothing was sent to the destination."""
+
+    code = "oauth"
+
+
+class OwnershipError(OutboundError):
+    """A destination did not prove that it wants notifications; nothing was sent to it.
+
+    Attributes:
+        status: What it answered instead.
+    """
+
+    code = "ownership_unproven"
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class JwksError(OutboundError):

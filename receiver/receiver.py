@@ -184,6 +184,8 @@ class Receiver:
             _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
             warn_of_unsigned(self.trust.senders())
+            if allowed := self._transport.policy.allow:
+                _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
             self._background = [
                 asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
                 asyncio.create_task(self._keep_house(), name="receiver-housekeeping"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from tests.databases import (
     SqliteConnection,
     fresh,
 )
+from tests.internet import Internet, an_internet
+from tests.network import Network, the_network
 from tests.redis_server import RedisServer
 
 BOTH = ("sqlite", "postgresql")
@@ -76,3 +78,17 @@ def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptRu
         runner = PostgresConnection(request.getfixturevalue("postgres_server"))
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    """Return a network that records who is dialled, and never leaves loopback."""
+    with the_network(monkeypatch) as network:
+        yield network
+
+
+@pytest.fixture
+async def internet(network: Network, tmp_path: Path) -> AsyncIterator[Internet]:
+    """Return servers with public names and real certificates, on loopback."""
+    async with an_internet(network, tmp_path) as internet:
+        yield internet

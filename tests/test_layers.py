@@ -43,6 +43,8 @@ KERNEL = set().union(*SENDER_ROWS[3:])
 # Swapping a library touches one room.
 DOORS = {
     "a2a": {"pushkit.integrations", "receiver.integrations"},
+    "aiodns": set(),  # through aiohttp alone
+    "aiohappyeyeballs": {"pushkit.net"},
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
     | {"receiver.serving"},
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
@@ -53,7 +55,7 @@ DOORS = {
     "jwt": {"pushkit.signing"},
     "re2": {"pushkit.a2a"},
     "referencing": {"pushkit.a2a"},
-    "pydantic": {"pushkit.a2a", "receiver.settings"},
+    "pydantic": {"pushkit.a2a", "pushkit.cli", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
     "redis": {"receiver.forwards", "receiver.replay"},
     "rfc8785": {"pushkit.cards"},

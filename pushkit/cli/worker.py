@@ -18,13 +18,12 @@ from pathlib import Path
 
 import click
 
+from pushkit.cli.destinations import load_destinations
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.cli.outbox import database_option
 from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
-from pushkit.keys.sealing import SecretKeys
-from pushkit.net.destination import DestinationPolicy
 from pushkit.output import example
 from pushkit.processes import Supervisor, until_stopped
 
@@ -43,6 +42,7 @@ class _Settings:
     passphrase: bytes | None = field(repr=False)
     issuer: str
     allow: tuple[str, ...]
+    destinations: Path | None
     concurrency: int
     concurrency_per_host: int
     drain: timedelta
@@ -60,6 +60,12 @@ class _Settings:
 @key_file_options
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--allow", multiple=True, help="A destination named for development: host:port.")
+@click.option(
+    "--destinations",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="PUSHKIT_DESTINATIONS",
+    help="A TOML file: rules, proxy, credentials.",
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 4096),
@@ -92,6 +98,7 @@ def worker(
     passphrase_file: Path | None,
     processes: int,
     allow: tuple[str, ...],
+    destinations: Path | None,
     concurrency: int,
     concurrency_per_host: int,
     drain_seconds: int,
@@ -108,6 +115,7 @@ def worker(
         passphrase=read_passphrase(passphrase_file),
         issuer=issuer,
         allow=allow,
+        destinations=destinations,
         concurrency=concurrency,
         concurrency_per_host=concurrency_per_host,
         drain=timedelta(seconds=drain_seconds),
@@ -115,8 +123,7 @@ def worker(
     )
     # Wrong settings are reported once, before there are processes.
     load_key_ring(settings.keys, settings.passphrase)
-    DestinationPolicy(settings.allow)
-    SecretKeys.from_environment()
+    _sender(settings)
     if processes == 1:
         _log_to_stderr(verbose=verbose)
         asyncio.run(_deliver(settings))
@@ -136,24 +143,34 @@ def worker(
 
 async def _deliver(settings: _Settings) -> None:
     """Deliver until a signal comes, or the process that started this one is gone."""
-    options = SenderOptions(
-        concurrency=settings.concurrency,
-        concurrency_per_host=settings.concurrency_per_host,
-        drain=settings.drain,
-    )
     with until_stopped() as stop:
-        sender = PushSender(
-            issuer=settings.issuer,
-            keys=settings.keys,
-            database=settings.database,
-            allow=settings.allow,
-            options=options,
-            passphrase=settings.passphrase,
-        )
+        sender = _sender(settings)
         async with sender:
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")
+
+
+def _sender(settings: _Settings) -> PushSender:
+    """Return a sender that is not open yet.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    file = settings.destinations
+    return PushSender(
+        issuer=settings.issuer,
+        keys=settings.keys,
+        database=settings.database,
+        allow=settings.allow,
+        options=SenderOptions(
+            concurrency=settings.concurrency,
+            concurrency_per_host=settings.concurrency_per_host,
+            drain=settings.drain,
+            **({} if file is None else load_destinations(file).options),
+        ),
+        passphrase=settings.passphrase,
+    )
 
 
 def _child(settings: _Settings) -> None:

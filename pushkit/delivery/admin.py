@@ -28,7 +28,7 @@ from pushkit.outbox import (
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
 from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
-from pushkit.subscriptions import SubscriptionStore
+from pushkit.subscriptions import OWNERS_MIGRATION, SubscriptionStore
 
 __all__ = ["OutboxAdmin", "Redriven", "open_outbox"]
 
@@ -51,6 +51,7 @@ def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now
             OUTBOX_MIGRATION,
             ATTEMPTS_MIGRATION,
             IDEMPOTENCY_MIGRATION,
+            OWNERS_MIGRATION,
         ),
         clock=clock,
     )

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import judge
+from pushkit.delivery.limits import Pace
+from pushkit.delivery.ownership import Ownership
 from pushkit.errors import (
     DestinationRefusedError,
     NoSigningKeyError,
+    OAuthError,
+    OwnershipError,
     SealedSecretError,
     SigningError,
     TransportError,
@@ -20,7 +24,7 @@ from pushkit.errors import (
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
-from pushkit.net.authorization import credential_header
+from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
@@ -33,7 +37,7 @@ from pushkit.signing.notification_jwt import (
     sign_notification_with,
 )
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions import Profile, StoredSubscription, Subscription, Vault
+from pushkit.subscriptions import Owner, Profile, StoredSubscription, Subscription, Vault
 from pushkit.version import USER_AGENT
 from pushkit.work import RetryPolicy, gives_up, next_attempt
 
@@ -42,7 +46,14 @@ __all__ = ["Attempt", "OutgoingRequest", "build_request"]
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
-_NOT_SENT = (DestinationRefusedError, NoSigningKeyError, SealedSecretError, SigningError)
+_NOT_SENT = (
+    DestinationRefusedError,
+    NoSigningKeyError,
+    OAuthError,
+    SealedSecretError,
+    SigningError,
+)
+_UNAUTHORIZED = 401
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +74,7 @@ async def build_request(
     key: SigningKey | RemoteKey,
     now: datetime,
     go_token_spelling: bool = False,
+    operators: Sequence[tuple[str, str]] = (),
 ) -> OutgoingRequest:
     """Return the request of one attempt (wire profile §2), signed for this moment.
 
@@ -74,6 +86,8 @@ async def build_request(
         key: The key that is active now.
         now: The moment of this attempt.
         go_token_spelling: Send `A2A-Notification-Token` too.
+        operators: Credentials that the operator configured for the destination; the client's own
+            go before them.
 
     Raises:
         SigningError: A key outside this process did not sign.
@@ -90,14 +104,15 @@ async def build_request(
         body_sha256=body_sha256(delivery.body),
     )
     jwt = await sign_notification_with(claims, key)
-    credentials = credential_header(subscription.config.authentication)
+    clients = credential_header(subscription.config.authentication)
+    credentials = dict([*operators, *([clients] if clients else [])])
     headers = [
         ("Content-Type", delivery.content_type),
         ("User-Agent", USER_AGENT),
         ("Accept-Encoding", "identity"),
         *token_headers(subscription.config.token, go_spelling=go_token_spelling),
-        *([credentials] if credentials else []),
-        _signature_header(jwt, authorization_taken=bool(credentials and credentials[0] == _AUTH)),
+        *credentials.items(),
+        _signature_header(jwt, authorization_taken=_AUTH in credentials),
         ("webhook-id", delivery.id),
         ("webhook-timestamp", str(int(now.timestamp()))),
     ]
@@ -121,6 +136,9 @@ class Attempt:
         transport: How destinations are reached, under which policy.
         vault: Opens tokens and credentials.
         envelopes: Opens bodies.
+        credentials: What the operator configured for destinations.
+        ownership: Asks destinations for proof that they want notifications; None to ask for none.
+        pace: How fast one destination is written to.
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total.
         go_token_spelling: Send `A2A-Notification-Token` too.
@@ -133,14 +151,23 @@ class Attempt:
     transport: Transport
     vault: Vault
     envelopes: Envelopes
+    credentials: Credentials
+    ownership: Ownership | None
+    pace: Pace
     retry: RetryPolicy
     timeout: timedelta
     go_token_spelling: bool
     clock: Callable[[], datetime]
     keep_answers: bool = False
 
+    @property
+    def longest(self) -> timedelta:
+        """How long an attempt may take, its wait for its turn included."""
+        return self.pace.longest + self.timeout
+
     async def make(self, delivery: Delivery, stored: StoredSubscription) -> Result:
         """Open, sign, post and judge; never raises for what network, webhook or signer do."""
+        await self.pace.turn(delivery.origin)
         started_at, begun = self.clock(), time.perf_counter()
         result, timing, answer = await self._try(delivery, stored)
         made = Made(
@@ -160,6 +187,10 @@ class Attempt:
             _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
             return failed, exc.timing or Timing(), None
+        except OwnershipError as exc:
+            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
+            failed = self._failed(delivery, self.clock(), error=exc.code, status=exc.status)
+            return failed, Timing(), None
         except _NOT_SENT as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
@@ -167,17 +198,45 @@ class Attempt:
         return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
 
     async def _exchange(self, delivery: Delivery, stored: StoredSubscription) -> Answer:
-        """Post once. What is sealed and cannot be opened stops it: nothing goes without."""
+        """Post once; and once more with another token, where the first was refused.
+
+        What is sealed and cannot be opened stops it: nothing goes without.
+        """
         ends = time.perf_counter() + self.timeout.total_seconds()
         subscription = self.vault.open(stored)
-        opened = replace(delivery, body=self.envelopes.open(delivery.id, delivery.body))
+        delivery = replace(delivery, body=self.envelopes.open(delivery.id, delivery.body))
+        key = subscription.key
+        destination = self.transport.policy.check(subscription.config.url)
+        access = self.credentials.of(
+            destination,
+            tenant=key.tenant,
+            owner=key.owner,
+            clients=credential_header(subscription.config.authentication),
+        )
+        if self.ownership is not None:
+            owner = Owner(tenant=key.tenant, name=key.owner)
+            await self.ownership.require(owner, destination, tls=access.tls)
+        answer = await self._post(delivery, subscription, destination, access, ends)
+        if answer.status == _UNAUTHORIZED and access.renews():
+            answer = await self._post(delivery, subscription, destination, access, ends)
+        return answer
+
+    async def _post(
+        self,
+        delivery: Delivery,
+        subscription: Subscription,
+        destination: Destination,
+        access: Access,
+        ends: float,
+    ) -> Answer:
+        operators = await access.headers(timeout=_until(ends))
         try:
-            async with asyncio.timeout(self.timeout.total_seconds()):
-                request = await self._request(opened, subscription, self.clock())
+            async with asyncio.timeout(_until(ends).total_seconds()):
+                request = await self._request(delivery, subscription, destination, operators)
         except TimeoutError as exc:
             raise SigningError(f"no signature within {self.timeout}") from exc
         return await self.transport.post(
-            request.destination, request.headers, request.body, timeout=_until(ends)
+            destination, request.headers, request.body, timeout=_until(ends), tls=access.tls
         )
 
     def _judged(self, delivery: Delivery, answer: Answer, answered_at: datetime) -> Result:
@@ -199,18 +258,24 @@ class Attempt:
         )
 
     async def _request(
-        self, delivery: Delivery, subscription: Subscription, now: datetime
+        self,
+        delivery: Delivery,
+        subscription: Subscription,
+        destination: Destination,
+        operators: Sequence[tuple[str, str]],
     ) -> OutgoingRequest:
+        now = self.clock()
         samples = subscription.profile is Profile.A2A_SAMPLES
         algorithm = Algorithm.RS256 if samples else None
         return await build_request(
             delivery,
             subscription,
-            self.transport.policy.check(subscription.config.url),
+            destination,
             issuer=self.issuer,
             key=self.keys.ring().active_key(now, algorithm),
             now=now,
             go_token_spelling=self.go_token_spelling,
+            operators=operators,
         )
 
     def _failed(
@@ -238,5 +303,5 @@ class Attempt:
 
 
 def _until(ends: float) -> timedelta:
-    """Return what is left until then: signing and posting share one deadline."""
+    """Return what is left until then; the one deadline is over all requests of an attempt."""
     return timedelta(seconds=max(ends - time.perf_counter(), 0))

@@ -17,6 +17,7 @@ from pushkit.errors import (
     ConfigError,
     DestinationRefusedError,
     NoSigningKeyError,
+    OAuthError,
     SealedSecretError,
     SecretKeyMissingError,
     SigningError,
@@ -35,6 +36,7 @@ _NOT_ASKED = frozenset(
         SealedSecretError.code,
         SecretKeyMissingError.code,
         SigningError.code,
+        OAuthError.code,
         SUBSCRIPTION_MISSING,
         TOO_OLD,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -13,6 +14,7 @@ from pushkit.a2a import (
     TaskUpdate,
 )
 from pushkit.delivery.bodies import Bodies
+from pushkit.delivery.limits import OwnerRoom
 from pushkit.errors import BacklogFullError
 from pushkit.outbox import (
     PLAIN,
@@ -23,7 +25,7 @@ from pushkit.outbox import (
     find_enqueued,
 )
 from pushkit.storage import Database, Script
-from pushkit.subscriptions import Subscription, SubscriptionStore
+from pushkit.subscriptions import Owner, Subscription, SubscriptionStore
 
 __all__ = ["Enqueuer", "WholeBacklog"]
 
@@ -38,6 +40,7 @@ class Enqueuer:
         database: Whose clock counts, and whose workers are woken.
         max_backlog: The most unfinished deliveries of one subscription.
         whole_backlog: The room that the whole outbox has.
+        owner_backlog: The room that each owner has in it.
         coalesce: Drop superseded `working` statuses before an update is refused.
         envelopes: Seals bodies, where that is asked for.
     """
@@ -45,6 +48,7 @@ class Enqueuer:
     database: Database
     max_backlog: int
     whole_backlog: WholeBacklog
+    owner_backlog: OwnerRoom
     coalesce: bool
     envelopes: Envelopes = PLAIN
     outbox: OutboxStore = field(default_factory=OutboxStore)
@@ -82,9 +86,14 @@ class Enqueuer:
         wanting = [each for each in subscriptions if each.wanted.accepts(update)]
         contents = bodies.of({each.version for each in wanting})
         room = free = yield from self.whole_backlog.room(now)
+        added: Counter[Owner] = Counter()
         for subscription in wanting:
             if subscription.id not in ids:
-                room += yield from self._make_room(subscription, mark, room, now)
+                owner = _owner_of(subscription)
+                share = (yield from self.owner_backlog.of(owner, now)) - added[owner]
+                dropped = yield from self._make_room(subscription, mark, min(room, share), now)
+                room += dropped
+                added[owner] += 1 - dropped
                 ids[subscription.id] = yield from self.enqueue_one(
                     subscription,
                     contents[subscription.version],
@@ -97,6 +106,8 @@ class Enqueuer:
             for subscription in subscriptions:
                 yield from self._end(subscription, now)
         self.whole_backlog.added(free - room)
+        for owner, number in added.items():
+            self.owner_backlog.added(owner, number)
         yield from self.database.wake()
         return [ids[subscription_id] for subscription_id in sorted(ids)]
 
@@ -152,8 +163,9 @@ class Enqueuer:
             )
         if room + dropped <= 0:
             raise BacklogFullError(
-                "the outbox is full (max_backlog): nothing was stored; notify again later, or let"
-                " more workers deliver"
+                "the outbox is full (max_backlog), or what owner"
+                f" {subscription.key.owner!r} may have in it (max_backlog_per_owner): nothing was"
+                " stored; notify again later, or let more workers deliver"
             )
         return dropped
 
@@ -161,6 +173,10 @@ class Enqueuer:
         yield from self.subscriptions.end(subscription.id)
         if not (yield from self.outbox.has_unfinished(subscription.id)):
             yield from self.subscriptions.withdraw(subscription.id, now)
+
+
+def _owner_of(subscription: Subscription) -> Owner:
+    return Owner(tenant=subscription.key.tenant, name=subscription.key.owner)
 
 
 def _status_mark(update: TaskUpdate) -> StatusMark | None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.limits import check_pace
 from pushkit.errors import ConfigError
+from pushkit.net.authorization import DestinationCredentials
+from pushkit.net.destination import DestinationRules
 from pushkit.outbox import Retention
 from pushkit.work import RetryPolicy
 
@@ -39,6 +44,20 @@ class SenderOptions:
         retain: How long the worker lets finished deliveries stay.
         keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
         seal_bodies: Encrypt bodies in the database too, with the sender's secret keys.
+        destinations: Narrows down where may be posted to: domains, ports, networks.
+        proxy: An egress proxy, `http://[user:password@]host:port`: the guard stays on.
+        ca_file: Roots in PEM that are trusted beside the system's.
+        credentials: What this sender shows of itself, by destination.
+        verify_ownership: Before the first delivery a URL has to answer
+            `GET url?validationToken=<random>` with the token; until it does, it gets nothing.
+        rate_per_origin: Requests a second to one origin, over all owners, of this process; None
+            for any number. Those named in `allow` are not slowed down.
+        max_subscriptions_per_owner: The most subscriptions of one owner; counted once a second.
+        max_backlog_per_owner: The most unfinished deliveries to one owner; counted once a second.
+
+    Raises:
+        ConfigError: A number is out of range, or `rate_per_origin` too low for
+            `concurrency_per_host`.
     """
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -59,6 +78,14 @@ class SenderOptions:
     retain: Retention = field(default_factory=Retention)
     keep_answers: bool = False
     seal_bodies: bool = False
+    destinations: DestinationRules = field(default_factory=DestinationRules)
+    proxy: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    credentials: Sequence[DestinationCredentials] = ()
+    verify_ownership: bool = False
+    rate_per_origin: float | None = 100.0
+    max_subscriptions_per_owner: int = 100_000
+    max_backlog_per_owner: int = 100_000
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -67,6 +94,7 @@ class SenderOptions:
         for name in _LONGER_THAN_NOTHING:
             if getattr(self, name) <= timedelta(0):
                 raise ConfigError(f"{name}: found {getattr(self, name)}, expected more than 0 s")
+        check_pace(self.rate_per_origin, self.concurrency_per_host)
 
 
 _AT_LEAST_ONE = (
@@ -76,5 +104,7 @@ _AT_LEAST_ONE = (
     "max_backlog_per_subscription",
     "max_backlog",
     "max_configs_per_task",
+    "max_subscriptions_per_owner",
+    "max_backlog_per_owner",
 )
 _LONGER_THAN_NOTHING = ("timeout", "disable_after", "lease_margin", "poll_interval")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pushkit.a2a import (
     Message,
@@ -20,11 +21,13 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.delivery.enqueue import Enqueuer
-from pushkit.errors import TooManyConfigsError
+from pushkit.delivery.limits import OwnerRoom
+from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox import OutboxStore
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
     Filter,
+    Owner,
     Profile,
     Subscription,
     SubscriptionKey,
@@ -55,12 +58,14 @@ class Registrar:
         max_configs_per_task: The most configs of one owner for one task. Callers that register at
             the same moment may go over it by as many as they are.
         vault: Seals tokens and credentials.
+        room: How many more subscriptions an owner may have.
     """
 
     database: Database
     enqueuer: Enqueuer
     max_configs_per_task: int
     vault: Vault
+    room: OwnerRoom
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
 
@@ -74,8 +79,15 @@ class Registrar:
         profile: Profile,
         wanted: Filter,
     ) -> Script[Subscription]:
-        """Register a subscription or change it; what is unfinished moves to its destination."""
-        yield from self._check_room(key)
+        """Register a subscription or change it; what is unfinished moves to its destination.
+
+        Raises:
+            TooManyConfigsError: The owner has no room for another one for this task.
+            TooManySubscriptionsError: The owner has no room for another one at all.
+        """
+        now = yield from self.database.now()
+        owner = Owner(tenant=key.tenant, name=key.owner)
+        yield from self._check_room(key, owner, now)
         subscription = yield from self.subscriptions.put(
             key,
             config,
@@ -84,21 +96,29 @@ class Registrar:
             profile=profile,
             vault=self.vault,
             wanted=wanted,
-            now=(yield from self.database.now()),
+            now=now,
         )
         yield from self.outbox.move(subscription.id, origin)
         return subscription
 
-    def _check_room(self, key: SubscriptionKey) -> Script[None]:
+    def _check_room(self, key: SubscriptionKey, owner: Owner, now: datetime) -> Script[None]:
         found = yield from self.subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner
         )
         known = {each.key.config_id for each in found}
-        if key.config_id not in known and len(known) >= self.max_configs_per_task:
+        if key.config_id in known:
+            return
+        if len(known) >= self.max_configs_per_task:
             raise TooManyConfigsError(
                 f"task {key.task_id!r} has {len(known)} push configs of this owner already,"
                 f" expected at most {self.max_configs_per_task}: delete one first"
             )
+        if (yield from self.room.of(owner, now)) <= 0:
+            raise TooManySubscriptionsError(
+                f"owner {key.owner!r} has {self.room.limit} subscriptions, which is the most"
+                " (max_subscriptions_per_owner): remove some first"
+            )
+        self.room.added(owner, 1)
 
     def pause(self, choice: Choice) -> Script[int]:
         """Offer no more of the chosen subscriptions; return how many they are."""

@@ -28,7 +28,9 @@ from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.enqueue import Enqueuer, WholeBacklog
 from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.housekeeping import Housekeeper
+from pushkit.delivery.limits import OwnerRoom, Pace
 from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registrar import Choice, Registrar
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
@@ -41,12 +43,14 @@ from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.sealing import SecretKeys
 from pushkit.keys.source import KeySource, key_source
+from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox import Delivery, Envelopes, IdempotencyKey, OutboxStore
 from pushkit.subscriptions import (
     EVERYTHING,
     Filter,
+    OwnerStore,
     Profile,
     Subscription,
     SubscriptionKey,
@@ -113,12 +117,20 @@ class PushSender:
         secret_keys = _secret_keys(secrets)
         self._vault = Vault(secret_keys)
         self._envelopes = Envelopes(secret_keys, seals=self.options.seal_bodies)
-        self._policy = DestinationPolicy(allow)
+        self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
         self._transport = Transport(
             self._policy,
             connections=self.options.concurrency,
             connections_per_host=self.options.concurrency_per_host,
+            proxy=self.options.proxy,
+            ca_file=self.options.ca_file,
+        )
+        self._credentials = Credentials(self.options.credentials, self._transport, clock)
+        self._ownership = (
+            Ownership(self._database, self._transport, clock)
+            if self.options.verify_ownership
+            else None
         )
         self._attempt = Attempt(
             issuer=issuer,
@@ -126,6 +138,13 @@ class PushSender:
             transport=self._transport,
             vault=self._vault,
             envelopes=self._envelopes,
+            credentials=self._credentials,
+            ownership=self._ownership,
+            pace=Pace(
+                self._policy,
+                self.options.rate_per_origin,
+                at_once=self.options.concurrency_per_host,
+            ),
             retry=self.options.retry,
             timeout=self.options.timeout,
             go_token_spelling=self.options.go_token_spelling,
@@ -137,6 +156,7 @@ class PushSender:
             database=self._database,
             max_backlog=self.options.max_backlog_per_subscription,
             whole_backlog=WholeBacklog(self.options.max_backlog),
+            owner_backlog=OwnerRoom(self.options.max_backlog_per_owner, OwnerStore().backlog),
             coalesce=self.options.coalesce,
             envelopes=self._envelopes,
         )
@@ -145,6 +165,7 @@ class PushSender:
             enqueuer=self._enqueuer,
             max_configs_per_task=self.options.max_configs_per_task,
             vault=self._vault,
+            room=OwnerRoom(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
         self._on_event = on_event
         self._outbox = OutboxStore()
@@ -210,6 +231,9 @@ class PushSender:
             except TimeoutError:
                 await worker.pump.abandon()
             worker.retire()
+        await self._credentials.close()
+        if self._ownership is not None:
+            await self._ownership.close()
         await self._transport.close()
         await self._database.close()
 
@@ -272,6 +296,7 @@ class PushSender:
         Raises:
             InvalidPushConfigError: The config is malformed, or its URL is refused.
             TooManyConfigsError: This owner has `max_configs_per_task` for the task already.
+            TooManySubscriptionsError: This owner has `max_subscriptions_per_owner` already.
             UnsupportedVersionError: A version that pushkit does not speak.
         """
         wire_version = WireVersion.parse(str(version))

@@ -103,7 +103,7 @@ class Worker:
     def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
         yield from self._take_over()
         now = yield from self._database.now()
-        claim = Claim(worker=self.name, until=now + self._attempt.timeout + self._lease_margin)
+        claim = Claim(worker=self.name, until=now + self._attempt.longest + self._lease_margin)
         deliveries = yield from self._outbox.claim(
             claim,
             limit=limit,

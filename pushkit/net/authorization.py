@@ -1,16 +1,33 @@
-"""Where a subscription's own credentials go (wire profile §2)."""
+"""Who this sender is to a destination (wire profile §2).
+
+Two kinds of credentials: those that a client handed in with its subscription, and those that the
+operator configured for a destination. A client's own win where both fill the same header.
+"""
 
 from __future__ import annotations
 
-from pushkit.a2a import Authentication
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
 
-__all__ = ["credential_header"]
+from pushkit.a2a import Authentication
+from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.oauth import OAuthClient, OAuthTokens
+from pushkit.net.tls import ClientCertificate, tls_context
+from pushkit.net.transport import Transport
+
+__all__ = ["Access", "Credentials", "DestinationCredentials", "credential_header"]
 
 _API_KEY = "apikey"
+_AUTHORIZATION = "Authorization"
 
 
 def credential_header(authentication: Authentication | None) -> tuple[str, str] | None:
-    """Return the header field that carries a client's static credentials, or None.
+    """Return the header field that carries static credentials, or None.
 
     `Authorization` is exactly `{scheme} {credentials}` (A2A 1.0 §4.3.3); an API key travels in
     `X-Api-Key`. A scheme without credentials gives nothing to send.
@@ -19,4 +36,175 @@ def credential_header(authentication: Authentication | None) -> tuple[str, str] 
         return None
     if authentication.scheme.lower() == _API_KEY:
         return ("X-Api-Key", authentication.credentials)
-    return ("Authorization", f"{authentication.scheme} {authentication.credentials}")
+    return (_AUTHORIZATION, f"{authentication.scheme} {authentication.credentials}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationCredentials:
+    """What the operator configured for one destination.
+
+    Whoever may register a URL at the origin gets the operator's credentials sent there: where
+    strangers share an origin, name the owner.
+
+    Attributes:
+        origin: The destination: `https://client.example.com`, with its port if that is not 443.
+        owner: For this owner's subscriptions alone; None for everybody's.
+        tenant: The owner's tenant.
+        authentication: Static credentials of any scheme: Bearer, Basic, ApiKey or another.
+        oauth: A client of an authorization server, whose tokens are sent as Bearer.
+        client_certificate: What is shown in the TLS handshake.
+        ca_file: Roots in PEM that are trusted there, in place of all others.
+
+    Raises:
+        ConfigError: Static credentials and OAuth fill the same header.
+    """
+
+    origin: str
+    owner: str | None = None
+    tenant: str = ""
+    authentication: Authentication | None = None
+    oauth: OAuthClient | None = None
+    client_certificate: ClientCertificate | None = None
+    ca_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        header = credential_header(self.authentication)
+        if self.authentication is not None and header is None:
+            raise ConfigError(f"{self.origin}: authentication: expected a scheme and credentials")
+        if self.oauth is not None and header is not None and header[0] == _AUTHORIZATION:
+            raise ConfigError(f"{self.origin}: expected either static credentials or oauth")
+
+
+class Access:
+    """What the operator's credentials come to for one request.
+
+    Attributes:
+        tls: The TLS context of the destination; None for the transport's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        static: tuple[str, str] | None = None,
+        tokens: OAuthTokens | None = None,
+    ) -> None:
+        self.tls = tls
+        self._static = static
+        self._tokens = tokens
+        self._sent: str | None = None
+
+    async def headers(self, *, timeout: timedelta) -> list[tuple[str, str]]:  # noqa: ASYNC109
+        """Return the header fields that the operator's credentials fill.
+
+        Raises:
+            PushkitError: The authorization server gives no token.
+        """
+        fields = [self._static] if self._static else []
+        if self._tokens is not None:
+            self._sent = await self._tokens.token(timeout=timeout)
+            fields.append((_AUTHORIZATION, f"Bearer {self._sent}"))
+        return fields
+
+    def renews(self) -> bool:
+        """Drop the token that was refused; say whether another may be had."""
+        if self._tokens is None or self._sent is None:
+            return False
+        self._tokens.reject(self._sent)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    tls: ssl.SSLContext | None
+    static: tuple[str, str] | None
+    tokens: OAuthTokens | None
+
+
+class Credentials:
+    """What the operator configured, by destination.
+
+    Args:
+        configured: One per destination and owner.
+        transport: How authorization servers are reached.
+        clock: Returns now, aware, in UTC.
+
+    Raises:
+        ConfigError: An origin is not one, comes twice, or a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        configured: Sequence[DestinationCredentials],
+        transport: Transport,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._tokens: dict[OAuthClient, OAuthTokens] = {}
+        self._by_key: dict[tuple[str, tuple[str, str] | None], _Configured] = {}
+        for each in configured:
+            owner = None if each.owner is None else (each.tenant, each.owner)
+            key = (_origin(each.origin, transport.policy), owner)
+            if key in self._by_key:
+                raise ConfigError(f"credentials: {each.origin} comes twice for the same owner")
+            self._by_key[key] = _Configured(
+                tls=_tls(each, transport.ca_file),
+                static=credential_header(each.authentication),
+                tokens=self._tokens_of(each.oauth, transport, clock),
+            )
+
+    def of(
+        self,
+        destination: Destination,
+        *,
+        tenant: str,
+        owner: str,
+        clients: tuple[str, str] | None = None,
+    ) -> Access:
+        """Return what the operator adds for an owner's subscription; possibly nothing.
+
+        Args:
+            destination: Where it goes.
+            tenant: The owner's tenant.
+            owner: Whose subscription it is.
+            clients: The header field that the client's own credentials fill.
+        """
+        origin = destination.origin
+        found = self._by_key.get((origin, (tenant, owner))) or self._by_key.get((origin, None))
+        if found is None:
+            return Access()
+        taken = clients[0] if clients else None
+        return Access(
+            tls=found.tls,
+            static=None if found.static and found.static[0] == taken else found.static,
+            tokens=None if taken == _AUTHORIZATION else found.tokens,
+        )
+
+    async def close(self) -> None:
+        """End fetches that are under way."""
+        await asyncio.gather(*(tokens.close() for tokens in self._tokens.values()))
+
+    def _tokens_of(
+        self, client: OAuthClient | None, transport: Transport, clock: Callable[[], datetime]
+    ) -> OAuthTokens | None:
+        if client is None:
+            return None
+        transport.policy.check(client.token_url)  # reported at the start, not at the first delivery
+        return self._tokens.setdefault(client, OAuthTokens(client, transport, clock))
+
+
+def _tls(each: DestinationCredentials, ca_file: Path | None) -> ssl.SSLContext | None:
+    if each.ca_file is not None:
+        return tls_context(client=each.client_certificate, ca_file=each.ca_file, system_roots=False)
+    if each.client_certificate is not None:
+        return tls_context(client=each.client_certificate, ca_file=ca_file)
+    return None
+
+
+def _origin(url: str, policy: DestinationPolicy) -> str:
+    try:
+        destination = policy.check(url)
+    except DestinationRefusedError as exc:
+        raise ConfigError(f"credentials: origin: {exc}") from exc
+    if destination.target != "/":
+        raise ConfigError("credentials: origin: expected https://host[:port] without a path")
+    return destination.origin

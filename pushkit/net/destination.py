@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.net.addresses import Network, address_is_public
 
-__all__ = ["Destination", "DestinationPolicy", "address_is_public", "origin_of"]
+__all__ = ["Destination", "DestinationPolicy", "DestinationRules", "origin_of"]
 
 _MAX_URL_CHARS = 2048
-_ALLOWED_PORTS = (443, 8443)
+_SCHEME_PORTS = {"https": 443, "http": 80}
 
 # RFC 3986, narrowed: visible ASCII, an authority without user information.
 _URL = re.compile(
@@ -51,29 +52,6 @@ _SPECIAL_SUFFIXES = (
     "svc",
 )
 
-# What `ipaddress.is_global` lets through although nothing public lives there.
-_NOT_PUBLIC = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        "100.64.0.0/10",
-        "168.63.129.16/32",  # a cloud's wire server
-        "192.0.0.0/24",
-        "192.31.196.0/24",
-        "192.52.193.0/24",
-        "192.88.99.0/24",
-        "192.175.48.0/24",
-        "198.18.0.0/15",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-        "2001::/23",
-        "2001:db8::/32",
-        "2002::/16",  # 6to4 embeds an IPv4 address
-        "2620:4f:8000::/48",
-        "3fff::/20",
-    )
-)
-_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
@@ -96,8 +74,17 @@ class Destination:
     @property
     def origin(self) -> str:
         """Scheme, host and port: what counts as one destination."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{self._bracketed}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """What `Host` says: the port only where it is not the scheme's own (RFC 9110 §4.2.3)."""
+        standard = self.port == _SCHEME_PORTS[self.scheme]
+        return self._bracketed if standard else f"{self._bracketed}:{self.port}"
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def url(self) -> str:
@@ -105,18 +92,48 @@ class Destination:
         return f"{self.origin}{self.target}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationRules:
+    """Narrows down where may be posted to; the built-in rules hold beside it.
+
+    Attributes:
+        domains: Only these names: `client.example.com`, or `*.example.com` for every name below
+            it, itself not among them. Empty: any public name.
+        ports: Only these ports.
+        networks: Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
+        refused_networks: No address in these: your own public ranges, a NAT64 prefix of your own.
+    """
+
+    domains: Sequence[str] = ()
+    ports: Sequence[int] = (443, 8443)
+    networks: Sequence[str] = ()
+    refused_networks: Sequence[str] = ()
+
+
 class DestinationPolicy:
-    """Decides about URLs.
+    """Decides about URLs and addresses.
 
     Args:
         allow: Hosts that the operator names for development and tests, as `host:port` or `host:*`,
             for example `["127.0.0.1:*", "[::1]:8080", "localhost:*"]`. For these alone the rules
-            on scheme, port, literal addresses and special names are lifted.
+            on scheme, port, literal addresses and special names are lifted, and `rules` too.
+        rules: Narrows down the rest.
+
+    Raises:
+        ConfigError: An entry is not what it should be.
     """
 
-    def __init__(self, allow: Sequence[str] = ()) -> None:
+    def __init__(
+        self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
+    ) -> None:
         self.allow = tuple(allow)
         self._allowed = frozenset(_parse_allow(entry) for entry in allow)
+        self._domains = tuple(_parse_domain(domain) for domain in rules.domains)
+        self._ports = tuple(_parse_port(port) for port in rules.ports)
+        self._networks = tuple(_parse_network("networks", each) for each in rules.networks)
+        self._refused = tuple(
+            _parse_network("refused_networks", each) for each in rules.refused_networks
+        )
 
     def check(self, url: str) -> Destination:
         """Return the destination that a URL names.
@@ -130,15 +147,37 @@ class DestinationPolicy:
             return Destination(
                 scheme=scheme, host=host, port=port, target=target, allowed_by_name=True
             )
+        self._check_scheme(scheme, host, port)
+        self._check_port(port)
+        _check_host(host)
+        if self._domains and not any(_is_within(host, domain) for domain in self._domains):
+            raise DestinationRefusedError(
+                f"URL: {host} is not among the domains that this sender posts to"
+            )
+        return Destination(scheme=scheme, host=host, port=port, target=target)
+
+    def _check_scheme(self, scheme: str, host: str, port: int) -> None:
         if scheme != "https":
             raise DestinationRefusedError(
                 f"URL: expected https, found http to {host}:{port};"
                 f" for development, allow {host}:{port} by name"
             )
-        if port not in _ALLOWED_PORTS:
-            raise DestinationRefusedError(f"URL: port {port} is not allowed, expected 443 or 8443")
-        _check_host(host)
-        return Destination(scheme=scheme, host=host, port=port, target=target)
+
+    def _check_port(self, port: int) -> None:
+        if port not in self._ports:
+            expected = " or ".join(str(each) for each in self._ports)
+            raise DestinationRefusedError(f"URL: port {port} is not allowed, expected {expected}")
+
+    def refusal_of(self, address: str) -> str | None:
+        """Return why an address may not be dialled; None if it may."""
+        if not address_is_public(address):
+            return "the address is not public"
+        ip = ipaddress.ip_address(address)
+        if self._networks and not any(ip in network for network in self._networks):
+            return "the address is outside of the networks that are allowed"
+        if any(ip in network for network in self._refused):
+            return "the address is in a network that is refused"
+        return None
 
 
 def origin_of(url: str) -> str:
@@ -151,21 +190,6 @@ def origin_of(url: str) -> str:
     return Destination(scheme=scheme, host=host, port=port, target=target).origin
 
 
-def address_is_public(address: str) -> bool:
-    """Say whether an address lies in the public internet."""
-    if "%" in address:  # a zone: of this machine's own links
-        return False
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    if any(ip in network for network in _NOT_PUBLIC if network.version == ip.version):
-        return False
-    if ip.version == 6:
-        return ip in _GLOBAL_UNICAST and ip.is_global
-    return ip.is_global
-
-
 def _parse(url: str) -> tuple[str, str, int, str]:
     if len(url) > _MAX_URL_CHARS:
         raise DestinationRefusedError(f"URL: longer than {_MAX_URL_CHARS} characters")
@@ -176,7 +200,7 @@ def _parse(url: str) -> tuple[str, str, int, str]:
             " without user name, fragment, spaces or backslashes"
         )
     scheme = match["scheme"].lower()
-    port = int(match["port"]) if match["port"] else {"https": 443, "http": 80}[scheme]
+    port = int(match["port"]) if match["port"] else _SCHEME_PORTS[scheme]
     if not 0 < port <= 65535:
         raise DestinationRefusedError(f"URL: {port} is not a port")
     target = match["target"]
@@ -217,3 +241,33 @@ def _parse_allow(entry: str) -> tuple[str, int | None]:
         return _normalise_host(host), None if port == "*" else int(port)
     except DestinationRefusedError as exc:
         raise ConfigError(f"allow: {entry!r}: not a host") from exc
+
+
+def _is_within(host: str, domain: str) -> bool:
+    # The dot stands: `*.example.com` is not the suffix of `evilexample.com`.
+    return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
+
+
+def _parse_domain(entry: str) -> str:
+    domain = entry.lower().removesuffix(".")
+    name = domain.removeprefix("*.")
+    try:
+        _check_host(name)
+    except DestinationRefusedError as exc:
+        raise ConfigError(
+            f"domains: {entry!r}: expected a public name, or *. and a public name"
+        ) from exc
+    return domain
+
+
+def _parse_port(port: int) -> int:
+    if not 0 < port <= 65535:
+        raise ConfigError(f"ports: {port} is not a port")
+    return port
+
+
+def _parse_network(setting: str, entry: str) -> Network:
+    try:
+        return ipaddress.ip_network(entry)
+    except ValueError as exc:
+        raise ConfigError(f"{setting}: {entry!r}: expected a network such as 8.8.8.0/24") from exc

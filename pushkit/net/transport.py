@@ -1,27 +1,32 @@
 """HTTP requests to destinations that others chose, over aiohttp.
 
 No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
-decompressed, and the answer is read up to a bound; one deadline is over all of it.
+decompressed, and the answer is read up to a bound; one deadline is over all of it, looking up the
+name included.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
+from typing import TypedDict
 
 import aiohttp
-from aiohappyeyeballs import AddrInfoType, SocketFactoryType
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
+from aiohappyeyeballs import SocketFactoryType
+from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from pushkit.errors import TransportError
-from pushkit.net.destination import Destination, DestinationPolicy, address_is_public
+from pushkit.net.addresses import address_is_own
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.guard import Guard, Resolver, dialling_socket
+from pushkit.net.proxy import EgressProxy, ProxyDialler
 from pushkit.net.timing import Probe, TimedResponse, Timing, current_probe, timing_trace
+from pushkit.net.tls import tls_context
 from pushkit.webhook import Headers
 
 __all__ = ["Answer", "Transport"]
@@ -49,18 +54,33 @@ class Answer:
     timing: Timing = field(default_factory=Timing)
 
 
+class _Route(TypedDict, total=False):
+    """What aiohttp is told about one way to a destination, beside the URL."""
+
+    proxy: URL
+    proxy_headers: Mapping[str, str]
+    server_hostname: str
+
+
 class Transport:
     """Connections under one destination policy.
 
     Pooled connections are not dialled again, hence not checked again: one transport per policy, and
-    in it two pools. Destinations that the operator named have one of their own, so that no other
-    destination ever travels over a connection whose address was not checked.
+    in it separate pools. Destinations that the operator named have one of their own, so that no
+    other destination ever travels over a connection whose address was not checked.
 
     Args:
         policy: Which destinations and addresses are allowed.
         connections: How many connections at once, over all destinations.
         connections_per_host: How many to one host and port.
-        resolver: Who looks names up; the system's resolver if None.
+        resolver: Who looks names up; the system's name servers if None.
+        proxy: An egress proxy, as `http://[user:password@]host:port`. Destinations that the
+            operator named are dialled without it.
+        ca_file: Roots in PEM that are trusted beside the system's.
+        is_own: Says whether an address is this machine's own.
+
+    Raises:
+        ConfigError: The proxy or the file is not what it should be.
     """
 
     def __init__(
@@ -70,13 +90,21 @@ class Transport:
         connections: int = 256,
         connections_per_host: int = 16,
         resolver: AbstractResolver | None = None,
+        proxy: str | None = None,
+        ca_file: Path | None = None,
+        is_own: Callable[[str], bool] = address_is_own,
     ) -> None:
         self.policy = policy
         self._connections = connections
         self._connections_per_host = connections_per_host
-        self._resolver = resolver
+        self._resolver = Resolver(resolver)
+        self._guard = Guard(policy, self._resolver, is_own=is_own)
+        self._proxy = EgressProxy.parse(proxy) if proxy else None
+        self.ca_file = ca_file
+        self._tls = tls_context(ca_file=ca_file)
         self._checked: aiohttp.ClientSession | None = None
         self._named: aiohttp.ClientSession | None = None
+        self._proxied: aiohttp.ClientSession | None = None
 
     async def post(
         self,
@@ -85,13 +113,25 @@ class Transport:
         body: bytes,
         *,
         timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced here
+        tls: ssl.SSLContext | None = None,
     ) -> Answer:
         """Send one POST and return the answer, whatever its status.
+
+        Args:
+            destination: A URL that passed the policy.
+            headers: All of them but `Host` and `Content-Length`.
+            body: The body.
+            timeout: Over everything, from looking up the name to the end of the answer.
+            tls: Roots and client certificate for this destination, from `tls_context`; connections
+                are shared only under the same one.
 
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        return await self._request("POST", destination, headers, body, timeout=timeout)
+        request = _Request(
+            method="POST", destination=destination, headers=headers, body=body, tls=tls or self._tls
+        )
+        return await self._send(request, timeout.total_seconds())
 
     async def get(
         self,
@@ -100,6 +140,7 @@ class Transport:
         *,
         timeout: timedelta,  # noqa: ASYNC109  # as above
         max_body_bytes: int = _MAX_ANSWER_BYTES,
+        tls: ssl.SSLContext | None = None,
     ) -> Answer:
         """Send one GET and return the answer, whatever its status.
 
@@ -108,56 +149,39 @@ class Transport:
             headers: The header fields.
             timeout: For all of it.
             max_body_bytes: How much of the answer's body is read.
+            tls: As in `post`.
 
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        return await self._request(
-            "GET", destination, headers, None, timeout=timeout, max_body_bytes=max_body_bytes
+        request = _Request(
+            method="GET",
+            destination=destination,
+            headers=headers,
+            tls=tls or self._tls,
+            max_body_bytes=max_body_bytes,
         )
+        return await self._send(request, timeout.total_seconds())
 
     async def close(self) -> None:
-        """Close both pools."""
-        sessions = (self._checked, self._named)
-        self._checked = self._named = None
+        """Close all pools."""
+        sessions = (self._checked, self._named, self._proxied)
+        self._checked = self._named = self._proxied = None
         for session in sessions:
             if session is not None:
                 await session.close()
+        await self._resolver.close()
 
-    async def _request(
-        self,
-        method: str,
-        destination: Destination,
-        headers: Sequence[tuple[str, str]],
-        body: bytes | None,
-        *,
-        timeout: timedelta,  # noqa: ASYNC109  # as above
-        max_body_bytes: int = _MAX_ANSWER_BYTES,
-    ) -> Answer:
-        seconds = timeout.total_seconds()
+    async def _send(self, request: _Request, seconds: float) -> Answer:
+        destination = request.destination
         probe = Probe()
         reset = current_probe.set(probe)
         try:
-            async with (
-                asyncio.timeout(seconds) as deadline,
-                self._session(destination).request(
-                    method,
-                    URL(destination.url, encoded=True),
-                    data=body,
-                    headers=list(headers),
-                    allow_redirects=False,
-                    skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-                ) as response,
-            ):
-                probe.enter("body")
-                answer_body, complete = await _read_bounded(response, deadline, max_body_bytes)
-                return Answer(
-                    status=response.status,
-                    headers=Headers(list(response.headers.items())),
-                    body=answer_body,
-                    complete=complete,
-                    timing=probe.timing(),
-                )
+            async with asyncio.timeout(seconds) as deadline:
+                if self._proxy is None or destination.allowed_by_name:
+                    url = URL(destination.url, encoded=True)
+                    return await _ask(self._direct_session(destination), request, url, deadline)
+                return await self._through_proxy(self._proxy, request, deadline)
         except TimeoutError as exc:
             raise TransportError(
                 f"no complete answer from {destination.origin} within {seconds:g} s",
@@ -171,14 +195,50 @@ class Transport:
         finally:
             current_probe.reset(reset)
 
-    def _session(self, destination: Destination) -> aiohttp.ClientSession:
-        resolver = self._resolver or ThreadedResolver()
+    async def _through_proxy(
+        self, proxy: EgressProxy, request: _Request, deadline: asyncio.Timeout
+    ) -> Answer:
+        """Ask the proxy for one checked address after another, until it reaches one."""
+        destination = request.destination
+        request = replace(request, headers=[("Host", destination.authority), *request.headers])
+        route = _Route(
+            proxy=proxy.url, proxy_headers=proxy.headers, server_hostname=destination.host
+        )
+        session = self._proxied_session(proxy)
+        failed: Exception = OSError(None, "the name has no address")
+        for address in await self._looked_up(destination):
+            url = _url_at(destination, address)
+            try:
+                answer = await _ask(session, request, url, deadline, route)
+            except aiohttp.ClientHttpProxyError as exc:
+                failed = exc  # nothing has been sent to the destination yet
+                continue
+            dialled = f"{url.host_subcomponent}:{destination.port}"
+            return replace(answer, timing=replace(answer.timing, address=dialled))
+        raise failed
+
+    async def _looked_up(self, destination: Destination) -> list[str]:
+        probe = current_probe.get()
+        if probe is not None:
+            probe.enter("resolve")
+        answers = await self._guard.resolve(destination.host, destination.port)
+        if probe is not None:
+            probe.enter("connect")
+        return [answer["host"] for answer in answers]
+
+    def _direct_session(self, destination: Destination) -> aiohttp.ClientSession:
         if destination.allowed_by_name:
-            self._named = self._named or self._open_session(resolver, _dialling_socket)
+            self._named = self._named or self._open_session(self._resolver, dialling_socket)
             return self._named
         if self._checked is None:
-            self._checked = self._open_session(_CheckedResolver(resolver), _checked_socket)
+            self._checked = self._open_session(self._guard, self._guard.open_socket)
         return self._checked
+
+    def _proxied_session(self, proxy: EgressProxy) -> aiohttp.ClientSession:
+        if self._proxied is None:
+            dialler = ProxyDialler(proxy, self._resolver)
+            self._proxied = self._open_session(dialler, dialler.open_socket)
+        return self._proxied
 
     def _open_session(
         self, resolver: AbstractResolver, socket_factory: SocketFactoryType
@@ -200,45 +260,48 @@ class Transport:
         )
 
 
-def _dialling_socket(address: AddrInfoType) -> socket.socket:
-    """Open the socket that is about to dial an address, and take the address down."""
-    family, kind, protocol, _, sockaddr = address
-    probe = current_probe.get()
-    if probe is not None:
-        probe.dialled(sockaddr)
-    return socket.socket(family, kind, protocol)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    method: str
+    destination: Destination
+    headers: Sequence[tuple[str, str]]
+    body: bytes | None = None
+    tls: ssl.SSLContext
+    max_body_bytes: int = _MAX_ANSWER_BYTES
 
 
-def _checked_socket(address: AddrInfoType) -> socket.socket:
-    """Open the socket that is about to dial an address; the last word on where it goes.
+async def _ask(
+    session: aiohttp.ClientSession,
+    request: _Request,
+    url: URL,
+    deadline: asyncio.Timeout,
+    route: _Route | None = None,
+) -> Answer:
+    probe = current_probe.get() or Probe()
+    async with session.request(
+        request.method,
+        url,
+        data=request.body,
+        headers=list(request.headers),
+        allow_redirects=False,
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        ssl=request.tls,
+        **(route or {}),
+    ) as response:
+        probe.enter("body")
+        body, complete = await _read_bounded(response, deadline, request.max_body_bytes)
+        return Answer(
+            status=response.status,
+            headers=Headers(list(response.headers.items())),
+            body=body,
+            complete=complete,
+            timing=probe.timing(),
+        )
 
-    A literal address never passes a resolver: this is what sees it. The refusal is an `OSError`,
-    because aiohttp lets others escape raw.
-    """
-    if not address_is_public(str(address[4][0])):
-        raise OSError(errno.EACCES, "the address is not public")
-    return _dialling_socket(address)
 
-
-class _CheckedResolver(AbstractResolver):
-    """Resolves names, and refuses one that has any address that is not public.
-
-    Any, not all: a name with a public and a private address is an attack that needs two attempts.
-    """
-
-    def __init__(self, resolver: AbstractResolver) -> None:
-        self._resolver = resolver
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        answers = await self._resolver.resolve(host, port, family)
-        if not all(address_is_public(answer["host"]) for answer in answers):
-            raise OSError(errno.EACCES, "the name has an address that is not public")
-        return answers
-
-    async def close(self) -> None:
-        await self._resolver.close()
+def _url_at(destination: Destination, address: str) -> URL:
+    """Return a destination's URL with an address in place of its name."""
+    return URL(replace(destination, host=address).url, encoded=True)
 
 
 async def _read_bounded(
@@ -262,5 +325,14 @@ async def _read_bounded(
 
 def _reason(exc: BaseException) -> str:
     # The text of a client error may hold the URL with its query: only an OS error's reason is safe.
+    if isinstance(exc, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {exc.status}"
+    if isinstance(exc, aiohttp.ClientConnectorCertificateError):
+        return _certificate_reason(exc.certificate_error)
     inner = exc.os_error if isinstance(exc, aiohttp.ClientConnectorError) else exc
     return inner.strerror or "failed" if isinstance(inner, OSError) else "failed"
+
+
+def _certificate_reason(error: Exception) -> str:
+    """Return what is wrong with a certificate: OpenSSL's words, no more than the host's name."""
+    return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else "failed"

@@ -1,6 +1,7 @@
 """Who wants to hear of which task, and where."""
 
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.owners import OWNERS_MIGRATION, Owner, OwnerStore
 from pushkit.subscriptions.resealing import Resealed, Resealing
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
 from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault, head_of
@@ -8,7 +9,10 @@ from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault, head
 __all__ = [
     "EVERYTHING",
     "MIGRATION",
+    "OWNERS_MIGRATION",
     "Filter",
+    "Owner",
+    "OwnerStore",
     "Profile",
     "Resealed",
     "Resealing",

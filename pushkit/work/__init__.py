@@ -1,5 +1,6 @@
-"""What outbox and inbox share: when to try again, and how work is pumped."""
+"""What outbox and inbox share: when to try again, and how work is pumped and shared."""
 
+from pushkit.work.flight import Flight
 from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import (
     DEFAULT_SCHEDULE,
@@ -13,6 +14,7 @@ from pushkit.work.retry import (
 
 __all__ = [
     "DEFAULT_SCHEDULE",
+    "Flight",
     "Pump",
     "RetryPolicy",
     "cancelled",

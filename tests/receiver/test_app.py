@@ -392,3 +392,12 @@ async def test_a_fault_of_the_receiver_is_a_503_that_tells_nothing(
     assert (answer.status, answer.code) == (503, "internal")
     assert "a fault" not in answer.text
     assert "Traceback" in caplog.text
+
+
+async def test_what_is_named_for_development_is_said_at_the_start(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.options["allow"] = ["127.0.0.1:*"]
+    await world.start()
+    [said] = [each for each in caplog.records if "not checked" in each.getMessage()]
+    assert (said.levelname, said.args) == ("WARNING", ("127.0.0.1:*",))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ from pushkit import (
 from pushkit.delivery.events import SenderEvent
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
+from pushkit.net.transport import Transport
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
+from tests.internet import Internet
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ISSUER = "https://agent.example.com"
@@ -194,3 +196,11 @@ async def senders(tmp_path: Path, clock: Clock) -> AsyncIterator[Senders]:
 @pytest.fixture
 async def sender(senders: Senders) -> PushSender:
     return await senders.open()
+
+
+@pytest.fixture
+def public(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> Internet:
+    """Return an internet whose DNS the senders ask; their guard is the real one."""
+    transport = partial(Transport, resolver=internet.network.names)
+    monkeypatch.setattr("pushkit.delivery.sender.Transport", transport)
+    return internet

@@ -1,44 +1,29 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError, DestinationRefusedError
-from pushkit.net.destination import Destination, DestinationPolicy, address_is_public
+from pushkit.net.addresses import address_is_public
+from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.signing.audience import audience_of
+from tests.hostile import hostile_urls
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "hostile_urls.txt"
 POLICY = DestinationPolicy()
-
-
-def hostile_urls() -> list[tuple[str, str]]:
-    """Return the lines of the file, with their escapes undone and a port in place of `{P}`."""
-    lines = [line for line in VECTORS.read_text("utf-8").splitlines() if line.strip()]
-    pairs = [line.split("\t") for line in lines if not line.startswith("#")]
-    return [(_unescape(url).replace("{P}", "8443"), reason) for url, reason in pairs]
-
-
-def _unescape(text: str) -> str:
-    # Only the file's own escapes: some of its lines are beyond ASCII already.
-    for code in (0x2460, 0x2461, 0x2466, 0xAD):
-        text = text.replace(f"\\u{code:04x}", chr(code))
-    return text.replace("\\\\", "\\")
 
 
 HOSTILE = [
     url
-    for http, _ in hostile_urls()
+    for line in hostile_urls(8443)
     # As written, and as it looks when the scheme is no reason to refuse it.
-    for url in dict.fromkeys((http, http.replace("http://", "https://", 1)))
+    for url in dict.fromkeys((line.url, line.url.replace("http://", "https://", 1)))
 ]
 
 
 def test_the_list_is_whole() -> None:
-    assert len(hostile_urls()) == 71
-    assert any("\u2460" in url for url, _ in hostile_urls())
+    assert len(hostile_urls(8443)) == 71
+    assert any("\u2460" in line.url for line in hostile_urls(8443))
 
 
 @pytest.mark.parametrize("url", HOSTILE)

@@ -8,13 +8,12 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from pushkit.errors import DestinationRefusedError, TransportError
+from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Answer, Transport
 
@@ -24,12 +23,6 @@ DEADLINE = 20
 TIMEOUT = timedelta(milliseconds=300)
 LOOPBACK = DestinationPolicy(["127.0.0.1:*"])
 PATIENT = timedelta(seconds=DEADLINE)
-HOSTILE = Path(__file__).parents[2] / "vectors" / "hostile_urls.txt"
-
-
-def hostile_urls() -> list[tuple[str, str]]:
-    lines = [line.split("\t") for line in HOSTILE.read_text("utf-8").splitlines() if line]
-    return [(parts[0].replace("{P}", "8443"), parts[1]) for parts in lines if len(parts) == 2]
 
 
 class Server:
@@ -382,18 +375,6 @@ async def dialled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(type(asyncio.get_running_loop()), "sock_connect", sock_connect)
     return addresses
-
-
-@pytest.mark.parametrize(("url", "reason"), hostile_urls())
-async def test_no_hostile_url_leads_to_a_connection(
-    dialled: list[object], url: str, reason: str
-) -> None:
-    resolver = Resolver()
-    transport = Transport(DestinationPolicy(), resolver=resolver)
-    with pytest.raises(DestinationRefusedError):
-        await post(transport, url)
-    assert (resolver.asked, dialled) == ([], []), reason
-    await transport.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""What keeps one owner, or all of them together, from flooding somebody with this sender."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.storage import Script
+from pushkit.subscriptions import Owner
+
+__all__ = ["OwnerRoom", "Pace", "check_pace"]
+
+_COUNT_AGE: Final = timedelta(seconds=1)
+_MAX_REMEMBERED: Final = 10_000
+_LONGEST_WAIT: Final = timedelta(seconds=10)
+
+
+def check_pace(per_second: float | None, concurrency_per_host: int) -> None:
+    """Hold that nobody waits long: whoever waits holds one of the places for attempts.
+
+    Raises:
+        ConfigError: The rate is too low for so many attempts at once.
+    """
+    if per_second is None:
+        return
+    least = concurrency_per_host / _LONGEST_WAIT.total_seconds()
+    if not per_second >= least:
+        raise ConfigError(
+            f"rate_per_origin: found {per_second:g} a second, expected at least {least:g}"
+            " (concurrency_per_host / 10): lower concurrency_per_host too"
+        )
+
+
+class Pace:
+    """So many requests a second to one origin, over all owners; of this process.
+
+    What the operator named in `allow` is no third party, and not slowed down.
+
+    Args:
+        policy: Knows what is named.
+        per_second: The rate; as much as a second's worth may come at once. None for any.
+        at_once: How many may wait for their turn at one origin.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        policy: DestinationPolicy,
+        per_second: float | None,
+        *,
+        at_once: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._interval = None if per_second is None else 1 / per_second
+        self.longest = timedelta(seconds=at_once / per_second if per_second else 0)
+        self._clock = clock
+        self._due: dict[str, float] = {}
+
+    async def turn(self, origin: str) -> None:
+        """Return when it is this request's turn."""
+        wait = self.take(origin)
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def take(self, origin: str) -> float:
+        """Take the next turn; return in how many seconds it is."""
+        if self._interval is None or self._is_named(origin):
+            return 0
+        now = self._clock()
+        # The moment until which everything before it was spread at the rate (GCRA).
+        due = max(self._due.get(origin, now), now)
+        if len(self._due) >= _MAX_REMEMBERED:
+            self._due = {each: until for each, until in self._due.items() if until > now}
+        self._due[origin] = due + self._interval
+        return max(due - now - 1, 0)
+
+    def _is_named(self, origin: str) -> bool:
+        try:
+            return self._policy.check(origin).allowed_by_name
+        except DestinationRefusedError:
+            return False
+
+
+class OwnerRoom:
+    """How much room each owner has, counted at most once a second.
+
+    Between two counts it knows what this process added; what others add meanwhile may take an owner
+    over the limit by as much as they add in a second.
+
+    Args:
+        limit: The most that an owner may have.
+        count: Counts what an owner has, up to a limit.
+    """
+
+    def __init__(self, limit: int, count: Callable[[Owner, int], Script[int]]) -> None:
+        self.limit = limit
+        self._count = count
+        self._used: dict[Owner, tuple[datetime, int]] = {}
+
+    def of(self, owner: Owner, now: datetime) -> Script[int]:
+        """Return how many more fit; 0 or less if none does."""
+        counted_at, used = self._used.get(owner, (None, 0))
+        if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
+            used = yield from self._count(owner, self.limit)
+            if len(self._used) >= _MAX_REMEMBERED:
+                self._used.clear()
+            self._used[owner] = (now, used)
+        return self.limit - used
+
+    def added(self, owner: Owner, number: int) -> None:
+        """Note what this process added, once it is stored."""
+        if owner in self._used:
+            counted_at, used = self._used[owner]
+            self._used[owner] = (counted_at, used + number)

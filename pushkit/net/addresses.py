@@ -1,0 +1,125 @@
+"""Which addresses lie in the public internet: our own table, and which are this machine's own.
+
+`ipaddress.is_global` is not used: what it says of multicast, 6to4 relays, NAT64 and a cloud's wire
+server is wrong for this purpose, and differs between the patch versions of Python.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+from functools import cache
+from typing import Final, TypeAlias
+
+__all__ = ["Network", "address_is_own", "address_is_public", "parse_address"]
+
+_log = logging.getLogger(__name__)
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# RFC 6890 and the IANA IPv4 special-purpose registry, and what else strangers have no business at.
+_IPV4_REFUSED: Final = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network; 0.0.0.0 is loopback on Linux
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carrier-grade NAT, and a cloud's metadata
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # a cloud's wire server
+        "169.254.0.0/16",  # link-local, and most clouds' metadata
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",
+        "192.175.48.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+)
+
+# Only this is routed (IANA IPv6 address space). It leaves out every form that embeds an IPv4
+# address below it: mapped ::ffff:0:0/96, compatible ::/96, translated ::ffff:0:0:0/96, NAT64
+# 64:ff9b::/96 and 64:ff9b:1::/48.
+_IPV6_ROUTED: Final = ipaddress.IPv6Network("2000::/3")
+_IPV6_REFUSED: Final = tuple(
+    ipaddress.IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo (embeds an IPv4 address), ORCHID, benchmarking
+        "2001:db8::/32",
+        "2002::/16",  # 6to4: embeds an IPv4 address
+        "2620:4f:8000::/48",
+        "3fff::/20",
+    )
+)
+# RFC 5214 §6.1: the interface identifier of ISATAP, under any prefix, before an IPv4 address.
+_ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
+
+
+def parse_address(text: str) -> _Address | None:
+    """Return the address that a text is the canonical spelling of, or None.
+
+    A zone (`%eth0`) makes it an address of this machine's own links: None.
+    """
+    try:
+        return None if "%" in text else ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def address_is_public(text: str) -> bool:
+    """Say whether an address lies in the public internet."""
+    address = parse_address(text)
+    if address is None:
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _IPV4_REFUSED)
+    if address not in _IPV6_ROUTED or any(address in network for network in _IPV6_REFUSED):
+        return False
+    return (int(address) >> 32) & 0xFFFF_FFFF not in _ISATAP
+
+
+def address_is_own(text: str) -> bool:
+    """Say whether an address is one of this machine's.
+
+    A socket can be bound to an own address and to no other. The kernel is asked each time, so that
+    an address which came a second ago counts, and no list of interfaces has to be read, which a
+    hardened service may not do. Nothing is sent.
+    """
+    address = parse_address(text)
+    if address is None:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    return _any_can_be_bound(family) or _can_be_bound(family, text)
+
+
+def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError as exc:
+        # Anything but a plain no counts as a yes, which refuses the address.
+        return exc.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+    return True
+
+
+@cache
+def _any_can_be_bound(family: socket.AddressFamily) -> bool:
+    """Say whether this machine binds to addresses that it does not have: then none can be told."""
+    foreign = "203.0.113.1" if family is socket.AF_INET else "2001:db8::1"
+    if not _can_be_bound(family, foreign):
+        return False
+    _log.error(
+        "net.%s.ip_nonlocal_bind is on, so own addresses cannot be told from others and every"
+        " destination is refused: run in a network namespace where it is off",
+        "ipv4" if family is socket.AF_INET else "ipv6",
+    )
+    return True

@@ -1,0 +1,230 @@
+"""OAuth 2.0 client credentials (RFC 6749 §4.4): tokens for destinations that ask for one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from urllib.parse import quote_plus, urlencode
+
+from pushkit.bounded_json import JsonObject, read_json_object
+from pushkit.errors import ConfigError, MalformedJsonError, OAuthError, PushkitError
+from pushkit.net.transport import Answer, Transport
+from pushkit.version import USER_AGENT
+from pushkit.work import Flight
+
+__all__ = ["ClientAuthentication", "OAuthClient", "OAuthTokens"]
+
+_FETCH_TIMEOUT: Final = timedelta(seconds=10)
+# RFC 6749 §5.1: a server that says nothing documents its default elsewhere.
+_DEFAULT_LIFE: Final = timedelta(minutes=5)
+_LONGEST_LIFE: Final = timedelta(days=1)
+# Renewed so long before its end, but never before four fifths of its life are over.
+_MARGIN: Final = timedelta(seconds=60)
+_LONGEST_BACKOFF: Final = timedelta(seconds=30)
+# RFC 6749 appendix A: VSCHAR without the space, as it has to fit into a header (RFC 6750 §2.1).
+_VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
+# RFC 6749 §5.2. Only these words are repeated: what else a server writes may be anything.
+_KNOWN_ERRORS: Final = frozenset(
+    {
+        "invalid_client",
+        "invalid_grant",
+        "invalid_request",
+        "invalid_scope",
+        "invalid_target",
+        "unauthorized_client",
+        "unsupported_grant_type",
+    }
+)
+
+
+class ClientAuthentication(StrEnum):
+    """How a client tells the token endpoint who it is (RFC 6749 §2.3.1)."""
+
+    BASIC = "client_secret_basic"
+    POST = "client_secret_post"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthClient:
+    """This sender, as an authorization server knows it.
+
+    Attributes:
+        token_url: The token endpoint, under the same rules as every destination.
+        client_id: Who this is.
+        client_secret: What proves it.
+        scope: What is asked for, words with a space in between.
+        audience: For whom the token shall be, where the server wants to know.
+        resource: The same by RFC 8707, a URI.
+        authentication: Whether id and secret travel in a header or in the body.
+
+    Raises:
+        ConfigError: One of them is missing.
+    """
+
+    token_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str = ""
+    audience: str = ""
+    resource: str = ""
+    authentication: ClientAuthentication | str = ClientAuthentication.BASIC
+
+    def __post_init__(self) -> None:
+        for name in ("token_url", "client_id", "client_secret"):
+            if not getattr(self, name):
+                raise ConfigError(f"oauth: {name}: expected a string that is not empty")
+        if self.authentication not in set(ClientAuthentication):
+            expected = " or ".join(ClientAuthentication)
+            raise ConfigError(f"oauth: authentication: expected {expected}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    token: str = field(repr=False)
+    since: datetime
+    until: datetime
+
+    def is_fresh(self, now: datetime) -> bool:
+        # A clock that was set back must not keep a token alive.
+        return self.since <= now < self.until
+
+
+class OAuthTokens:
+    """The token of one client, fetched when it is needed.
+
+    One fetch at a time: whoever asks meanwhile waits for the same one. After a failure the next
+    fetch waits a little, and everybody gets that failure until then.
+
+    Args:
+        client: Whose.
+        transport: How the token endpoint is reached, under which policy.
+        clock: Returns now, aware, in UTC.
+    """
+
+    def __init__(
+        self, client: OAuthClient, transport: Transport, clock: Callable[[], datetime]
+    ) -> None:
+        self._client = client
+        self._transport = transport
+        self._clock = clock
+        self._held: _Held | None = None
+        self._flight: Flight[str] = Flight()
+        self._failures = 0
+        self._failure: tuple[datetime, str] | None = None
+
+    async def token(self, *, timeout: timedelta) -> str:  # noqa: ASYNC109  # of this caller
+        """Return a token that holds for a while.
+
+        Raises:
+            OAuthError: There is none, or not within the timeout.
+        """
+        now = self._clock()
+        if self._held is not None and self._held.is_fresh(now):
+            return self._held.token
+        self._raise_recent_failure(now)
+        try:
+            async with asyncio.timeout(max(timeout.total_seconds(), 0)):
+                return await self._flight.join(self._fetch)
+        except TimeoutError as exc:
+            raise self._error("no answer in time") from exc
+
+    def reject(self, token: str) -> None:
+        """Forget a token that a destination refused, unless there is a newer one already."""
+        if self._held is not None and self._held.token == token:
+            self._held = None
+
+    async def close(self) -> None:
+        """End a fetch that is under way."""
+        await self._flight.close()
+
+    def _raise_recent_failure(self, now: datetime) -> None:
+        if self._failure is None:
+            return
+        failed_at, reason = self._failure
+        pause = min(timedelta(seconds=2 ** min(self._failures - 1, 10)), _LONGEST_BACKOFF)
+        if failed_at <= now < failed_at + pause:
+            raise self._error(f"{reason} (a moment ago)")
+
+    async def _fetch(self) -> str:
+        started = self._clock()
+        try:
+            self._held = _read(await self._ask(), started)
+        except PushkitError as exc:
+            self._failures += 1
+            self._failure = (self._clock(), str(exc))
+            # Whatever it was: it says nothing of the destination that the token is for.
+            raise self._error(str(exc)) from exc
+        self._failures, self._failure = 0, None
+        return self._held.token
+
+    async def _ask(self) -> Answer:
+        client = self._client
+        wanted = {
+            "grant_type": "client_credentials",
+            "scope": client.scope,
+            "audience": client.audience,
+            "resource": client.resource,
+        }
+        headers = [
+            ("Accept", "application/json"),
+            ("Accept-Encoding", "identity"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("User-Agent", USER_AGENT),
+        ]
+        if client.authentication == ClientAuthentication.POST:
+            wanted |= {"client_id": client.client_id, "client_secret": client.client_secret}
+        else:
+            headers.append(("Authorization", _basic(client)))
+        body = urlencode({name: value for name, value in wanted.items() if value}).encode("ascii")
+        destination = self._transport.policy.check(client.token_url)
+        return await self._transport.post(destination, headers, body, timeout=_FETCH_TIMEOUT)
+
+    def _error(self, reason: str) -> OAuthError:
+        return OAuthError(f"no token for {self._client.client_id}: {reason}")
+
+
+def _read(answer: Answer, started: datetime) -> _Held:
+    document = _document(answer)
+    if answer.status != 200:
+        error = document.get("error")
+        said = f" ({error})" if error in _KNOWN_ERRORS else ""
+        raise OAuthError(f"expected status 200, found {answer.status}{said}")
+    token, kind = document.get("access_token"), document.get("token_type")
+    if not isinstance(token, str) or not _VISIBLE.fullmatch(token):
+        raise OAuthError("access_token: expected visible ASCII characters")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise OAuthError("token_type: expected Bearer")
+    life = _life(document)
+    return _Held(token=token, since=started, until=started + life - min(_MARGIN, life / 5))
+
+
+def _document(answer: Answer) -> JsonObject:
+    if not answer.complete:
+        raise OAuthError("the answer broke off, or is too long")
+    try:
+        return read_json_object(answer.body)
+    except MalformedJsonError as exc:
+        if answer.status != 200:
+            return {}
+        raise OAuthError("the answer is not a JSON object") from exc
+
+
+def _basic(client: OAuthClient) -> str:
+    # RFC 6749 §2.3.1: both are form-encoded first, so that a colon in the id is no separator.
+    pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"
+    return f"Basic {base64.b64encode(pair.encode('ascii')).decode('ascii')}"
+
+
+def _life(document: JsonObject) -> timedelta:
+    seconds = document.get("expires_in")
+    if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit():
+        seconds = int(seconds[:10])  # some servers write it as a string
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return _DEFAULT_LIFE
+    return timedelta(seconds=min(max(seconds, 0), _LONGEST_LIFE.total_seconds()))

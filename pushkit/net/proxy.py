@@ -1,0 +1,120 @@
+"""An egress proxy, with the guard on (RFC 9110 §9.3.6, CONNECT).
+
+Behind a proxy a connector sees only the proxy's address. So the name is looked up and checked here,
+and the proxy is asked for the address that was checked, never for the name, which it would look up
+once more. Server name and certificate stay the destination's.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from aiohappyeyeballs import AddrInfoType
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from pushkit.errors import ConfigError
+from pushkit.net.addresses import parse_address
+from pushkit.net.guard import dialling_socket
+
+__all__ = ["EgressProxy", "ProxyDialler"]
+
+_EXPECTED = "expected http://[user:password@]host:port"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressProxy:
+    """A proxy that the operator configured.
+
+    Attributes:
+        host: Its name or address.
+        port: Its port.
+        headers: What it is told about who asks, if anything.
+    """
+
+    host: str
+    port: int
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Read `http://[user:password@]host:port`.
+
+        Raises:
+            ConfigError: It is something else. The message does not repeat it: it may hold a
+                password.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as exc:
+            raise ConfigError(f"proxy: {_EXPECTED}") from exc
+        if parts.scheme != "http" or not host or not port or not url.isascii():
+            raise ConfigError(f"proxy: {_EXPECTED}")
+        if parts.path not in {"", "/"} or parts.query or parts.fragment:
+            raise ConfigError(f"proxy: a path, query or fragment, {_EXPECTED}")
+        return cls(host=host, port=port, headers=_authorization(parts))
+
+    @property
+    def url(self) -> URL:
+        """Where the proxy listens, without the credentials."""
+        return URL.build(scheme="http", host=self.host, port=self.port)
+
+
+class ProxyDialler(AbstractResolver):
+    """Resolves and dials the one proxy, and nothing else.
+
+    Args:
+        proxy: The proxy: the operator's choice, so its address may be private.
+        resolver: Who looks its name up.
+    """
+
+    def __init__(self, proxy: EgressProxy, resolver: AbstractResolver) -> None:
+        self._proxy = proxy
+        self._resolver = resolver
+        self._addresses: frozenset[str] = frozenset(
+            {proxy.host} if parse_address(proxy.host) else ()
+        )
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the proxy's addresses.
+
+        Raises:
+            OSError: Another name is asked for, or there is no address.
+        """
+        if host != self._proxy.host:
+            raise OSError(errno.EACCES, "not the name of the proxy")
+        answers = await self._resolver.resolve(host, port, family)
+        self._addresses = frozenset(answer["host"] for answer in answers)
+        return answers
+
+    def open_socket(self, address: AddrInfoType) -> socket.socket:
+        """Open the socket that is about to dial the proxy.
+
+        Raises:
+            OSError: It is about to dial something else.
+        """
+        host, port = str(address[4][0]), address[4][1]
+        if host not in self._addresses or port != self._proxy.port:
+            raise OSError(errno.EACCES, "not an address of the proxy")
+        return dialling_socket(address)
+
+    async def close(self) -> None:
+        """The resolver is the caller's."""
+
+
+def _authorization(parts: SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    # RFC 7617 §2: the first colon ends the user name.
+    user, password = unquote(parts.username), unquote(parts.password or "")
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+    return {"Proxy-Authorization": f"Basic {encoded}"}

@@ -1,0 +1,73 @@
+"""TLS as a client. Verification of certificate and name is never off."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pushkit.errors import ConfigError
+
+__all__ = ["ClientCertificate", "tls_context"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCertificate:
+    """What this side shows of itself (mutual TLS).
+
+    Attributes:
+        certificate: A PEM file: the certificate, and those between it and its root.
+        key: A PEM file with the private key; None if the certificate's file holds it.
+        password: Of the key.
+    """
+
+    certificate: Path
+    key: Path | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+def tls_context(
+    *,
+    client: ClientCertificate | None = None,
+    ca_file: Path | None = None,
+    system_roots: bool = True,
+) -> ssl.SSLContext:
+    """Return a context that verifies.
+
+    Args:
+        client: What this side shows.
+        ca_file: Roots in PEM that are trusted.
+        system_roots: Trust the system's roots too; of no effect without `ca_file`.
+
+    Raises:
+        ConfigError: A file is missing or not what it should be.
+    """
+    context = _verifying(ca_file, system_roots=system_roots)
+    context.set_alpn_protocols(["http/1.1"])
+    if client is not None:
+        try:
+            # A callable: without one OpenSSL would ask the terminal for a password.
+            context.load_cert_chain(
+                client.certificate, client.key, password=lambda: client.password or ""
+            )
+        except (OSError, ssl.SSLError) as exc:
+            raise ConfigError(f"client certificate: {client.certificate}: {_reason(exc)}") from exc
+    return context
+
+
+def _verifying(ca_file: Path | None, *, system_roots: bool) -> ssl.SSLContext:
+    try:
+        if ca_file is not None and not system_roots:
+            return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context()
+        if ca_file is not None:
+            context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(f"ca_file: {ca_file}: {_reason(exc)}") from exc
+    return context
+
+
+def _reason(exc: OSError) -> str:
+    if isinstance(exc, ssl.SSLError):
+        return "expected PEM that fits together, and the right password"
+    return exc.strerror or "cannot be read"

@@ -1,0 +1,94 @@
+"""What one owner has, and what its destinations have proved, as scripts."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+from pushkit.storage import Migration, Script, Statement, to_micros
+
+__all__ = ["OWNERS_MIGRATION", "Owner", "OwnerStore"]
+
+OWNERS_MIGRATION = Migration(
+    5,
+    (
+        (
+            "CREATE INDEX pushkit_subscriptions_owner ON pushkit_subscriptions (tenant, owner)"
+            " WHERE removed_at IS NULL"
+        ),
+        # The URL itself may be a secret: its hash is enough to know it again.
+        """
+        CREATE TABLE pushkit_proved_urls (
+            tenant TEXT NOT NULL,
+            owner TEXT NOT NULL,
+            url_sha256 TEXT NOT NULL,
+            proved_at BIGINT NOT NULL,
+            PRIMARY KEY (tenant, owner, url_sha256)
+        )
+        """,
+        "CREATE INDEX pushkit_proved_urls_age ON pushkit_proved_urls (proved_at)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who registers subscriptions; of the same name in another tenant, it is another one."""
+
+    tenant: str
+    name: str
+
+
+class OwnerStore:
+    """Scripts over what belongs to an owner."""
+
+    def subscriptions(self, owner: Owner, limit: int) -> Script[int]:
+        """Return how many subscriptions an owner has, at most `limit`."""
+        rows = yield Statement(
+            "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions"
+            " WHERE tenant = $1 AND owner = $2 AND removed_at IS NULL"
+            " LIMIT CAST($3 AS BIGINT)) counted",
+            (owner.tenant, owner.name, limit),
+        )
+        return int(rows[0]["found"])
+
+    def backlog(self, owner: Owner, limit: int) -> Script[int]:
+        """Return how many deliveries to an owner are unfinished, at most `limit`.
+
+        Through the subscriptions: an index of deliveries by owner would cost every delivery.
+        """
+        rows = yield Statement(
+            "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions s"
+            " JOIN pushkit_deliveries d ON d.subscription_id = s.id"
+            " AND d.state IN ('pending', 'in_flight')"
+            " WHERE s.tenant = $1 AND s.owner = $2 AND s.removed_at IS NULL"
+            " LIMIT CAST($3 AS BIGINT)) counted",
+            (owner.tenant, owner.name, limit),
+        )
+        return int(rows[0]["found"])
+
+    def has_proved(self, owner: Owner, url: str, *, since: datetime) -> Script[bool]:
+        """Say whether a URL has proved since then that it wants what this owner asked for."""
+        rows = yield Statement(
+            "SELECT 1 AS found FROM pushkit_proved_urls"
+            " WHERE tenant = $1 AND owner = $2 AND url_sha256 = $3 AND proved_at > $4",
+            (owner.tenant, owner.name, _sha256(url), to_micros(since)),
+        )
+        return bool(rows)
+
+    def prove(self, owner: Owner, url: str, *, now: datetime, since: datetime) -> Script[None]:
+        """Note that a URL has proved it, and forget proofs from before `since`."""
+        yield Statement(
+            "DELETE FROM pushkit_proved_urls WHERE proved_at <= $1", (to_micros(since),)
+        )
+        yield Statement(
+            "INSERT INTO pushkit_proved_urls (tenant, owner, url_sha256, proved_at)"
+            " VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, owner, url_sha256)"
+            " DO UPDATE SET proved_at = excluded.proved_at",
+            (owner.tenant, owner.name, _sha256(url), to_micros(now)),
+        )
+
+
+def _sha256(url: str) -> str:
+    return hashlib.sha256(url.encode("utf-8")).hexdigest()

@@ -1,0 +1,230 @@
+"""`pushkit worker --destinations FILE`: what it may say, and what it says of a mistake."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit import (
+    Authentication,
+    ClientCertificate,
+    DestinationCredentials,
+    DestinationRules,
+    KeyRing,
+    OAuthClient,
+    SenderOptions,
+    save_key_ring,
+)
+from pushkit.cli.destinations import load_destinations
+from pushkit.errors import ConfigError
+from tests.cli.conftest import ISSUER, ROOT
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+WHOLE = """
+proxy_env = "EGRESS"
+ca_file = "roots.pem"
+verify_ownership = true
+rate_per_origin = 50
+
+[rules]
+domains = ["*.partner.net"]
+ports = [443, 9443]
+networks = ["93.184.216.0/24"]
+refused_networks = ["93.184.216.34/32"]
+
+[[credentials]]
+origin = "https://a.partner.net"
+scheme = "ApiKey"
+credentials_env = "API_KEY"
+
+[[credentials]]
+origin = "https://b.partner.net:9443"
+owner = "alice"
+tenant = "acme"
+client_certificate = "client.pem"
+client_key = "client.key"
+client_key_password_file = "password.txt"
+ca_file = "their-root.pem"
+
+[credentials.oauth]
+token_url = "https://auth.partner.net/token"
+client_id = "agent"
+client_secret_file = "secret.txt"
+scope = "push"
+audience = "hooks"
+resource = "https://hooks.partner.net/"
+authentication = "client_secret_post"
+"""
+
+
+@pytest.fixture
+def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EGRESS", "http://user:canary-1@proxy.internal:3128")
+    monkeypatch.setenv("API_KEY", "canary-2")
+    folder = own_folder / "settings"
+    folder.mkdir()
+    (folder / "secret.txt").write_text("canary-3\n")
+    (folder / "password.txt").write_text("canary-4\n")
+    return folder
+
+
+@pytest.fixture
+def worker(folder: Path, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> list[str]:
+    """Return the command line that names the file, or leaves that to the environment."""
+    save_key_ring("keys.json", KeyRing.create(datetime.now(UTC)))
+    path = str(folder / "destinations.toml")
+    command = ["worker", "--database", "outbox.db", "--issuer", ISSUER]
+    if not by_environment:
+        return [*command, "--destinations", path]
+    monkeypatch.setenv("PUSHKIT_DESTINATIONS", path)
+    return command
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "destinations.toml"
+    path.write_text(text)
+    return path
+
+
+def test_everything_that_it_can_say(folder: Path) -> None:
+    found = load_destinations(written(folder, WHOLE))
+    assert "canary" not in repr(found)
+    assert found.options == {
+        "proxy": "http://user:canary-1@proxy.internal:3128",
+        "ca_file": folder / "roots.pem",
+        "verify_ownership": True,
+        "rate_per_origin": 50,
+        "destinations": DestinationRules(
+            domains=("*.partner.net",),
+            ports=(443, 9443),
+            networks=("93.184.216.0/24",),
+            refused_networks=("93.184.216.34/32",),
+        ),
+        "credentials": (
+            DestinationCredentials(
+                origin="https://a.partner.net",
+                authentication=Authentication(schemes=("ApiKey",), credentials="canary-2"),
+            ),
+            DestinationCredentials(
+                origin="https://b.partner.net:9443",
+                owner="alice",
+                tenant="acme",
+                oauth=OAuthClient(
+                    token_url="https://auth.partner.net/token",
+                    client_id="agent",
+                    client_secret="canary-3",
+                    scope="push",
+                    audience="hooks",
+                    resource="https://hooks.partner.net/",
+                    authentication="client_secret_post",
+                ),
+                client_certificate=ClientCertificate(
+                    certificate=folder / "client.pem",
+                    key=folder / "client.key",
+                    password="canary-4",
+                ),
+                ca_file=folder / "their-root.pem",
+            ),
+        ),
+    }
+
+
+def test_an_empty_file_changes_nothing(folder: Path) -> None:
+    plain = SenderOptions()
+    for name, value in load_destinations(written(folder, "")).options.items():
+        assert value == getattr(plain, name)
+
+
+CREDENTIALS = '[[credentials]]\norigin = "https://a.partner.net"\n'
+OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\nclient_id = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("proxy = ", "not TOML", id="not TOML"),
+        pytest.param('proxxy = "http://canary"', "proxxy: Extra inputs", id="an unknown setting"),
+        pytest.param('[rules]\nports = ["canary"]', "rules.ports.0: ", id="a port in words"),
+        pytest.param("[[credentials]]", "credentials.0.origin: Field required", id="no origin"),
+        pytest.param("rate_per_origin = 0", "rate_per_origin: ", id="a rate of nothing"),
+        pytest.param(
+            'proxy = "http://canary:1"\nproxy_env = "EGRESS"', "either proxy", id="two proxies"
+        ),
+        pytest.param('proxy_env = "NOBODY"', "NOBODY is not set", id="a variable that is not set"),
+        pytest.param(CREDENTIALS + 'scheme = "Bearer"', "credentials_env or", id="a scheme alone"),
+        pytest.param(
+            CREDENTIALS + 'credentials_env = "API_KEY"', "expected scheme", id="credentials alone"
+        ),
+        pytest.param(
+            CREDENTIALS + 'scheme = "B"\ncredentials_env = "API_KEY"\ncredentials_file = "x"',
+            "either credentials_env or credentials_file",
+            id="credentials twice",
+        ),
+        pytest.param(OAUTH, "expected client_secret_env", id="no secret"),
+        pytest.param(
+            OAUTH + 'client_secret = "canary"', "client_secret: Extra", id="a secret in the file"
+        ),
+        pytest.param(
+            OAUTH + 'client_secret_file = "nowhere.txt"', "No such file", id="no such file"
+        ),
+        pytest.param(
+            OAUTH + 'client_secret_file = "empty.txt"', "empty.txt: empty", id="an empty file"
+        ),
+        pytest.param(
+            OAUTH + 'client_secret_env = "API_KEY"\nauthentication = "canary"',
+            "credentials.0.oauth.authentication: ",
+            id="an unknown way",
+        ),
+    ],
+)
+def test_a_mistake_is_named_and_no_value_repeated(folder: Path, text: str, said: str) -> None:
+    (folder / "empty.txt").write_text("\n")
+    with pytest.raises(ConfigError) as caught:
+        load_destinations(written(folder, text))
+    assert said in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_a_configuration_error(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_destinations(folder / "nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('proxy = "socks5://canary:1080"', "proxy: expected http://"),
+        ('[rules]\ndomains = ["localhost"]', "domains: 'localhost'"),
+        ('ca_file = "nowhere.pem"', "ca_file: "),
+        (CREDENTIALS.replace("https", "http"), "credentials: origin: "),
+    ],
+)
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_the_worker_does_not_start_with_a_wrong_file(
+    pushkit_command: Run, worker: list[str], folder: Path, text: str, said: str
+) -> None:
+    written(folder, text)
+    ran = pushkit_command(*worker)
+    assert ran.status == 1
+    assert said in ran.error
+    assert "canary" not in ran.err
+
+
+def test_the_file_in_the_documentation_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "credentials.md").read_text("utf-8")
+    [text] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    monkeypatch.setenv("OAUTH_SECRET", "canary")
+    (folder / "partner.key").write_text("canary")
+    options = load_destinations(written(folder, text)).options
+    assert [each.origin for each in options["credentials"]] == [
+        "https://client.example.com",
+        "https://hooks.partner.net:8443",
+    ]

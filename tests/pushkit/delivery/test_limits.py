@@ -1,0 +1,230 @@
+"""One owner cannot fill the outbox for the others, nor all of them flood a third party."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import PushSender, SenderOptions, StatusUpdate
+from pushkit.delivery.limits import Pace
+from pushkit.errors import BacklogFullError, ConfigError, TooManySubscriptionsError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.outbox import DeliveryState
+from tests.eventually import eventually
+from tests.internet import HOOKS, Internet
+from tests.pushkit.delivery.conftest import Senders as MakeSenders
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders
+
+MakeStatus = Callable[..., StatusUpdate]
+HOOK = {"url": "https://client.example.com/hook"}
+ORIGIN = "https://client.example.com:443"
+
+
+@pytest.fixture
+async def either(location: str, clock: Clock) -> AsyncIterator[Senders]:
+    """Return senders on SQLite, and on PostgreSQL."""
+    senders = MakeSenders(location, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+# --- subscriptions -------------------------------------------------------------------------------
+
+
+async def test_an_owner_has_no_more_subscriptions_than_it_may(either: Senders) -> None:
+    sender = await either.open(max_subscriptions_per_owner=2)
+    for number in range(2):
+        await sender.subscribe(f"task-{number}", HOOK, version="1.0", owner="alice")
+    with pytest.raises(TooManySubscriptionsError, match="'alice' has 2 subscriptions") as caught:
+        await sender.subscribe("task-2", HOOK, version="1.0", owner="alice")
+    assert caught.value.code == "too_many_subscriptions"
+    assert await sender.subscriptions("task-2", owner="alice") == []
+    # Others are not concerned: of another name, or of another tenant.
+    assert await sender.subscribe("task-2", HOOK, version="1.0", owner="bob")
+    assert await sender.subscribe("task-2", HOOK, version="1.0", owner="alice", tenant="acme")
+
+
+async def test_at_the_limit_a_subscription_may_be_changed_and_replaced(
+    either: Senders, clock: Clock
+) -> None:
+    sender = await either.open(max_subscriptions_per_owner=1)
+    first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    changed = await sender.subscribe(
+        "task-1", {"url": "https://other.example.com/"}, version="1.0", owner="alice"
+    )
+    assert (changed.id, changed.config.url) == (first.id, "https://other.example.com/")
+    await sender.unsubscribe("task-1", owner="alice")
+    clock.advance(1)  # counted at most once a second; on PostgreSQL, by the server's clock
+
+    async def registered() -> bool:
+        with suppress(TooManySubscriptionsError):
+            await sender.subscribe("task-2", HOOK, version="1.0", owner="alice")
+            return True
+        return False
+
+    assert await eventually(registered)
+
+
+async def test_the_limit_holds_across_processes(either: Senders) -> None:
+    for number in range(2):
+        sender = await either.open(max_subscriptions_per_owner=2)
+        await sender.subscribe(f"task-{number}", HOOK, version="1.0", owner="alice")
+    another = await either.open(max_subscriptions_per_owner=2)
+    with pytest.raises(TooManySubscriptionsError):
+        await another.subscribe("task-2", HOOK, version="1.0", owner="alice")
+
+
+# --- backlog -------------------------------------------------------------------------------------
+
+
+async def test_an_owner_has_no_more_in_the_outbox_than_it_may(
+    either: Senders, status: MakeStatus
+) -> None:
+    sender = await either.open(max_backlog_per_owner=3)
+    for number in range(2):
+        await sender.subscribe(f"task-{number}", HOOK, version="1.0", owner="alice")
+    await sender.subscribe("bobs", HOOK, version="1.0", owner="bob")
+    for task_id in ("task-0", "task-1", "task-0"):
+        await sender.notify(status(task_id=task_id))
+    with pytest.raises(BacklogFullError, match=r"'alice' .*max_backlog_per_owner"):
+        await sender.notify(status(task_id="task-1"))
+    assert len(await sender.deliveries("task-1")) == 1
+    assert await sender.notify(status(task_id="bobs"))
+
+
+async def test_an_update_that_would_take_an_owner_over_the_limit_is_not_stored_at_all(
+    either: Senders, status: MakeStatus
+) -> None:
+    sender = await either.open(max_backlog_per_owner=2)
+    for number in range(3):
+        config = HOOK | {"id": f"config-{number}"}
+        await sender.subscribe("task-1", config, version="1.0", owner="alice")
+    with pytest.raises(BacklogFullError):
+        await sender.notify(status())
+    assert await sender.deliveries("task-1") == []
+    await sender.unsubscribe("task-1", "config-0", owner="alice")
+    assert len(await sender.notify(status())) == 2
+
+
+async def test_what_is_delivered_makes_room(
+    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+) -> None:
+    async def accept(_: web.Request) -> web.Response:
+        return web.Response()
+
+    await public.serve(accept)
+    sender = await senders.open(allow=(), ca_file=public.ca_file, max_backlog_per_owner=1)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    for _ in range(3):
+        await sender.notify(status())
+        with pytest.raises(BacklogFullError):
+            await sender.notify(status())
+        await sender.worker.run_once()
+        clock.advance(1)
+    found = await sender.deliveries("task-1")
+    assert [each.state for each in found] == [DeliveryState.DELIVERED] * 3
+
+
+async def test_superseded_statuses_are_dropped_before_an_owner_is_refused(
+    either: Senders, status: MakeStatus
+) -> None:
+    sender = await either.open(max_backlog_per_owner=2, coalesce=True)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    for _ in range(6):
+        await sender.notify(status())
+    states = [each.state for each in await sender.deliveries("task-1")]
+    assert states.count(DeliveryState.PENDING) <= 2
+
+
+# --- pace ----------------------------------------------------------------------------------------
+
+
+class Seconds:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_second_s_worth_may_come_at_once_and_the_rest_in_turn() -> None:
+    clock = Seconds()
+    pace = Pace(DestinationPolicy(), 4, clock=clock)
+    assert [pace.take(ORIGIN) for _ in range(8)] == [0, 0, 0, 0, 0, 0.25, 0.5, 0.75]
+    clock.now = 1
+    assert pace.take(ORIGIN) == 0
+    clock.now = 100
+    assert [pace.take(ORIGIN) for _ in range(6)] == [0, 0, 0, 0, 0, 0.25]
+
+
+def test_origins_do_not_wait_for_each_other() -> None:
+    pace = Pace(DestinationPolicy(), 1, clock=Seconds())
+    assert [pace.take(ORIGIN) for _ in range(4)] == [0, 0, 1, 2]
+    assert pace.take("https://other.example.com:443") == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "per_second"),
+    [(DestinationPolicy(["client.example.com:*"]), 1.0), (DestinationPolicy(), None)],
+)
+def test_what_is_named_and_what_has_no_rate_never_waits(
+    policy: DestinationPolicy, per_second: float | None
+) -> None:
+    pace = Pace(policy, per_second, clock=Seconds())
+    assert {pace.take(ORIGIN) for _ in range(100)} == {0}
+
+
+def test_origins_that_are_due_no_more_are_forgotten() -> None:
+    clock = Seconds()
+    pace = Pace(DestinationPolicy(), 1, clock=clock)
+    for number in range(25_000):
+        clock.now = number
+        pace.take(f"https://h{number}.example.com:443")
+    assert len(pace._due) <= 10_000
+
+
+@pytest.mark.parametrize("rate", [0, -1, 1.5, float("nan")])
+def test_a_rate_that_would_keep_attempts_waiting_long_is_a_configuration_error(rate: float) -> None:
+    with pytest.raises(ConfigError, match="rate_per_origin"):
+        SenderOptions(rate_per_origin=rate, concurrency_per_host=16)
+    assert SenderOptions(rate_per_origin=1.6, concurrency_per_host=16)
+    assert SenderOptions(rate_per_origin=None)
+
+
+async def test_a_lease_outlasts_the_wait_for_ones_turn(senders: Senders) -> None:
+    sender = await senders.open(rate_per_origin=2, concurrency_per_host=20)
+    assert sender._attempt.longest == sender.options.timeout + timedelta(seconds=10)
+    at_any_rate = await senders.open(rate_per_origin=None)
+    assert at_any_rate._attempt.longest == at_any_rate.options.timeout
+
+
+async def test_one_origin_gets_so_many_requests_a_second_over_all_owners(
+    public: Internet, senders: Senders, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds, waited = Seconds(), []
+
+    async def sleep(wait: float) -> None:
+        waited.append(wait)
+
+    async def accept(_: web.Request) -> web.Response:
+        return web.Response()
+
+    monkeypatch.setattr("pushkit.delivery.limits.asyncio.sleep", sleep)
+    await public.serve(accept)
+    sender: PushSender = await senders.open(
+        allow=(), ca_file=public.ca_file, rate_per_origin=2, concurrency_per_host=8
+    )
+    sender._attempt.pace._clock = seconds
+    for number in range(6):
+        url = f"https://{HOOKS}/of-{number}"
+        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner=f"o-{number}")
+        await sender.notify(status(task_id=f"task-{number}"))
+    await sender.worker.run_once()
+    assert waited == [0.5, 1.0, 1.5]

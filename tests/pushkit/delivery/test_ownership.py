@@ -1,0 +1,234 @@
+"""Nothing goes to a destination that has not proved that it wants it (wire profile §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from pushkit import PushSender, StatusUpdate
+from pushkit.outbox import Delivery, DeliveryState
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders
+
+MakeStatus = Callable[..., StatusUpdate]
+DAY = 86_400
+
+
+def _proof(token: str) -> web.Response:
+    return web.Response(text=token)
+
+
+@dataclass
+class Echo:
+    """A webhook that proves itself, unless it was told otherwise."""
+
+    base: str = ""
+    asked: list[web.BaseRequest] = field(default_factory=list)
+    got: list[str] = field(default_factory=list)
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: Callable[[str], web.Response] = field(default_factory=lambda: _proof)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method == "GET":
+            self.asked.append(request)
+            return self.answer(request.query["validationToken"])
+        self.got.append(request.raw_path)
+        self.reached.set()
+        return web.Response()
+
+
+@pytest.fixture
+async def echo(aiohttp_server: Any) -> Echo:
+    echo = Echo()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", echo.handle)
+    server = await aiohttp_server(app)
+    echo.base = f"http://127.0.0.1:{server.port}"
+    return echo
+
+
+@pytest.fixture
+async def sender(senders: Senders) -> PushSender:
+    return await senders.open(verify_ownership=True)
+
+
+async def deliver(
+    sender: PushSender,
+    status: MakeStatus,
+    url: str,
+    *,
+    task_id: str = "task-1",
+    owner: str = "alice",
+    **config: Any,
+) -> Delivery:
+    hook = {"url": url} | config
+    await sender.subscribe(task_id, hook, version="1.0", owner=owner)
+    await sender.notify(status(task_id=task_id))
+    while await sender.worker.run_once():
+        pass
+    return (await sender.deliveries(task_id))[-1]
+
+
+@pytest.mark.parametrize("target", ["/hook", "/hook?a=b&c=%2F", "/?validationTokens=1"])
+async def test_a_url_is_asked_once_and_then_delivered_to(
+    sender: PushSender, echo: Echo, status: MakeStatus, target: str
+) -> None:
+    for _ in range(3):
+        delivery = await deliver(sender, status, echo.base + target)
+    assert delivery.state is DeliveryState.DELIVERED
+    [asked] = echo.asked
+    token = asked.query["validationToken"]
+    assert len(token) >= 32
+    separator = "&" if "?" in target else "?"
+    assert asked.raw_path == f"{target}{separator}validationToken={token}"
+    assert echo.got == [target] * 3
+
+
+async def test_the_question_carries_no_secret(
+    sender: PushSender, echo: Echo, status: MakeStatus
+) -> None:
+    authentication = {"scheme": "Bearer", "credentials": "canary-1"}
+    await deliver(
+        sender, status, echo.base + "/hook", token="canary-2", authentication=authentication
+    )
+    [asked] = echo.asked
+    names = {name.lower() for name in asked.headers}
+    assert names == {"host", "accept", "accept-encoding", "user-agent"}
+    assert not any("canary" in value for value in asked.headers.values())
+    assert await asked.read() == b""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda _: web.Response(text=""), id="nothing"),
+        pytest.param(lambda _: web.Response(text="OK"), id="another text"),
+        pytest.param(lambda token: web.Response(text=f"{token}\n"), id="with a line break"),
+        pytest.param(lambda token: web.Response(text=f" {token}"), id="with a space"),
+        pytest.param(lambda token: web.Response(text=f'"{token}"'), id="in quotes"),
+        pytest.param(lambda token: web.Response(text=token.lower() + "A"), id="in lower case"),
+        pytest.param(lambda token: web.Response(text=token[:-1]), id="cut short"),
+        pytest.param(lambda token: web.Response(text=token + "x" * 70_000), id="in a long page"),
+        pytest.param(lambda token: web.Response(text=token, status=301), id="with a redirect"),
+        pytest.param(lambda token: web.Response(text=token, status=404), id="not found"),
+        pytest.param(lambda token: web.Response(text=token, status=500), id="an error"),
+    ],
+)
+async def test_a_destination_that_proves_nothing_gets_nothing(
+    sender: PushSender,
+    echo: Echo,
+    status: MakeStatus,
+    clock: Clock,
+    answer: Callable[[str], web.Response],
+) -> None:
+    echo.answer = answer
+    delivery = await deliver(sender, status, echo.base + "/hook")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "ownership_unproven")
+    assert delivery.last_status == answer("t" * 40).status
+    assert echo.got == []
+    # It is asked again on schedule; once it proves itself, nothing has been lost.
+    echo.answer = _proof
+    clock.advance(30)
+    while await sender.worker.run_once():
+        pass
+    assert len(echo.asked) == 2
+    assert echo.asked[0].query["validationToken"] != echo.asked[1].query["validationToken"]
+    assert echo.got == ["/hook"]
+
+
+async def test_an_answer_to_nobody_is_no_proof(
+    senders: Senders, status: MakeStatus, unused_tcp_port: int
+) -> None:
+    sender = await senders.open(verify_ownership=True)
+    delivery = await deliver(sender, status, f"http://127.0.0.1:{unused_tcp_port}/")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "transport")
+
+
+async def test_many_subscriptions_to_one_url_ask_it_once(
+    sender: PushSender, echo: Echo, status: MakeStatus
+) -> None:
+    for number in range(12):
+        hook = {"url": echo.base + "/hook"}
+        await sender.subscribe(f"task-{number}", hook, version="1.0", owner="alice")
+        await sender.notify(status(task_id=f"task-{number}"))
+    while await sender.worker.run_once():
+        pass
+    assert (len(echo.asked), len(echo.got)) == (1, 12)
+
+
+async def test_a_proof_survives_a_restart(senders: Senders, echo: Echo, status: MakeStatus) -> None:
+    for _ in range(2):
+        sender = await senders.open(verify_ownership=True)
+        await deliver(sender, status, echo.base + "/hook")
+        await sender.close()
+    assert (len(echo.asked), len(echo.got)) == (1, 2)
+
+
+async def test_a_url_that_changes_has_to_prove_itself_anew(
+    sender: PushSender, echo: Echo, status: MakeStatus
+) -> None:
+    for target in ("/a", "/b", "/a?c", "/a"):
+        await deliver(sender, status, echo.base + target)
+    assert [asked.path for asked in echo.asked] == ["/a", "/b", "/a"]
+
+
+async def test_what_one_owner_proved_is_no_proof_for_another(
+    sender: PushSender, echo: Echo, status: MakeStatus
+) -> None:
+    for owner in ("alice", "bob", "alice"):
+        await deliver(sender, status, echo.base + "/hook", owner=owner, task_id=f"of-{owner}")
+    assert len(echo.asked) == 2
+
+
+async def test_a_proof_is_asked_for_again_after_thirty_days(
+    sender: PushSender, echo: Echo, status: MakeStatus, clock: Clock
+) -> None:
+    await deliver(sender, status, echo.base + "/hook")
+    clock.advance(30 * DAY - 1)
+    await deliver(sender, status, echo.base + "/hook")
+    assert len(echo.asked) == 1
+    clock.advance(1)
+    await deliver(sender, status, echo.base + "/hook")
+    assert len(echo.asked) == 2
+
+
+async def test_a_destination_that_hangs_holds_nobody_else_up(
+    senders: Senders, echo: Echo, status: MakeStatus
+) -> None:
+    hanging, gone = asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hanging.set()
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sender = await senders.open(verify_ownership=True, drain=timedelta(0))
+    await sender.start()
+    async with asyncio.timeout(20):
+        await sender.subscribe("slow", {"url": f"http://127.0.0.1:{port}/"}, version="1.0")
+        await sender.notify(status(task_id="slow"))
+        await hanging.wait()
+        await sender.subscribe("task-1", {"url": echo.base + "/hook"}, version="1.0")
+        await sender.notify(status())
+        await echo.reached.wait()
+        assert not gone.is_set()
+        await sender.close()
+        await gone.wait()
+    server.close()
+
+
+async def test_without_the_option_nobody_is_asked(
+    senders: Senders, echo: Echo, status: MakeStatus
+) -> None:
+    await deliver(await senders.open(), status, echo.base + "/hook")
+    assert (echo.asked, echo.got) == ([], ["/hook"])

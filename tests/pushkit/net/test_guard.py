@@ -1,0 +1,363 @@
+"""No connection to where nobody should go, with each check in place and with each one removed.
+
+`tests/network.py` keeps all of it on loopback, guard or no guard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from aiohttp import web
+from aiohttp.abc import ResolveResult
+from yarl import URL
+
+from pushkit.errors import DestinationRefusedError, TransportError
+from pushkit.net.addresses import address_is_own
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.guard import Guard, dialling_socket
+from pushkit.net.transport import Transport
+from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.network import LeftLoopbackError, Network, the_network
+
+DEADLINE = 30
+PATIENT = timedelta(seconds=20)
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+class Relaxed(DestinationPolicy):
+    """Any scheme of HTTP, any port: all other rules are the real ones."""
+
+    def _check_scheme(self, scheme: str, host: str, port: int) -> None:
+        pass
+
+    def _check_port(self, port: int) -> None:
+        pass
+
+
+class Naive(DestinationPolicy):
+    """No rule on URLs at all, read as aiohttp reads them: the addresses alone are judged."""
+
+    def check(self, url: str) -> Destination:
+        try:
+            parsed = URL(url)
+            scheme, host, port = parsed.scheme, parsed.raw_host, parsed.port
+        except ValueError as exc:
+            raise DestinationRefusedError("URL: not one") from exc
+        if scheme not in {"http", "https"} or not host or not port:
+            raise DestinationRefusedError("URL: nothing that an HTTP client could open")
+        return Destination(scheme=scheme, host=host, port=port, target=parsed.raw_path_qs)
+
+
+class Nothing(Naive):
+    """No guard."""
+
+    def refusal_of(self, address: str) -> str | None:
+        del address
+        return None
+
+
+class Canary:
+    """Listens on loopback at any interface of it, and counts who comes."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.port = 0
+
+    def met(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+
+@pytest.fixture
+async def canary() -> AsyncIterator[Canary]:
+    canary = Canary()
+    server = await asyncio.start_server(canary.met, "127.0.0.1", 0)
+    canary.port = server.sockets[0].getsockname()[1]
+    yield canary
+    server.close()
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch, canary: Canary) -> Iterator[Network]:
+    """Return the attacker's DNS, in an environment that names a proxy."""
+    for variable in PROXY_VARIABLES:
+        for name in (variable, variable.lower()):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with the_network(monkeypatch) as network:
+        attackers_dns(network.names)
+        yield network
+
+
+async def tried(transport: Transport, url: str) -> str:
+    """Post to a URL as a sender does; return what came of it."""
+    try:
+        destination = transport.policy.check(url)
+        async with asyncio.timeout(DEADLINE):
+            answer = await transport.post(destination, [], b"{}", timeout=PATIENT)
+    except DestinationRefusedError as exc:
+        return f"refused: {exc}"
+    except TransportError as exc:
+        return f"failed: {exc}"
+    return f"answered {answer.status}"
+
+
+async def leads_nowhere(
+    network: Network, canary: Canary, transport: Transport, urls: list[str]
+) -> None:
+    """Hold that no URL, tried again and again, makes a socket dial."""
+    try:
+        for url in urls:
+            for _ in range(3):  # a name may answer otherwise the second time
+                outcome = await tried(transport, url)
+                assert network.dialled == [], f"{url}: {outcome}"
+    finally:
+        await transport.close()
+    assert canary.connections == 0
+
+
+def every(line: HostileUrl) -> bool:
+    return bool(line.url)
+
+
+def but_for_its_port(line: HostileUrl) -> bool:
+    return not line.only_its_port_is_wrong
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_list"),
+    [
+        pytest.param(DestinationPolicy, every, id="every rule"),
+        pytest.param(Relaxed, but_for_its_port, id="any scheme and port"),
+    ],
+)
+async def test_no_hostile_url_leads_to_a_connection(
+    network: Network,
+    canary: Canary,
+    policy: type[DestinationPolicy],
+    of_list: Callable[[HostileUrl], bool],
+) -> None:
+    lines = [line for line in hostile_urls(canary.port) if of_list(line)]
+    assert len(lines) >= 70
+    transport = Transport(policy(), resolver=network.names)
+    await leads_nowhere(network, canary, transport, [line.url for line in lines])
+    assert network.names.asked == []  # the URL alone was reason enough
+
+
+def looked_up(line: HostileUrl) -> bool:
+    # Its second answer is public, and dialled: that one has a test of its own.
+    return but_for_its_port(line) and "rebind" not in line.url
+
+
+@pytest.mark.parametrize("policy", [Relaxed, Naive])
+async def test_the_addresses_alone_are_reason_enough(
+    network: Network, canary: Canary, policy: type[DestinationPolicy]
+) -> None:
+    lines = [line for line in hostile_urls(canary.port) if looked_up(line)]
+    transport = Transport(policy(), resolver=network.names)
+    await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
+    assert "mixed.attacker.example.com" in network.names.asked
+
+
+async def unchecked(guard: Guard, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+    return await guard._resolver.resolve(host, port, family)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("removed", "put"),
+    [
+        pytest.param("resolve", unchecked, id="without the check of a name's answers"),
+        pytest.param(
+            "open_socket",
+            lambda _, address: dialling_socket(address),
+            id="without the check at the socket",
+        ),
+    ],
+)
+async def test_either_check_of_addresses_keeps_the_other_ones_names(
+    network: Network,
+    canary: Canary,
+    monkeypatch: pytest.MonkeyPatch,
+    removed: str,
+    put: Callable[..., object],
+) -> None:
+    monkeypatch.setattr(Guard, removed, put)
+    lines = [
+        line
+        for line in hostile_urls(canary.port)
+        # Without the first check, a name's public address may be dialled; never its other one.
+        if line.reason.startswith("DNS") and looked_up(line) and "mixed" not in line.reason
+    ]
+    assert len(lines) >= 7
+    transport = Transport(Naive(), resolver=network.names)
+    await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
+
+
+async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_check(
+    network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rebinding between check and connect: what was checked is not what comes to the socket.
+    checked = Guard.resolve
+
+    async def then_another(guard: Guard, host: str, port: int = 0, family: int = 0) -> object:
+        await checked(guard, host, port, family)  # type: ignore[arg-type]
+        return await guard._resolver.resolve(host, port, family)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Guard, "resolve", then_another)
+    network.names.says("rebind.example.com", [PUBLIC], ["127.0.0.1"])
+    transport = Transport(Relaxed(), resolver=network.names)
+    outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")
+    await transport.close()
+    assert "not public" in outcome
+    assert (network.names.asked, network.dialled) == (["rebind.example.com"] * 2, [])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param("127.0.0.1", id="loopback"),
+        pytest.param("10.0.0.1", id="private"),
+        pytest.param("::ffff:127.0.0.1", id="mapped"),
+        pytest.param("::ffff:8.8.8.8", id="mapped, public"),
+        pytest.param("::127.0.0.1", id="compatible"),
+        pytest.param("::ffff:0:127.0.0.1", id="translated"),
+        pytest.param("64:ff9b::7f00:1", id="NAT64"),
+        pytest.param("64:ff9b:1::7f00:1", id="local NAT64"),
+        pytest.param("2002:7f00:1::", id="6to4"),
+        pytest.param("2001:0:7f00:1::", id="Teredo"),
+        pytest.param("2606:4700::5efe:7f00:1", id="ISATAP"),
+        pytest.param("2606:4700::200:5efe:808:808", id="ISATAP, public"),
+    ],
+)
+@pytest.mark.parametrize("beside", [(), (PUBLIC,), ("2606:4700::1111",)])
+async def test_a_name_with_such_an_address_is_not_dialled(
+    network: Network, canary: Canary, address: str, beside: tuple[str, ...]
+) -> None:
+    network.names.says("client.example.com", [*beside, address])
+    transport = Transport(DestinationPolicy(), resolver=network.names)
+    await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
+    assert network.names.asked == ["client.example.com"] * 3
+
+
+async def test_an_address_of_this_machine_is_not_dialled(network: Network, canary: Canary) -> None:
+    network.names.says("client.example.com", [PUBLIC])
+    transport = Transport(
+        DestinationPolicy(), resolver=network.names, is_own=lambda address: address == PUBLIC
+    )
+    await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
+
+
+async def test_a_name_with_a_hundred_addresses_is_not_dialled(
+    network: Network, canary: Canary
+) -> None:
+    network.names.says("client.example.com", [f"8.8.4.{last}" for last in range(100)])
+    transport = Transport(DestinationPolicy(), resolver=network.names)
+    await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
+
+
+async def test_a_public_address_is_dialled(network: Network) -> None:
+    network.names.says("client.example.com", [PUBLIC])
+    transport = Transport(DestinationPolicy(), resolver=network.names)
+    assert "failed" in await tried(transport, "https://client.example.com/")
+    await transport.close()
+    assert network.dialled == [(PUBLIC, 443)]
+
+
+# --- connections that stay open, and answers that lead elsewhere ---------------------------------
+
+
+async def test_a_connection_that_stays_open_goes_where_it_was_checked(
+    internet: Internet, canary: Canary
+) -> None:
+    network, peers = internet.network, []
+
+    async def note(request: web.Request) -> web.Response:
+        peers.append(request.get_extra_info("peername"))
+        return web.Response(headers={"Connection": "close"} if len(peers) == 2 else {})
+
+    await internet.serve(note)
+    network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
+    network.places["127.0.0.1", 443] = canary.port
+    transport = Transport(DestinationPolicy(), resolver=network.names, ca_file=internet.ca_file)
+    url = f"https://{HOOKS}/"
+    outcomes = [await tried(transport, url) for _ in range(3)]
+    await transport.close()
+    # The second went over the connection of the first; the third had to dial, and was refused.
+    assert outcomes[:2] == ["answered 200"] * 2
+    assert "not public" in outcomes[2]
+    assert len(set(peers)) == 1
+    assert (network.dialled, canary.connections) == ([(HOOKS_ADDRESS, 443)], 0)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308, 399])
+async def test_an_answer_that_leads_to_loopback_is_not_followed(
+    internet: Internet, canary: Canary, status: int
+) -> None:
+    async def redirect(_: web.Request) -> web.Response:
+        place = f"http://127.0.0.1:{canary.port}/"
+        return web.Response(
+            status=status, headers={"Location": place, "Refresh": f"0; url={place}"}
+        )
+
+    await internet.serve(redirect)
+    transport = Transport(
+        DestinationPolicy(["127.0.0.1:*"]),  # even where it would be allowed
+        resolver=internet.network.names,
+        ca_file=internet.ca_file,
+    )
+    assert await tried(transport, f"https://{HOOKS}/") == f"answered {status}"
+    await transport.close()
+    assert canary.connections == 0
+    assert internet.network.dialled == [(HOOKS_ADDRESS, 443)]
+
+
+# --- the harness ---------------------------------------------------------------------------------
+
+
+async def test_the_harness_fails_when_the_guard_is_removed(
+    network: Network, canary: Canary
+) -> None:
+    unguarded = partial(Transport, Nothing(), resolver=network.names, is_own=lambda _: False)
+    urls = [line.url for line in hostile_urls(canary.port)]
+    with pytest.raises(AssertionError):
+        await leads_nowhere(network, canary, unguarded(), urls)
+
+    transport = unguarded()
+    for url in urls:
+        await tried(transport, url)
+    await transport.close()
+    assert len(network.dialled) > 40
+    assert canary.connections > 10
+
+
+async def test_the_harness_lets_nothing_out_of_loopback(network: Network) -> None:
+    transport = Transport(Nothing(), resolver=network.names, is_own=lambda _: False)
+    for url in ("http://169.254.169.254/", "http://example.com/", "http://10.0.0.1/"):
+        assert "failed" in await tried(transport, url)
+    await transport.close()
+    assert len(network.dialled) == 3
+    loop = asyncio.get_running_loop()
+    with pytest.raises(LeftLoopbackError):
+        await loop.create_connection(asyncio.Protocol, "93.184.216.34", 80)
+    with pytest.raises(LeftLoopbackError):
+        await loop.getaddrinfo("example.com", 80)
+
+
+# --- own addresses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "0.0.0.0", "", "fe80::1%lo"])  # noqa: S104
+def test_an_address_that_can_be_bound_is_this_machines_own(address: str) -> None:
+    assert address_is_own(address)
+
+
+@pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111"])
+def test_an_address_that_cannot_be_bound_is_not(address: str) -> None:
+    assert not address_is_own(address)

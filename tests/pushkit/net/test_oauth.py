@@ -1,0 +1,307 @@
+"""Tokens from a real authorization server behind a public name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from pushkit.errors import ConfigError, OAuthError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
+from pushkit.net.transport import Transport
+from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
+from tests.internet import Handler, Internet
+
+PATIENT = timedelta(seconds=20)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Clock:
+    now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server() -> AuthorizationServer:
+    return AuthorizationServer()
+
+
+@pytest.fixture
+async def tokens_of(internet: Internet, clock: Clock) -> AsyncIterator[Callable[..., OAuthTokens]]:
+    transport = Transport(
+        DestinationPolicy(), resolver=internet.network.names, ca_file=internet.ca_file
+    )
+    made: list[OAuthTokens] = []
+
+    def make(**changed: Any) -> OAuthTokens:
+        known = {"client_id": "agent:1 %", "client_secret": "s3cret&+:"}
+        client = OAuthClient(**({"token_url": TOKEN_URL} | known | changed))
+        made.append(OAuthTokens(client, transport, clock))
+        return made[-1]
+
+    yield make
+    for tokens in made:
+        await tokens.close()
+    await transport.close()
+
+
+async def stands(internet: Internet, handler: Handler) -> None:
+    await internet.serve(handler, name=AUTH, address=AUTH_ADDRESS)
+
+
+def answering(document: object, status: int = 200) -> Handler:
+    text = document if isinstance(document, str) else json.dumps(document)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    return answer
+
+
+@pytest.mark.parametrize("way", list(ClientAuthentication))
+async def test_a_token_is_issued_either_way(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    way: ClientAuthentication,
+) -> None:
+    await stands(internet, server.token)
+    tokens = tokens_of(authentication=way, scope="push more", audience="a", resource="https://r/")
+    assert await tokens.token(timeout=PATIENT) == server.issued[0]
+    assert server.validator.methods == [way]
+    [body] = server.bodies
+    assert (body["grant_type"], body["scope"]) == ("client_credentials", "push more")
+    assert (body["audience"], body["resource"]) == ("a", "https://r/")
+    assert ("client_secret" in body) == (way is ClientAuthentication.POST)
+
+
+async def test_a_token_is_kept_until_shortly_before_its_end(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+) -> None:
+    await stands(internet, server.token)
+    tokens = tokens_of()
+    first = await tokens.token(timeout=PATIENT)
+    clock.advance(3600 - 61)
+    assert await tokens.token(timeout=PATIENT) == first
+    clock.advance(1)
+    assert await tokens.token(timeout=PATIENT) != first
+    assert len(server.issued) == 2
+
+
+@pytest.mark.parametrize(
+    ("life", "kept"),
+    [
+        pytest.param(10, 8, id="of seconds: four fifths"),
+        pytest.param(0, 0, id="of nothing: asked for each time"),
+        pytest.param(-5, 0, id="of less than nothing"),
+        pytest.param("600", 540, id="in a string"),
+        pytest.param(None, 240, id="not said: five minutes"),
+        pytest.param("soon", 240, id="in words: five minutes"),
+        pytest.param(True, 240, id="a boolean: five minutes"),
+        pytest.param(10**12, 86_340, id="of ages: a day"),
+        pytest.param(599.5, 539.5, id="with a fraction"),
+    ],
+)
+async def test_the_life_of_a_token(
+    internet: Internet,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+    life: object,
+    kept: float,
+) -> None:
+    number = iter(range(10))
+
+    async def issue(_: web.Request) -> web.Response:
+        said = {} if life is None else {"expires_in": life}
+        return web.json_response(
+            {"access_token": f"t{next(number)}", "token_type": "bearer"} | said
+        )
+
+    await stands(internet, issue)
+    tokens = tokens_of()
+    assert await tokens.token(timeout=PATIENT) == "t0"
+    if kept:
+        clock.advance(kept - 0.1)
+        assert await tokens.token(timeout=PATIENT) == "t0"
+        clock.advance(0.1)
+    assert await tokens.token(timeout=PATIENT) == "t1"
+
+
+async def test_a_clock_that_is_set_back_keeps_no_token_alive(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+) -> None:
+    await stands(internet, server.token)
+    tokens = tokens_of()
+    first = await tokens.token(timeout=PATIENT)
+    clock.advance(-7200)
+    assert await tokens.token(timeout=PATIENT) != first
+
+
+async def test_many_who_ask_at_once_share_one_fetch(
+    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
+) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        asked.set()
+        await go_on.wait()
+        return await server.token(request)
+
+    await stands(internet, slow)
+    tokens = tokens_of()
+    async with asyncio.timeout(20):
+        waiting = [asyncio.create_task(tokens.token(timeout=PATIENT)) for _ in range(50)]
+        await asked.wait()
+        waiting.pop(0).cancel()  # one who gives up takes it from nobody
+        go_on.set()
+        found = await asyncio.gather(*waiting)
+    assert set(found) == set(server.issued)
+    assert len(server.issued) == 1
+
+
+async def test_who_waits_too_long_is_told(
+    internet: Internet, tokens_of: Callable[..., OAuthTokens]
+) -> None:
+    async def never(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await stands(internet, never)
+    with pytest.raises(OAuthError, match="no answer in time"):
+        await tokens_of().token(timeout=timedelta(milliseconds=50))
+
+
+async def test_a_token_that_was_refused_is_replaced_once(
+    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
+) -> None:
+    await stands(internet, server.token)
+    tokens = tokens_of()
+    first = await tokens.token(timeout=PATIENT)
+    tokens.reject(first)
+    second = await tokens.token(timeout=PATIENT)
+    tokens.reject(first)  # somebody else's late 401 does not take the new one away
+    assert await tokens.token(timeout=PATIENT) == second != first
+    assert len(server.issued) == 2
+
+
+async def test_a_wrong_secret_is_the_one_error(
+    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
+) -> None:
+    await stands(internet, server.token)
+    with pytest.raises(OAuthError, match=r"found 401 \(invalid_client\)") as caught:
+        await tokens_of(client_secret="canary").token(timeout=PATIENT)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        pytest.param(answering("canary"), "not a JSON object", id="not JSON"),
+        pytest.param(answering(["canary"]), "not a JSON object", id="a list"),
+        pytest.param(answering({"token_type": "bearer"}), "access_token", id="no token"),
+        pytest.param(
+            answering({"access_token": "canary\r\nX: y", "token_type": "bearer"}),
+            "access_token",
+            id="a line break in the token",
+        ),
+        pytest.param(
+            answering({"access_token": "can\u00e4ry", "token_type": "bearer"}),
+            "access_token",
+            id="beyond ASCII",
+        ),
+        pytest.param(answering({"access_token": "canary"}), "token_type", id="no type"),
+        pytest.param(
+            answering({"access_token": "canary", "token_type": "mac"}), "token_type", id="MAC"
+        ),
+        pytest.param(answering("canary", 500), "found 500", id="an error page"),
+        pytest.param(
+            answering({"error": "canary"}, 400), r"found 400$", id="an error that nobody knows"
+        ),
+        pytest.param(answering({}, 302), "found 302", id="a redirect"),
+        pytest.param(answering("x" * 70_000), "too long", id="an endless answer"),
+    ],
+)
+async def test_an_answer_that_is_no_token_is_the_one_error(
+    internet: Internet, tokens_of: Callable[..., OAuthTokens], handler: Handler, reason: str
+) -> None:
+    await stands(internet, handler)
+    with pytest.raises(OAuthError, match=reason) as caught:
+        await tokens_of().token(timeout=PATIENT)
+    assert "canary" not in str(caught.value)
+
+
+async def test_after_a_failure_the_next_fetch_waits_a_little_longer_each_time(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+) -> None:
+    asked = []
+
+    async def down(request: web.Request) -> web.Response:
+        asked.append(clock.now)
+        return web.Response(status=503) if len(asked) < 4 else await server.token(request)
+
+    await stands(internet, down)
+    tokens = tokens_of()
+    for _ in range(8):
+        with suppress(OAuthError):
+            await tokens.token(timeout=PATIENT)
+        clock.advance(1)
+    pauses = [(moment - START).total_seconds() for moment in asked]
+    assert pauses == [0, 1, 3, 7]
+    assert await tokens.token(timeout=PATIENT) == server.issued[0]
+
+
+async def test_the_token_endpoint_is_under_the_guard(
+    internet: Internet, tokens_of: Callable[..., OAuthTokens]
+) -> None:
+    internet.network.names.says(AUTH, ["169.254.169.254"])
+    for url, reason in ((TOKEN_URL, "not public"), ("http://127.0.0.1/token", "expected https")):
+        with pytest.raises(OAuthError, match=reason):
+            await tokens_of(token_url=url).token(timeout=PATIENT)
+    assert internet.network.dialled == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token_url": ""},
+        {"client_id": ""},
+        {"client_secret": ""},
+        {"authentication": "private_key_jwt"},
+    ],
+)
+def test_a_client_that_lacks_something_is_a_configuration_error(wrong: dict[str, str]) -> None:
+    good = {"token_url": TOKEN_URL, "client_id": "a", "client_secret": "canary"}
+    with pytest.raises(ConfigError, match="oauth: ") as caught:
+        OAuthClient(**(good | wrong))
+    assert "canary" not in str(caught.value)
+
+
+def test_no_repr_shows_the_secret() -> None:
+    client = OAuthClient(token_url=TOKEN_URL, client_id="a", client_secret="canary")
+    assert "canary" not in repr(client)

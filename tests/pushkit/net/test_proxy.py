@@ -1,0 +1,257 @@
+"""An egress proxy on loopback, and the guard in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+import trustme
+from aiohttp import web
+
+from pushkit.errors import ConfigError, DestinationRefusedError, TransportError
+from pushkit.net.destination import DestinationPolicy, DestinationRules
+from pushkit.net.proxy import EgressProxy
+from pushkit.net.transport import Answer, Transport
+from tests.hostile import attackers_dns, hostile_urls
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
+
+PROXY_URL = "http://proxy.corp.internal:3128"
+PROXY_PLACE = ("10.0.0.5", 3128)
+PATIENT = timedelta(seconds=20)
+
+
+async def echo(request: web.Request) -> web.Response:
+    tls = request.transport
+    assert tls is not None
+    said = f"{request.method} {request.raw_path} {await request.text()}"
+    return web.Response(text=said, headers={"X-Host": request.headers["Host"]})
+
+
+@pytest.fixture
+async def proxy(internet: Internet) -> Proxy:
+    return await internet.proxy()
+
+
+@pytest.fixture
+async def transport(internet: Internet, proxy: Proxy) -> AsyncIterator[Transport]:
+    del proxy
+    transport = Transport(
+        DestinationPolicy(["127.0.0.1:*"]),
+        resolver=internet.network.names,
+        ca_file=internet.ca_file,
+        proxy=PROXY_URL,
+    )
+    yield transport
+    await transport.close()
+
+
+@asynccontextmanager
+async def closing(
+    internet: Internet, proxy: str, policy: DestinationPolicy | None = None
+) -> AsyncIterator[Transport]:
+    transport = Transport(
+        policy or DestinationPolicy(),
+        resolver=internet.network.names,
+        ca_file=internet.ca_file,
+        proxy=proxy,
+    )
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+async def post(transport: Transport, url: str = f"https://{HOOKS}/hook?a=%2F") -> Answer:
+    async with asyncio.timeout(30):
+        return await transport.post(transport.policy.check(url), [], b"body", timeout=PATIENT)
+
+
+async def test_the_proxy_is_asked_for_the_address_that_was_checked(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    await internet.serve(echo)
+    answer = await post(transport)
+    assert (answer.status, answer.body) == (200, b"POST /hook?a=%2F body")
+    assert answer.headers.one("X-Host") == HOOKS
+    assert answer.timing.address == f"{HOOKS_ADDRESS}:443"
+    assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
+    assert internet.network.dialled[0] == PROXY_PLACE
+    assert internet.network.names.asked == [HOOKS, "proxy.corp.internal"]
+
+
+async def test_the_server_is_told_the_name_and_has_to_prove_it(
+    internet: Internet, transport: Transport
+) -> None:
+    # Under the address, which is what the proxy was asked for, anybody's certificate is wrong.
+    await internet.serve(echo, certificate=internet.authority.issue_cert(HOOKS_ADDRESS))
+    with pytest.raises(TransportError, match="Hostname mismatch"):
+        await post(transport)
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(
+    internet: Internet, transport: Transport
+) -> None:
+    await internet.serve(echo, certificate=trustme.CA().issue_cert(HOOKS))
+    with pytest.raises(TransportError, match="unable to get local issuer"):
+        await post(transport)
+
+
+async def test_two_names_behind_one_address_do_not_share_a_connection(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    port = await internet.serve(
+        echo, certificate=internet.authority.issue_cert(HOOKS, "other.example.com")
+    )
+    internet.network.leads("other.example.com", HOOKS_ADDRESS, 443, to=port)
+    for name in (HOOKS, "other.example.com", HOOKS):
+        assert (await post(transport, f"https://{name}/")).headers.one("X-Host") == name
+    assert len(proxy.asked) == 2
+
+
+async def test_an_ipv6_address_is_asked_for_in_brackets(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    await internet.serve(echo, address="2606:4700::1111", port=8443)
+    answer = await post(transport, f"https://{HOOKS}:8443/")
+    assert answer.headers.one("X-Host") == f"{HOOKS}:8443"
+    assert answer.timing.address == "[2606:4700::1111]:8443"
+    assert proxy.asked == ["CONNECT [2606:4700::1111]:8443"]
+
+
+async def test_an_address_that_the_proxy_cannot_reach_leaves_the_others(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    await internet.serve(echo)
+    internet.network.names.says(HOOKS, ["8.8.4.4", HOOKS_ADDRESS])
+    assert (await post(transport)).status == 200
+    assert proxy.asked == ["CONNECT 8.8.4.4:443", f"CONNECT {HOOKS_ADDRESS}:443"]
+
+
+async def test_a_refusal_of_the_proxy_is_a_transport_error(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    await internet.serve(echo)
+    proxy.unreachable.add(HOOKS_ADDRESS)
+    with pytest.raises(TransportError, match="the proxy answered 502"):
+        await post(transport)
+
+
+async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
+    internet: Internet, proxy: Proxy
+) -> None:
+    seen: list[str] = []
+
+    async def note(request: web.Request) -> web.Response:
+        seen.extend(request.headers)
+        return web.Response()
+
+    await internet.serve(note)
+    proxy.credentials = "agent:p@ss word"
+    async with closing(internet, PROXY_URL.replace("//", "//agent:p%40ss%20word@")) as transport:
+        assert (await post(transport)).status == 200
+    assert seen
+    assert not any("Proxy" in name or name == "Authorization" for name in seen)
+    async with closing(internet, PROXY_URL) as transport:
+        with pytest.raises(TransportError, match="the proxy answered 407"):
+            await post(transport)
+
+
+async def test_no_hostile_url_comes_to_the_proxy(internet: Internet, proxy: Proxy) -> None:
+    names = internet.network.names
+    attackers_dns(names)
+    lines = [line.looked_up() for line in hostile_urls(8443)]
+    secure = [url.replace("http://", "https://", 1) for url in lines]
+    async with closing(internet, PROXY_URL) as transport:
+        for url in [*lines, *secure]:
+            for _ in range(2):
+                if "rebind" not in url:  # its second answer is public
+                    with pytest.raises((DestinationRefusedError, TransportError)):
+                        await post(transport, url)
+    assert "mixed.attacker.example.com" in names.asked
+    assert (proxy.asked, internet.network.dialled) == ([], [])
+
+
+async def test_a_name_that_changes_is_not_looked_up_again_by_anybody(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    await internet.serve(echo)
+    internet.network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
+    assert (await post(transport)).status == 200
+    with pytest.raises(TransportError, match="not public"):
+        await post(transport)
+    assert proxy.asked == [f"CONNECT {HOOKS_ADDRESS}:443"]
+
+
+async def test_what_is_named_for_development_is_dialled_without_the_proxy(
+    internet: Internet, transport: Transport, proxy: Proxy
+) -> None:
+    port = await internet.serve(
+        echo, name="dev.example.com", certificate=internet.authority.issue_cert("127.0.0.1")
+    )
+    assert (await post(transport, f"https://127.0.0.1:{port}/")).status == 200
+    assert proxy.asked == []
+    assert internet.network.dialled == [("127.0.0.1", port)]
+
+
+async def test_the_rules_of_the_operator_hold_behind_the_proxy(
+    internet: Internet, proxy: Proxy
+) -> None:
+    await internet.serve(echo)
+    policy = DestinationPolicy(rules=DestinationRules(networks=["8.8.8.0/24"]))
+    async with closing(internet, PROXY_URL, policy) as transport:
+        with pytest.raises(TransportError, match="outside of the networks"):
+            await post(transport)
+    assert proxy.asked == []
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("127.0.0.1", 3128), ("10.0.0.5", 22), ("169.254.169.254", 3128)]
+)
+async def test_the_proxys_way_leads_to_the_proxy_alone(
+    internet: Internet, transport: Transport, host: str, port: int
+) -> None:
+    # Whatever aiohttp makes of the setting: only the proxy's own address and port are dialled.
+    await internet.serve(echo)
+    await post(transport)
+    dialled = len(internet.network.dialled)
+    session = transport._proxied
+    assert session is not None
+    with pytest.raises(OSError, match="not an address of the proxy"):
+        await session.get(f"http://{host}:{port}/")
+    assert len(internet.network.dialled) == dialled
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://proxy.example.com:3128",
+        "socks5://proxy.example.com:1080",
+        "http://proxy.example.com",
+        "proxy.example.com:3128",
+        "http://:3128",
+        "http://proxy.example.com:99999",
+        "http://proxy.example.com:3128/canary",
+        "http://user:canary@proxy.example.com:3128?canary",
+        "http://pr\u00f6xy.example.com:3128",
+    ],
+)
+def test_what_is_no_proxy_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="proxy: ") as caught:
+        EgressProxy.parse(url)
+    assert "canary" not in str(caught.value)
+
+
+def test_no_repr_shows_the_password() -> None:
+    proxy = EgressProxy.parse("http://user:canary@[::1]:3128/")
+    assert (proxy.host, proxy.port, str(proxy.url)) == ("::1", 3128, "http://[::1]:3128")
+    assert "canary" not in repr(proxy) + str(proxy.url)
+
+
+def test_verification_is_on_in_the_default_context() -> None:
+    context = Transport(DestinationPolicy())._tls
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname

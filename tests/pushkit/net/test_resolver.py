@@ -1,0 +1,120 @@
+"""Looking names up: a real name server on loopback, some of whose names never get an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from aiohttp.resolver import AsyncResolver
+
+from pushkit.errors import TransportError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.guard import Resolver
+from pushkit.net.transport import Transport
+from tests.network import Names
+
+DEADLINE = 20
+SILENT = "silent"
+NAMES = 100  # far more than the threads that a process has for lookups
+
+
+class NameServer(asyncio.DatagramProtocol):
+    """Answers every A question with one public address, but for names below `silent`."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+        self.all_asked = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        labels, at = [], 12
+        while length := data[at]:
+            labels.append(data[at + 1 : at + 1 + length].decode())
+            at += 1 + length
+        question, (kind,) = data[12 : at + 5], struct.unpack_from("!H", data, at + 1)
+        self.asked.add(".".join(labels))
+        if SILENT in labels:
+            if len(self.asked) == NAMES:
+                self.all_asked.set()
+            return
+        found = kind == 1
+        head = data[:2] + struct.pack("!HHHHH", 0x8180, 1, int(found), 0, 0)
+        answer = struct.pack("!HHHIH4B", 0xC00C, 1, 1, 60, 4, 93, 184, 216, 34) if found else b""
+        self.transport.sendto(head + question + answer, addr)
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[tuple[NameServer, int]]:
+    loop = asyncio.get_running_loop()
+    transport, server = await loop.create_datagram_endpoint(NameServer, local_addr=("127.0.0.1", 0))
+    yield server, transport.get_extra_info("sockname")[1]
+    transport.close()
+
+
+async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
+    name_server: tuple[NameServer, int],
+) -> None:
+    server, port = name_server
+    asked = AsyncResolver(nameservers=["127.0.0.1"], udp_port=port, timeout=60, tries=1)
+    resolver = Resolver(asked, timeout=timedelta(seconds=60))
+    threads = threading.active_count()
+    async with asyncio.timeout(DEADLINE):
+        silent = [
+            asyncio.create_task(resolver.resolve(f"{number}.{SILENT}.example.com", 443))
+            for number in range(NAMES)
+        ]
+        await server.all_asked.wait()
+        [found] = await resolver.resolve("client.example.com", 443)
+    assert (found["host"], found["port"]) == ("93.184.216.34", 443)
+    assert not any(task.done() for task in silent)
+    assert threading.active_count() == threads
+    for task in silent:
+        task.cancel()
+    await asyncio.gather(*silent, return_exceptions=True)
+    await asked.close()
+
+
+async def test_a_lookup_has_a_deadline_of_its_own() -> None:
+    transport = Transport(DestinationPolicy(), resolver=Silent())
+    transport._resolver._timeout = timedelta(milliseconds=20)
+    with pytest.raises(TransportError, match="could not be looked up in time"):
+        await transport.get(
+            transport.policy.check("https://client.example.com/"), [], timeout=timedelta(seconds=20)
+        )
+    await transport.close()
+
+
+@pytest.mark.parametrize("proxy", [None, "http://10.0.0.5:3128"])
+async def test_the_one_deadline_is_over_the_lookup_too(proxy: str | None) -> None:
+    transport = Transport(DestinationPolicy(), resolver=Silent(), proxy=proxy)
+    with pytest.raises(TransportError, match=r"no complete answer from .* within 0.05 s") as caught:
+        await transport.get(
+            transport.policy.check("https://client.example.com/"),
+            [],
+            timeout=timedelta(milliseconds=50),
+        )
+    await transport.close()
+    assert caught.value.timing is not None
+    assert caught.value.timing.resolve is not None
+
+
+async def test_by_default_the_systems_name_servers_are_asked_without_threads() -> None:
+    resolver = Resolver()
+    assert isinstance(resolver._asked(), AsyncResolver)
+    await resolver.close()
+    await resolver.close()
+
+
+class Silent(Names):
+    """Never answers."""
+
+    async def resolve(self, *_: object, **__: object) -> list[object]:  # type: ignore[override]
+        await asyncio.Event().wait()
+        raise AssertionError

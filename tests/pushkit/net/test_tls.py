@@ -1,0 +1,241 @@
+"""Real TLS servers, and what is wrong with some of them; verification is never off."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import web
+
+from pushkit.errors import ConfigError, TransportError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.tls import ClientCertificate, tls_context
+from pushkit.net.transport import Answer, Transport
+from tests.internet import HOOKS, Internet
+
+PATIENT = timedelta(seconds=20)
+URL = f"https://{HOOKS}/hook"
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+async def answers(request: web.Request) -> web.Response:
+    certificate = request.get_extra_info("peercert")
+    subject = str(certificate["subjectAltName"][0][1]) if certificate else "nobody"
+    return web.Response(text=subject, headers={"X-Host": request.headers["Host"]})
+
+
+@pytest.fixture
+async def transport(internet: Internet) -> AsyncIterator[Transport]:
+    transport = Transport(
+        DestinationPolicy(), resolver=internet.network.names, ca_file=internet.ca_file
+    )
+    yield transport
+    await transport.close()
+
+
+async def get(transport: Transport, **options: object) -> Answer:
+    destination = transport.policy.check(URL)
+    return await transport.get(destination, [], timeout=PATIENT, **options)  # type: ignore[arg-type]
+
+
+async def test_a_good_certificate_is_accepted(internet: Internet, transport: Transport) -> None:
+    await internet.serve(answers)
+    answer = await get(transport)
+    assert (answer.status, answer.headers.one("X-Host")) == (200, HOOKS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        pytest.param("name", "Hostname mismatch", id="another name"),
+        pytest.param("expired", "expired", id="expired"),
+        pytest.param("not yet", "not yet valid", id="not valid yet"),
+        pytest.param("authority", "unable to get", id="an authority that nobody knows"),
+        pytest.param("address", "Hostname mismatch", id="the address in place of the name"),
+    ],
+)
+async def test_a_bad_certificate_is_refused_before_anything_is_sent(
+    internet: Internet, transport: Transport, wrong: str, reason: str
+) -> None:
+    asked = []
+
+    async def never(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response()
+
+    issue = internet.authority.issue_cert
+    ahead = datetime.datetime.now(datetime.UTC) + timedelta(days=30)
+    certificate = {
+        "name": lambda: issue("other.example.com"),
+        "expired": lambda: issue(HOOKS, not_before=LONG_AGO, not_after=LONG_AGO + timedelta(1)),
+        "not yet": lambda: issue(HOOKS, not_before=ahead, not_after=ahead + timedelta(1)),
+        "authority": lambda: trustme.CA().issue_cert(HOOKS),
+        "address": lambda: issue("93.184.216.34"),
+    }[wrong]()
+    await internet.serve(never, certificate=certificate)
+    with pytest.raises(TransportError, match=reason):
+        await get(transport)
+    assert asked == []
+
+
+async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted(
+    internet: Internet, transport: Transport
+) -> None:
+    certificate, key = _self_signed(internet.directory)
+    leaf = trustme.LeafCert(key.read_bytes(), certificate.read_bytes(), [])
+    await internet.serve(answers, certificate=leaf)
+    with pytest.raises(TransportError, match="self-signed certificate"):
+        await get(transport)
+    pinned = tls_context(ca_file=certificate, system_roots=False)
+    assert (await get(transport, tls=pinned)).status == 200
+
+
+async def test_without_its_authority_nothing_is_trusted(internet: Internet) -> None:
+    await internet.serve(answers)
+    transport = Transport(DestinationPolicy(), resolver=internet.network.names)
+    with pytest.raises(TransportError, match="unable to get local issuer"):
+        await get(transport)
+    await transport.close()
+
+
+async def test_roots_of_a_destination_stand_in_place_of_all_others(
+    internet: Internet, transport: Transport
+) -> None:
+    await internet.serve(answers)
+    other = internet.directory / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    with pytest.raises(TransportError, match="unable to get local issuer"):
+        await get(transport, tls=tls_context(ca_file=other, system_roots=False))
+
+
+# --- mutual TLS ----------------------------------------------------------------------------------
+
+
+def client_certificate(
+    authority: trustme.CA, directory: Path, *, password: str | None = None
+) -> ClientCertificate:
+    issued = authority.issue_cert("agent.example.com")
+    certificate, key = directory / "client.pem", directory / "client.key"
+    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    key.write_bytes(_encrypted(issued.private_key_pem.bytes(), password))
+    return ClientCertificate(certificate=certificate, key=key, password=password)
+
+
+@pytest.mark.parametrize("password", [None, "open sesame"])
+async def test_a_server_that_demands_a_certificate_gets_it(
+    internet: Internet, transport: Transport, password: str | None
+) -> None:
+    await internet.serve(answers, clients_of=internet.authority)
+    client = client_certificate(internet.authority, internet.directory, password=password)
+    answer = await get(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
+    assert answer.body == b"agent.example.com"
+
+
+async def test_a_server_that_demands_a_certificate_refuses_who_has_none(
+    internet: Internet, transport: Transport
+) -> None:
+    await internet.serve(answers, clients_of=internet.authority)
+    with pytest.raises(TransportError):
+        await get(transport)
+
+
+async def test_a_server_that_demands_a_certificate_refuses_a_strangers(
+    internet: Internet, transport: Transport
+) -> None:
+    await internet.serve(answers, clients_of=internet.authority)
+    client = client_certificate(trustme.CA(), internet.directory)
+    with pytest.raises(TransportError):
+        await get(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
+
+
+async def test_a_connection_with_a_certificate_serves_nobody_without(
+    internet: Internet, transport: Transport
+) -> None:
+    asked = []
+
+    async def who(request: web.Request) -> web.Response:
+        asked.append(request.get_extra_info("peername"))
+        return web.Response()
+
+    await internet.serve(who)
+    context = tls_context(ca_file=internet.ca_file)
+    for tls in (context, context, None):
+        await get(transport, tls=tls)
+    assert asked[0] == asked[1] != asked[2]
+
+
+@pytest.mark.parametrize("broken", ["missing", "not PEM", "wrong password"])
+def test_a_client_certificate_that_cannot_be_used_is_a_configuration_error(
+    internet: Internet, broken: str
+) -> None:
+    client = client_certificate(internet.authority, internet.directory, password="canary-1")
+    if broken == "missing":
+        client.certificate.unlink()
+    elif broken == "not PEM":
+        client.certificate.write_text("canary-2")
+    else:
+        client = ClientCertificate(
+            certificate=client.certificate, key=client.key, password="canary-3"
+        )
+    with pytest.raises(ConfigError, match="client certificate") as caught:
+        tls_context(client=client)
+    assert "canary" not in str(caught.value) + repr(client)
+
+
+@pytest.mark.parametrize("text", [None, "not PEM"])
+def test_roots_that_cannot_be_read_are_a_configuration_error(
+    tmp_path: Path, text: str | None
+) -> None:
+    path = tmp_path / "ca.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match="ca_file"):
+        tls_context(ca_file=path)
+
+
+def _encrypted(key: bytes, password: str | None) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    if password is None:
+        return key
+    return serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+
+
+def _self_signed(directory: Path) -> tuple[Path, Path]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOOKS)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOOKS)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "self.pem", directory / "self.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths

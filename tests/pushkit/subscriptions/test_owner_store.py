@@ -1,0 +1,144 @@
+"""What an owner has and what its URLs proved, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from pushkit.a2a import PushConfig, WireVersion
+from pushkit.outbox import ATTEMPTS_MIGRATION, IDEMPOTENCY_MIGRATION, OutboxStore
+from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
+from pushkit.storage import Script, Statement
+from pushkit.storage.migrations import migrate
+from pushkit.subscriptions import (
+    MIGRATION,
+    OWNERS_MIGRATION,
+    Owner,
+    OwnerStore,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionStore,
+    Vault,
+)
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
+
+T = TypeVar("T")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=30)
+ALICE = Owner(tenant="acme", name="alice")
+URL = "https://client.example.com/canary?canary"
+STORE = OwnerStore()
+MIGRATIONS = (
+    MIGRATION,
+    OUTBOX_MIGRATION,
+    ATTEMPTS_MIGRATION,
+    IDEMPOTENCY_MIGRATION,
+    OWNERS_MIGRATION,
+)
+
+
+class Database:
+    def __init__(self, scripts: ScriptRunner) -> None:
+        self.scripts = scripts
+        self.run(migrate("sender", MIGRATIONS))
+
+    def run(self, script: Script[T]) -> T:
+        return self.scripts.run(script)
+
+    def subscribe(self, owner: Owner, config_id: str, *, deliveries: int = 0) -> Subscription:
+        subscription = self.run(
+            SubscriptionStore().put(
+                SubscriptionKey(
+                    tenant=owner.tenant, task_id="task-1", owner=owner.name, config_id=config_id
+                ),
+                PushConfig(url=URL),
+                version=WireVersion.V1_0,
+                origin="https://client.example.com:443",
+                profile=Profile.STANDARD,
+                vault=Vault(None),
+                now=NOW,
+            )
+        )
+        for seq in range(1, deliveries + 1):
+            self.run(
+                OutboxStore().enqueue(
+                    subscription_id=subscription.id,
+                    tenant=owner.tenant,
+                    owner=owner.name,
+                    task_id="task-1",
+                    config_id=config_id,
+                    origin=subscription.origin,
+                    seq=seq,
+                    content_type="application/json",
+                    body=b"{}",
+                    idempotency_key=None,
+                    now=NOW,
+                )
+            )
+        return subscription
+
+
+@pytest.fixture
+def database(scripts: ScriptRunner) -> Database:
+    return Database(scripts)
+
+
+OTHERS = [Owner(tenant="acme", name="bob"), Owner(tenant="", name="alice")]
+
+
+def test_an_owners_subscriptions_are_counted_up_to_the_limit(database: Database) -> None:
+    for number in range(3):
+        database.subscribe(ALICE, f"config-{number}")
+    for other in OTHERS:
+        database.subscribe(other, "config-0")
+    assert [database.run(STORE.subscriptions(ALICE, limit)) for limit in (2, 3, 9)] == [2, 3, 3]
+
+
+def test_a_subscription_that_was_withdrawn_counts_no_more(database: Database) -> None:
+    subscription = database.subscribe(ALICE, "config-1")
+    database.run(SubscriptionStore().withdraw(subscription.id, NOW))
+    assert database.run(STORE.subscriptions(ALICE, 9)) == 0
+
+
+def test_what_is_unfinished_for_an_owner_is_counted_up_to_the_limit(database: Database) -> None:
+    first = database.subscribe(ALICE, "config-1", deliveries=3)
+    database.subscribe(ALICE, "config-2", deliveries=2)
+    for other in OTHERS:
+        database.subscribe(other, "config-0", deliveries=4)
+    assert [database.run(STORE.backlog(ALICE, limit)) for limit in (2, 5, 9)] == [2, 5, 5]
+    database.run(OutboxStore().cancel_subscription(first.id, NOW))
+    assert database.run(STORE.backlog(ALICE, 9)) == 2
+
+
+def test_a_proof_is_of_one_owner_and_one_url_and_for_a_while(database: Database) -> None:
+    database.run(STORE.prove(ALICE, URL, now=NOW, since=LONG_AGO))
+    assert database.run(STORE.has_proved(ALICE, URL, since=LONG_AGO))
+    assert not database.run(STORE.has_proved(ALICE, URL, since=NOW))
+    assert not database.run(STORE.has_proved(ALICE, f"{URL}&", since=LONG_AGO))
+    for other in OTHERS:
+        assert not database.run(STORE.has_proved(other, URL, since=LONG_AGO))
+
+
+def test_a_proof_may_be_given_again_and_old_ones_are_forgotten(database: Database) -> None:
+    database.run(STORE.prove(ALICE, URL, now=LONG_AGO, since=LONG_AGO - timedelta(days=30)))
+    database.run(STORE.prove(ALICE, f"{URL}&", now=NOW, since=LONG_AGO))
+    database.run(STORE.prove(ALICE, f"{URL}&", now=NOW, since=LONG_AGO))
+    assert len(rows(database)) == 1
+
+
+def test_no_url_is_written_down(database: Database) -> None:
+    database.run(STORE.prove(ALICE, URL, now=NOW, since=LONG_AGO))
+    assert "canary" not in repr([list(row.values()) for row in rows(database)])
+
+
+def rows(database: Database) -> list[dict[str, object]]:
+    def read() -> Script[list[dict[str, object]]]:
+        found = yield Statement("SELECT tenant, owner, url_sha256 FROM pushkit_proved_urls")
+        return [{name: row[name] for name in ("tenant", "owner", "url_sha256")} for row in found]
+
+    return database.run(read())
