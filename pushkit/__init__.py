@@ -30,6 +30,7 @@ from pushkit.a2a import (
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.events import EventKind, SenderEvent
 from pushkit.delivery.sender import PushSender, SenderOptions
+from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
@@ -42,6 +43,7 @@ from pushkit.net.destination import DestinationRules
 from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
+from pushkit.signing.scheme import Scheme
 from pushkit.subscriptions import Filter, Profile, Subscription
 from pushkit.version import __version__
 from pushkit.work import RetryPolicy, wait_schedule
@@ -74,9 +76,11 @@ __all__ = [
     "Retention",
     "RetryPolicy",
     "Role",
+    "Scheme",
     "SecretKeys",
     "SenderEvent",
     "SenderOptions",
+    "Signing",
     "StatusUpdate",
     "Subscription",
     "Task",

@@ -2,6 +2,7 @@
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import InboundError
+from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, Notification
 from receiver.limits import RateLimit
@@ -23,6 +24,7 @@ __all__ = [
     "Notification",
     "RateLimit",
     "Receiver",
+    "Scheme",
     "SenderProfile",
     "TaskPolicy",
     "TaskState",

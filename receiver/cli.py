@@ -19,6 +19,7 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.command import run_command
 from pushkit.errors import PushkitError
 from pushkit.net.jwks_client import VerificationKeys
+from pushkit.signing.scheme import Scheme
 from pushkit.version import __version__
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox
@@ -89,6 +90,8 @@ def check(path: Path) -> None:
     for sender in receiver.senders.values():
         if not sender.profile.signed:
             click.echo(f"{sender.name}: {sender.profile.value}: nothing is verified but its secret")
+        elif not sender.has_keys:
+            click.echo(f"{sender.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
     tls = _try_tls(settings, path)
     if tls + asyncio.run(_try(receiver)):
         sys.exit(1)
@@ -202,7 +205,7 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
         document[location] = _without_password(document[location])
     for sender in document["senders"] if isinstance(document["senders"], list) else []:
         if isinstance(sender, dict):
-            for secret in ("tokens", "credentials"):
+            for secret in ("tokens", "credentials", "webhook_secrets"):
                 values = sender[secret]
                 sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
     for forward in document["forwards"] if isinstance(document["forwards"], list) else []:

@@ -38,7 +38,7 @@ from receiver.peers import ForwardedHeader, Peers
 from receiver.pipeline import Limits, Pipeline, ProvenHead, Verdict
 from receiver.replay import open_replay
 from receiver.trust import TrustedSender
-from receiver.trusted_keys import Trust, warn_of_unsigned
+from receiver.trusted_keys import Trust, warn_of_weak_trust
 
 __all__ = ["Expectation", "Receiver"]
 
@@ -183,7 +183,7 @@ class Receiver:
         except StorageError as exc:  # callbacks go on without it
             _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
-            warn_of_unsigned(self.trust.senders())
+            warn_of_weak_trust(self.trust.senders())
             if allowed := self._transport.policy.allow:
                 _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
             self._background = [
@@ -319,7 +319,7 @@ class Receiver:
             raise ConfigError("senders: expected at least one trusted sender")
         before = self.trust
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
-        warn_of_unsigned(senders)
+        warn_of_weak_trust(senders)
         self.pipeline.trust = trust
         await before.close(but=trust)
 

@@ -26,7 +26,7 @@ _LIVE = frozenset({"senders"})
 
 
 class SettingsWatcher:
-    """Follows a configuration file, and the token and key files that it names.
+    """Follows a configuration file, and the files of tokens, secrets and keys that it names.
 
     Args:
         receiver: Whose senders are replaced.
@@ -99,7 +99,7 @@ class SettingsWatcher:
         named = [
             self._folder / name
             for sender in self._settings.senders
-            for name in (sender.tokens_file, sender.jwks_file)
+            for name in (sender.tokens_file, sender.webhook_secrets_file, sender.jwks_file)
             if name is not None
         ]
         return [self._path, *named]

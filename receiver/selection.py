@@ -18,17 +18,24 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.audience import audience_of
+from pushkit.signing.http_message_signatures import (
+    TAG,
+    UnverifiedHttpSignature,
+    read_unverified_signatures,
+)
 from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unverified
+from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
 from receiver.trust import SenderProfile, TrustedSender, check_senders
 
 __all__ = [
+    "Claimed",
     "HeldKeys",
     "Selected",
     "TrustSnapshot",
     "UnknownSenderError",
     "base_url",
-    "claimed_jwt",
+    "claimed",
     "one_of",
     "possible",
     "printable",
@@ -68,18 +75,44 @@ class HeldKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What a request says of who signed it. Nothing here is proven.
+
+    Attributes:
+        jwt: Its JWT, parsed.
+        signatures: Its HTTP message signatures for us, parsed.
+    """
+
+    jwt: UnverifiedJwt | None = None
+    signatures: tuple[UnverifiedHttpSignature, ...] = ()
+
+    def kids(self, sender: TrustedSender) -> list[str]:
+        """Return the keys that it names, of a sender that signs so."""
+        kids: list[str] = []
+        if self.jwt is not None and self.jwt.kid and sender.signs_with(Scheme.JWT):
+            kids.append(self.jwt.kid)
+        if sender.signs_with(Scheme.HTTP_MESSAGE_SIGNATURES):
+            kids.extend(signature.keyid for signature in self.signatures)
+        return list(dict.fromkeys(kids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
     """The sender that a request claims to be from, and what is to prove it.
 
     Attributes:
         sender: The sender.
-        jwt: What it signed, parsed; None if it does not sign.
-        key: The sender's own key that the JWT names; None if it does not sign.
+        jwt: The JWT, parsed; None if it does not sign so.
+        key: The sender's own key that the JWT names; None if it does not sign so.
+        signatures: Its HTTP message signatures, each with the sender's own key that it names;
+            empty if it does not sign so. One that holds is enough: two keys may sign during a
+            rotation.
     """
 
     sender: TrustedSender
     jwt: UnverifiedJwt | None = None
     key: VerificationKey | None = None
+    signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
 
 
 class TrustSnapshot:
@@ -107,12 +140,13 @@ class TrustSnapshot:
 
         Raises:
             UnknownSenderError: No sender, or more than one that cannot be told apart.
-            InvalidSignatureError: The sender signs, and there is no JWT by a key of its.
+            InvalidSignatureError: The sender signs, and there is no signature by a key of its.
+            MalformedRequestError: The headers of a signature cannot be read.
             KeysUnavailableError: The sender's keys are not in this snapshot.
         """
         held = [entry for entry in self.held if entry.sender.path == path]
-        jwt = claimed_jwt([entry.sender for entry in held], headers)
-        return one_of(possible(held, jwt), jwt)
+        says = claimed([entry.sender for entry in held], headers)
+        return one_of(possible(held, says), says)
 
 
 def base_url(url: str) -> str:
@@ -127,44 +161,80 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
-def claimed_jwt(senders: Sequence[TrustedSender], headers: Headers) -> UnverifiedJwt | None:
-    """Return the JWT of a request to these senders; None without one, or if they do not sign.
+def claimed(senders: Sequence[TrustedSender], headers: Headers) -> Claimed:
+    """Return who a request to these senders says that it is signed by, as far as they sign.
 
     Raises:
-        InvalidSignatureError: It is none that could be verified.
+        InvalidSignatureError: A signature is none that could be verified.
+        MalformedRequestError: The headers of a signature cannot be read.
     """
     # Without a signature a Bearer value is the client's own secret, whatever it looks like.
-    compact = find_jwt(headers) if any(sender.profile.signed for sender in senders) else None
-    return None if compact is None else read_unverified(compact)
+    compact = find_jwt(headers) if _any_signs(senders, Scheme.JWT) else None
+    by_http = _any_signs(senders, Scheme.HTTP_MESSAGE_SIGNATURES)
+    return Claimed(
+        jwt=None if compact is None else read_unverified(compact),
+        signatures=tuple(read_unverified_signatures(headers)) if by_http else (),
+    )
 
 
-def possible(entries: Sequence[_Entry], jwt: UnverifiedJwt | None) -> list[_Entry]:
+def _any_signs(senders: Sequence[TrustedSender], scheme: Scheme) -> bool:
+    return any(sender.signs_with(scheme) for sender in senders)
+
+
+def possible(entries: Sequence[_Entry], says: Claimed) -> list[_Entry]:
     """Return those at a path that a request may be from, by its issuer."""
-    if jwt is None:
+    if says.jwt is None:
         return list(entries)
     # Who states an issuer is that sender, if there is one; a sender without an issuer must not
     # stand in its way by publishing a key of the same name.
-    exact = [entry for entry in entries if _is_issuer(entry.sender, jwt.issuer)]
+    issuer = says.jwt.issuer
+    exact = [entry for entry in entries if _is_issuer(entry.sender, issuer)]
     return exact or [entry for entry in entries if _may_issue(entry.sender)]
 
 
-def one_of(held: Sequence[HeldKeys], jwt: UnverifiedJwt | None) -> Selected:
+def one_of(held: Sequence[HeldKeys], says: Claimed) -> Selected:
     """Return the one sender among those that a request may be from, see `TrustSnapshot.select`."""
-    if jwt is not None and len(held) > 1:
-        held = _with_key(held, jwt.kid)
+    if len(held) > 1 and (says.jwt is not None or says.signatures):
+        held = _with_key(held, says)
     if len(held) != 1:
         raise UnknownSenderError("no trusted sender has this path, issuer and key")
     sender = held[0].sender
-    if not sender.profile.signed:
-        return Selected(sender=sender)
+    by_jwt = sender.signs_with(Scheme.JWT)
+    by_http = sender.signs_with(Scheme.HTTP_MESSAGE_SIGNATURES)
+    return Selected(
+        sender=sender,
+        jwt=says.jwt if by_jwt else None,
+        key=_key_of_jwt(held[0], says.jwt) if by_jwt else None,
+        signatures=_by_own_keys(held[0], says.signatures) if by_http else (),
+    )
+
+
+def _key_of_jwt(held: HeldKeys, jwt: UnverifiedJwt | None) -> VerificationKey:
     if jwt is None:
-        raise InvalidSignatureError(f"no JWT, expected one from sender {sender.name}")
-    key = held[0].keys.get(jwt.kid or "")
-    if key is None and held[0].missing is not None:
-        raise KeysUnavailableError(held[0].missing)
+        raise InvalidSignatureError(f"no JWT, expected one from sender {held.sender.name}")
+    key = held.keys.get(jwt.kid or "")
     if key is None:
-        raise InvalidSignatureError(f"kid {printable(jwt.kid)} is no key of sender {sender.name}")
-    return Selected(sender=sender, jwt=jwt, key=key)
+        raise _no_key(held, jwt.kid)
+    return key
+
+
+def _by_own_keys(
+    held: HeldKeys, signatures: Sequence[UnverifiedHttpSignature]
+) -> tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...]:
+    if not signatures:
+        raise InvalidSignatureError(
+            f"no HTTP message signature with tag {TAG}, expected one from sender {held.sender.name}"
+        )
+    own = tuple((one, held.keys[one.keyid]) for one in signatures if one.keyid in held.keys)
+    if not own:
+        raise _no_key(held, signatures[0].keyid)
+    return own
+
+
+def _no_key(held: HeldKeys, kid: str | None) -> InboundError:
+    if held.missing is not None:
+        return KeysUnavailableError(held.missing)
+    return InvalidSignatureError(f"kid {printable(kid)} is no key of sender {held.sender.name}")
 
 
 def _is_issuer(sender: TrustedSender, issuer: str | None) -> bool:
@@ -173,19 +243,20 @@ def _is_issuer(sender: TrustedSender, issuer: str | None) -> bool:
 
 def _may_issue(sender: TrustedSender) -> bool:
     """Say whether a sender need not be named by `iss`: the legacy profiles state no issuer."""
-    return sender.profile is not SenderProfile.STANDARD
+    return sender.profile is not SenderProfile.STANDARD or not sender.signs_with(Scheme.JWT)
 
 
-def _with_key(held: Sequence[HeldKeys], kid: str | None) -> list[HeldKeys]:
-    """Return the senders that have a key of this name.
+def _with_key(held: Sequence[HeldKeys], says: Claimed) -> list[HeldKeys]:
+    """Return the senders that have a key of a name that is claimed.
 
     Raises:
         KeysUnavailableError: None has, but not all could be asked. One whose keys are out of reach
             does not stand in the way of another.
     """
-    found = [entry for entry in held if (kid or "") in entry.keys]
-    unavailable = [entry.missing for entry in held if entry.missing is not None]
-    if kid is not None and not found and unavailable:
+    named = [(entry, says.kids(entry.sender)) for entry in held]
+    found = [entry for entry, kids in named if any(kid in entry.keys for kid in kids)]
+    unavailable = [entry.missing for entry, kids in named if kids and entry.missing is not None]
+    if not found and unavailable:
         raise KeysUnavailableError(unavailable[0])
     return found
 

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -36,6 +36,8 @@ from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.audience import audience_of
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.callbacks.registry import CallbackFunction
 from receiver.connections import ConnectionLimits
 from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
@@ -88,6 +90,9 @@ class SenderSettings(BaseModel):
     path: str = DEFAULT_PATH
     audience: list[_Url] = []
     profile: SenderProfile = SenderProfile.STANDARD
+    schemes: list[Scheme] = [Scheme.JWT]
+    webhook_secrets: list[str] = []
+    webhook_secrets_file: Path | None = None
     algorithms: list[Algorithm] = list(Algorithm)
     tolerance_seconds: Annotated[int, Field(gt=0, le=86400)] = 300
     tokens: list[str] = []
@@ -102,10 +107,18 @@ class SenderSettings(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Hold the rules of `TrustedSender` here, where the line of the table is known."""
-        if self.profile.signed and (self.jwks_url is None) == (self.jwks_file is None):
+        by_key = self.profile.signed and set(self.schemes) != {Scheme.STANDARD_WEBHOOKS}
+        if by_key and (self.jwks_url is None) == (self.jwks_file is None):
             raise ValueError("expected exactly one of jwks_url and jwks_file")
+        # A file is read later: until then a secret that nobody has stands for what is in it.
+        in_file = [generate_webhook_secret()] if self.webhook_secrets_file else []
         try:
-            _trusted(self, Path(), tokens=self.tokens)
+            _trusted(
+                self,
+                Path(),
+                tokens=self.tokens,
+                webhook_secrets=[*self.webhook_secrets, *in_file],
+            )
         except ConfigError as exc:
             raise ValueError(str(exc).removeprefix(f"sender {self.name!r}: ")) from exc
         return self
@@ -285,16 +298,24 @@ class ReceiverSettings(BaseSettings):
         )
 
     def trusted_senders(self, folder: Path) -> list[TrustedSender]:
-        """Return the senders, their token files read.
+        """Return the senders, their files of tokens and secrets read.
 
         Args:
             folder: Where relative paths are found.
 
         Raises:
-            ConfigError: A token file cannot be read.
+            ConfigError: Such a file cannot be read, or holds no webhook secret.
         """
         return [
-            _trusted(sender, folder, tokens=[*sender.tokens, *_tokens_in_file(sender, folder)])
+            _trusted(
+                sender,
+                folder,
+                tokens=[*sender.tokens, *_lines(sender, "tokens_file", folder)],
+                webhook_secrets=[
+                    *sender.webhook_secrets,
+                    *_lines(sender, "webhook_secrets_file", folder),
+                ],
+            )
             for sender in self.senders
         ]
 
@@ -449,7 +470,13 @@ def line_of(text: str, location: _Location) -> int:
     return best
 
 
-def _trusted(settings: SenderSettings, folder: Path, *, tokens: Sequence[str]) -> TrustedSender:
+def _trusted(
+    settings: SenderSettings,
+    folder: Path,
+    *,
+    tokens: Sequence[str],
+    webhook_secrets: Sequence[str],
+) -> TrustedSender:
     return TrustedSender(
         name=settings.name,
         issuer=settings.issuer,
@@ -458,6 +485,8 @@ def _trusted(settings: SenderSettings, folder: Path, *, tokens: Sequence[str]) -
         path=settings.path,
         audience=settings.audience,
         profile=settings.profile,
+        schemes=frozenset(settings.schemes),
+        webhook_secrets=webhook_secrets,
         algorithms=frozenset(settings.algorithms),
         tolerance=timedelta(seconds=settings.tolerance_seconds),
         tokens=tokens,
@@ -475,14 +504,20 @@ def _rate(per_second: int) -> RateLimit:
     return RateLimit(per_second=per_second, burst=2 * per_second)
 
 
-def _tokens_in_file(settings: SenderSettings, folder: Path) -> Sequence[str]:
-    if settings.tokens_file is None:
+def _lines(
+    settings: SenderSettings,
+    member: Literal["tokens_file", "webhook_secrets_file"],
+    folder: Path,
+) -> Sequence[str]:
+    """Return what stands in a file of secrets, one a line; nothing if there is no such file."""
+    named: Path | None = getattr(settings, member)
+    if named is None:
         return []
-    path = folder / settings.tokens_file
+    path = folder / named
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"sender {settings.name!r}: tokens_file: cannot read {path}") from exc
+        raise ConfigError(f"sender {settings.name!r}: {member}: cannot read {path}") from exc
     return [line.strip() for line in lines if line.strip()]
 
 

@@ -6,7 +6,7 @@ A message only selects among what stands here, see `receiver.selection`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -15,12 +15,16 @@ from pathlib import Path
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.signing.audience import audience_of
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
 from receiver.limits import RateLimit
 
 __all__ = ["DEFAULT_PATH", "SenderProfile", "TaskPolicy", "TrustedSender", "check_senders"]
 
 DEFAULT_PATH = "/a2a/push"
 
+_JWT_ALONE = frozenset({Scheme.JWT})
+_BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
 
 # RFC 3986 §3.3. A query is no part of it, and braces would make a pattern of it.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
@@ -66,19 +70,25 @@ class TrustedSender:
     """One agent that may send notifications.
 
     Exactly one of `jwks_url`, `jwks_file` and `keys` says which keys it signs with. One that does
-    not sign has none, and a path of its own: nothing else tells it apart.
+    not sign, or by Standard Webhooks alone, has none, and a path of its own: nothing else tells it
+    apart.
 
     Attributes:
         name: Short and unique: for logs, callbacks and the inbox.
-        issuer: The `iss` that it states; required in the standard profile.
+        issuer: The `iss` that it states; required in the standard profile, where there is a JWT.
         jwks_url: Where its JWK Set is fetched, pinned.
         jwks_file: A JWK Set in a file.
         keys: Keys by `kid`, already loaded.
         path: Where its notifications arrive.
         audience: URLs that its `aud` may name; by default the receiver's own URL and this path.
         profile: How it signs.
+        schemes: Which signatures must hold, each of them; what else it sends is not looked at.
+            Standard Webhooks alone proves no audience: whoever has the same secret can be sent what
+            was meant for this receiver, and the other way round.
+        webhook_secrets: For Standard Webhooks, `whsec_…` (v1) or `whpk_…` (v1a); any one of them
+            is enough, so that one can be replaced.
         algorithms: What it may sign with.
-        tolerance: How far its `iat` may be from now.
+        tolerance: How far the time that it signed may be from now.
         tokens: Static tokens that it was given out of band.
         token_required: Whether a notification without a token is refused.
         credentials: Static `Authorization` values (`Bearer abc`) or API keys that it was given;
@@ -99,6 +109,8 @@ class TrustedSender:
     path: str = DEFAULT_PATH
     audience: Sequence[str] = ()
     profile: SenderProfile = SenderProfile.STANDARD
+    schemes: Collection[Scheme] = _JWT_ALONE
+    webhook_secrets: Sequence[str] = field(default=(), repr=False)
     algorithms: frozenset[Algorithm] = frozenset(Algorithm)
     tolerance: timedelta = timedelta(seconds=300)
     tokens: Sequence[str] = field(default=(), repr=False)
@@ -108,10 +120,30 @@ class TrustedSender:
     max_body_bytes: int | None = None
     rate: RateLimit | None = None
     id_field: str | None = None
+    _verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for mistake in _mistakes_of(self):
             raise ConfigError(f"sender {self.name!r}: {mistake}")
+        try:
+            verifiers = tuple(map(read_verifier, self.webhook_secrets))
+        except ConfigError as exc:
+            raise ConfigError(f"sender {self.name!r}: webhook_secrets: {exc}") from exc
+        object.__setattr__(self, "_verifiers", verifiers)
+
+    def signs_with(self, scheme: Scheme) -> bool:
+        """Say whether a signature of this scheme must hold."""
+        return self.profile.signed and scheme in self.schemes
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether it signs with keys of a JWK Set."""
+        return any(self.signs_with(scheme) for scheme in _BY_KEY)
+
+    @property
+    def verifiers(self) -> tuple[WebhookVerifier, ...]:
+        """What Standard Webhooks signatures are verified with."""
+        return self._verifiers
 
 
 def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
@@ -132,9 +164,12 @@ def _sources(sender: TrustedSender) -> int:
 
 
 def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
-    if _sources(sender) != 1:
+    yield from _mistakes_of_schemes(sender)
+    if sender.has_keys and _sources(sender) != 1:
         yield "expected exactly one of jwks_url, jwks_file and keys"
-    if sender.profile is SenderProfile.STANDARD and not sender.issuer:
+    if not sender.has_keys and _sources(sender):
+        yield f"expected no keys: {Scheme.STANDARD_WEBHOOKS} has webhook_secrets"
+    if _has_standard_jwt(sender) and not sender.issuer:
         yield "expected issuer, the `iss` that it states"
     if sender.id_field is not None:
         yield "id_field: only an unsigned sender needs one: the others sign their ids"
@@ -142,9 +177,29 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
         audience_of(audience)
 
 
+def _has_standard_jwt(sender: TrustedSender) -> bool:
+    return sender.profile is SenderProfile.STANDARD and sender.signs_with(Scheme.JWT)
+
+
+def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
+    known = ", ".join(Scheme)
+    if isinstance(sender.schemes, str) or not sender.schemes:
+        yield f"schemes: expected at least one of {known}, in a list"
+    if unknown := sorted(set(sender.schemes).difference(Scheme)):
+        yield f"schemes: found {unknown[0]!r}, expected some of {known}"
+    if sender.profile is not SenderProfile.STANDARD and set(sender.schemes) != _JWT_ALONE:
+        yield f"schemes: {sender.profile.value} has the JWT alone"
+    if isinstance(sender.webhook_secrets, str):
+        yield "webhook_secrets: expected a list, found a string"
+    if bool(sender.webhook_secrets) != sender.signs_with(Scheme.STANDARD_WEBHOOKS):
+        yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
+
+
 def _mistakes_of_unsigned(sender: TrustedSender) -> Iterable[str]:
     if _sources(sender) or sender.issuer or sender.audience:
         yield f"{sender.profile.value}: expected no keys, issuer or audience: it does not sign"
+    if set(sender.schemes) != _JWT_ALONE or sender.webhook_secrets:
+        yield f"{sender.profile.value}: expected no schemes or webhook_secrets: it does not sign"
     if sender.id_field is not None and not _ID_FIELD.fullmatch(sender.id_field):
         yield "id_field: expected a header's name, or a JSON Pointer that begins with /"
 
@@ -153,15 +208,16 @@ def check_senders(senders: Sequence[TrustedSender]) -> None:
     """Refuse senders that could not be told apart.
 
     Raises:
-        ConfigError: Two of one name, or an unsigned one that shares its path.
+        ConfigError: Two of one name, or one that shares its path although it names no key.
     """
     names = [sender.name for sender in senders]
     if len(set(names)) != len(names):
         raise ConfigError("two trusted senders have the same name, expected unique names")
     paths = [sender.path for sender in senders]
     for sender in senders:
-        if not sender.profile.signed and paths.count(sender.path) > 1:
+        if not sender.has_keys and paths.count(sender.path) > 1:
+            how = "signs without naming a key" if sender.profile.signed else "does not sign"
             raise ConfigError(
-                f"sender {sender.name!r}: it does not sign, and shares its path {sender.path}:"
+                f"sender {sender.name!r}: it {how}, and shares its path {sender.path}:"
                 " expected a path of its own, since nothing else tells it apart"
             )

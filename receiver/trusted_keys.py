@@ -16,19 +16,20 @@ from pushkit.keys.jwks import parse_jwks
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.transport import Transport
+from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
 from receiver.selection import (
     HeldKeys,
     Selected,
     TrustSnapshot,
     base_url,
-    claimed_jwt,
+    claimed,
     one_of,
     possible,
 )
 from receiver.trust import TrustedSender, check_senders
 
-__all__ = ["Trust", "fetch_trust", "load_trust", "sender_keys", "warn_of_unsigned"]
+__all__ = ["Trust", "fetch_trust", "load_trust", "sender_keys", "warn_of_weak_trust"]
 
 _log = logging.getLogger("receiver")
 
@@ -98,10 +99,8 @@ class Trust:
         return {entry.sender.path for entry in self._entries}
 
     def keys_by_sender(self) -> dict[str, VerificationKeys]:
-        """Return where each sender's keys are found, by the sender's name; not of the unsigned."""
-        return {
-            entry.sender.name: entry.keys for entry in self._entries if entry.sender.profile.signed
-        }
+        """Return where each sender's keys are found, by the sender's name, if it has any."""
+        return {entry.sender.name: entry.keys for entry in self._entries if entry.sender.has_keys}
 
     async def close(self, *, but: Trust | None = None) -> None:
         """Stop the fetching of keys, except where another trust goes on with it."""
@@ -123,13 +122,12 @@ class Trust:
         Only the keys of senders that the request may be from are asked for.
         """
         entries = [entry for entry in self._entries if entry.sender.path == path]
-        jwt = claimed_jwt([entry.sender for entry in entries], headers)
-        kid = jwt.kid if jwt is not None else None
+        says = claimed([entry.sender for entry in entries], headers)
         held = [
-            await _held(entry, functools.partial(_one_key, entry.keys, kid))
-            for entry in possible(entries, jwt)
+            await _held(entry, functools.partial(_named_keys, entry.keys, says.kids(entry.sender)))
+            for entry in possible(entries, says)
         ]
-        return one_of(held, jwt)
+        return one_of(held, says)
 
     def _fetched(self) -> Mapping[tuple[str, str | None], VerificationKeys]:
         return {
@@ -139,8 +137,8 @@ class Trust:
         }
 
 
-def warn_of_unsigned(senders: Iterable[TrustedSender]) -> None:
-    """Log which senders are trusted without a signature, and what that means."""
+def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
+    """Log which senders are trusted without a signature, or an audience, and what that means."""
     for sender in senders:
         if not sender.profile.signed:
             _log.warning(
@@ -148,6 +146,14 @@ def warn_of_unsigned(senders: Iterable[TrustedSender]) -> None:
                 " or credentials can make up any notification of it",
                 sender.name,
                 sender.profile.value,
+                sender.path,
+            )
+        elif not sender.has_keys:
+            _log.warning(
+                "sender %s is trusted by %s alone at %s: that names no audience, so whoever else"
+                " verifies with the same secret or key can replay to here what it was sent",
+                sender.name,
+                Scheme.STANDARD_WEBHOOKS.value,
                 sender.path,
             )
 
@@ -165,9 +171,9 @@ async def _all_keys(keys: VerificationKeys) -> Mapping[str, VerificationKey]:
     return await keys.keys()
 
 
-async def _one_key(keys: VerificationKeys, kid: str | None) -> Mapping[str, VerificationKey]:
-    key = await keys.find(kid) if kid else None
-    return {} if key is None or kid is None else {kid: key}
+async def _named_keys(keys: VerificationKeys, kids: Sequence[str]) -> Mapping[str, VerificationKey]:
+    found = {kid: await keys.find(kid) for kid in kids}
+    return {kid: key for kid, key in found.items() if key is not None}
 
 
 def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:

@@ -23,7 +23,13 @@ from pushkit.errors import (
     MalformedJsonError,
     MalformedRequestError,
 )
-from pushkit.signing.audience import audience_of
+from pushkit.signing.audience import audience_of, audience_with_query
+from pushkit.signing.content_digest import check_content_digest
+from pushkit.signing.http_message_signatures import (
+    VerifiedHttpSignature,
+    check_signature_times,
+    verify_http_signature,
+)
 from pushkit.signing.notification_jwt import (
     UnverifiedJwt,
     VerifiedJwt,
@@ -32,8 +38,15 @@ from pushkit.signing.notification_jwt import (
     check_body,
     check_issuer,
     check_times,
+    check_timestamp,
     check_webhook_id,
     verify_signature,
+)
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import (
+    UnverifiedWebhook,
+    check_webhook_signature,
+    read_unverified_webhook,
 )
 from pushkit.signing.token import hash_token
 from pushkit.webhook import Headers, WebhookRequest
@@ -60,14 +73,40 @@ class VerifiedHead:
 
     Attributes:
         sender: Who it is from.
-        claims: What is signed; None if the sender does not sign.
-        delivery_id: `jti`, or the hash of what was signed; of an unsigned sender the id that its
-            headers state, if any.
+        claims: What the JWT states; None if the sender does not sign so.
+        signature: What the HTTP message signature states; None if the sender does not sign so.
+        webhook: What Standard Webhooks headers state; None if the sender does not sign so. It is
+            the one scheme that proves nothing before `verify_body`.
+        delivery_id: `jti`, or the hash of what was signed; without a JWT the signed `webhook-id`;
+            of an unsigned sender the id that its headers state, if any.
     """
 
     sender: TrustedSender
-    claims: VerifiedJwt | None
+    claims: VerifiedJwt | None = None
+    signature: VerifiedHttpSignature | None = None
+    webhook: UnverifiedWebhook | None = None
     delivery_id: str | None
+
+    @property
+    def task_id(self) -> str | None:
+        """The signed `taskId`."""
+        return self.claims.task_id if self.claims else None
+
+    @property
+    def kid(self) -> str | None:
+        """The key that signed, of the JWT if there is one."""
+        if self.claims is not None:
+            return self.claims.kid
+        return self.signature.keyid if self.signature else None
+
+    @property
+    def issued_at(self) -> datetime | None:
+        """When it was signed, by the JWT if there is one."""
+        if self.claims is not None:
+            return self.claims.issued_at
+        if self.signature is not None:
+            return self.signature.created
+        return self.webhook.timestamp if self.webhook else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +123,8 @@ class VerifiedNotification:
         task_id: The task, from the signature or the body.
         config_id: The signed `configId`, if any.
         seq: The signed `seq`, if any.
-        kid: The key that signed it; None if the sender does not sign.
-        issued_at: `iat`; None if the sender does not sign.
+        kid: The key that signed it; None if the sender does not sign, or by a shared secret.
+        issued_at: `iat`, `created` or `webhook-timestamp`; None if the sender does not sign.
     """
 
     sender: str
@@ -127,7 +166,12 @@ def verify_notification(
     path = path or request.target.partition("?")[0]
     selected = trust.select(path, request.headers)  # 2
     head = verify_head(  # 3, 4
-        selected, request.headers, request.target, own_url=trust.own_url(path), now=now
+        selected,
+        request.headers,
+        request.target,
+        own_url=trust.own_url(path),
+        now=now,
+        method=request.method,
     )
     secret = presented(request.headers, head.sender, selected.jwt)  # 5
     check_presented(head.sender, secret, [HandedOut(token=hash_token(token)) for token in tokens])
@@ -136,48 +180,65 @@ def verify_notification(
 
 
 def verify_head(
-    selected: Selected, headers: Headers, target: str, *, own_url: str, now: datetime
+    selected: Selected,
+    headers: Headers,
+    target: str,
+    *,
+    own_url: str,
+    now: datetime,
+    method: str = "POST",
 ) -> VerifiedHead:
-    """Do steps 3 and 4, as far as they need no body.
+    """Do steps 3 and 4, as far as they need no body, by every scheme that the sender must use.
 
     Args:
-        selected: The sender, its JWT and the key that the JWT names.
+        selected: The sender, its signatures and the keys that they name.
         headers: The request's headers.
         target: Its path and query.
         own_url: The URL of this webhook, from the configuration.
         now: The receiver's clock.
+        method: The request's method.
 
     Raises:
-        InvalidSignatureError: The signature does not hold.
+        InvalidSignatureError: A signature is missing or does not hold.
         ClaimError: Outside the window, or for another issuer or audience.
-        MalformedRequestError: The ids disagree.
+        MalformedRequestError: The ids disagree, or the headers of a signature cannot be read.
     """
-    sender, jwt, key = selected.sender, selected.jwt, selected.key
-    if jwt is None or key is None:
-        return VerifiedHead(sender=sender, claims=None, delivery_id=_stated_id(headers, sender))
-    claims = verify_signature(jwt, key, algorithms=sender.algorithms)
-    check_times(claims, now, tolerance=sender.tolerance)
-    if sender.profile is SenderProfile.STANDARD:
-        _check_standard_claims(claims, sender, target, own_url)
-    check_webhook_id(claims, headers)
-    delivery_id = claims.delivery_id or _id_of_signed(jwt)
-    return VerifiedHead(sender=sender, claims=claims, delivery_id=delivery_id)
+    sender = selected.sender
+    audiences = [audience_of(url) for url in sender.audience or [own_url]]
+    claims = _verified_jwt(selected, headers, target, audiences, now)
+    signature = _verified_signature(selected, headers, target, audiences, now, method=method)
+    webhook = _read_webhook(sender, headers, now)
+    if claims is not None and selected.jwt is not None:
+        # Every scheme signs `webhook-id`, and `jti` has been held against it.
+        delivery_id = claims.delivery_id or _id_of_signed(selected.jwt)
+    elif signature is not None:
+        delivery_id = _bounded_id(signature.delivery_id)
+    elif webhook is not None:
+        delivery_id = webhook.delivery_id
+    else:
+        return VerifiedHead(sender=sender, delivery_id=_stated_id(headers, sender))
+    return VerifiedHead(
+        sender=sender,
+        claims=claims,
+        signature=signature,
+        webhook=webhook,
+        delivery_id=delivery_id,
+    )
 
 
 def verify_body(head: VerifiedHead, body: bytes) -> None:
-    """Do what is left of step 3: hold the body against the signed hash.
+    """Do what is left of step 3: hold the body against what is signed.
 
     Raises:
         DigestMismatchError: The signature is over another body.
+        InvalidSignatureError: No Standard Webhooks signature holds.
     """
-    if head.claims is None:
-        return
-    try:
-        check_body(head.claims, body)
-    except DigestMismatchError:
-        if head.sender.profile is not SenderProfile.A2A_SAMPLES:
-            raise
-        check_body(head.claims, _reserialised(body))
+    if head.claims is not None:
+        _check_hash(head.claims, head.sender, body)
+    if head.signature is not None:
+        check_content_digest(head.signature.digests, body)
+    if head.webhook is not None:
+        check_webhook_signature(head.webhook, body, head.sender.verifiers)
 
 
 def read_notification(head: VerifiedHead, request: WebhookRequest) -> VerifiedNotification:
@@ -189,23 +250,87 @@ def read_notification(head: VerifiedHead, request: WebhookRequest) -> VerifiedNo
         MalformedRequestError: The body speaks of another task than the signature.
     """
     update, claims = decode_update(request.body), head.claims
-    signed_task = claims.task_id if claims else None
-    if update.task_id and signed_task and update.task_id != signed_task:
+    if update.task_id and head.task_id and update.task_id != head.task_id:
         raise MalformedRequestError("the signed `taskId` is another task than the body's")
     return VerifiedNotification(
         sender=head.sender.name,
         delivery_id=head.delivery_id or _id_in_body(request.body, head.sender),
         body_sha256=body_sha256(request.body),
         update=update,
-        task_id=update.task_id or signed_task,
+        task_id=update.task_id or head.task_id,
         config_id=claims.config_id if claims else None,
         seq=claims.seq if claims else None,
-        kid=claims.kid if claims else None,
-        issued_at=claims.issued_at if claims else None,
+        kid=head.kid,
+        issued_at=head.issued_at,
     )
 
 
-# --- signed -------------------------------------------------------------------------------------
+# --- by scheme ----------------------------------------------------------------------------------
+
+
+def _verified_jwt(
+    selected: Selected, headers: Headers, target: str, audiences: Sequence[str], now: datetime
+) -> VerifiedJwt | None:
+    sender, jwt, key = selected.sender, selected.jwt, selected.key
+    if jwt is None or key is None:
+        return None
+    claims = verify_signature(jwt, key, algorithms=sender.algorithms)
+    check_times(claims, now, tolerance=sender.tolerance)
+    if sender.profile is SenderProfile.STANDARD:
+        _check_standard_claims(claims, sender, target, audiences)
+    check_webhook_id(claims, headers)
+    return claims
+
+
+def _verified_signature(
+    selected: Selected,
+    headers: Headers,
+    target: str,
+    audiences: Sequence[str],
+    now: datetime,
+    *,
+    method: str,
+) -> VerifiedHttpSignature | None:
+    """Return the first HTTP message signature that holds; None if the sender has none to make."""
+    refusal: InvalidSignatureError | None = None
+    for unverified, key in selected.signatures:
+        try:
+            verified = verify_http_signature(
+                unverified,
+                key,
+                method=method,
+                # From the configuration, never from `Host`: this is what binds it to us.
+                target_uris=[audience_with_query(url, target) for url in audiences],
+                headers=headers,
+                algorithms=selected.sender.algorithms,
+            )
+        except InvalidSignatureError as exc:
+            refusal = exc
+            continue
+        check_signature_times(verified, now, tolerance=selected.sender.tolerance)
+        return verified
+    if refusal is not None:
+        raise refusal
+    return None
+
+
+def _read_webhook(
+    sender: TrustedSender, headers: Headers, now: datetime
+) -> UnverifiedWebhook | None:
+    if not sender.signs_with(Scheme.STANDARD_WEBHOOKS):
+        return None
+    webhook = read_unverified_webhook(headers)
+    check_timestamp(webhook.timestamp, now, sender.tolerance)
+    return webhook
+
+
+def _check_hash(claims: VerifiedJwt, sender: TrustedSender, body: bytes) -> None:
+    try:
+        check_body(claims, body)
+    except DigestMismatchError:
+        if sender.profile is not SenderProfile.A2A_SAMPLES:
+            raise
+        check_body(claims, _reserialised(body))
 
 
 def _id_of_signed(token: UnverifiedJwt) -> str:
@@ -218,7 +343,7 @@ def _id_of_signed(token: UnverifiedJwt) -> str:
 
 
 def _check_standard_claims(
-    claims: VerifiedJwt, sender: TrustedSender, target: str, own_url: str
+    claims: VerifiedJwt, sender: TrustedSender, target: str, audiences: Sequence[str]
 ) -> None:
     if claims.delivery_id is None or claims.expires_at is None:
         raise ClaimError("the JWT must state `jti` and `exp`")
@@ -226,7 +351,6 @@ def _check_standard_claims(
         raise ClaimError("`jti` has a `.`, which Standard Webhooks forbids")
     if sender.issuer is not None:
         check_issuer(claims, sender.issuer)
-    audiences = [audience_of(url) for url in sender.audience or [own_url]]
     check_audience(claims, audiences, target)
 
 

@@ -50,6 +50,7 @@ DOORS = {
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
     | {"receiver.inbox_commands", "receiver.serving"},
     "cryptography": {"pushkit.keys"},
+    "http_sf": {"pushkit.signing"},
     "jsonschema": {"pushkit.a2a"},
     "jwcrypto": {"pushkit.keys"},
     "jwt": {"pushkit.signing"},

@@ -14,8 +14,10 @@ import click
 from pushkit.a2a import PushConfig, WireVersion, decode_update
 from pushkit.bounded_json import read_json_object
 from pushkit.cli.keys import key_file_options, read_passphrase
+from pushkit.cli.signing import read_webhook_secrets, signing_options
 from pushkit.delivery.answers import judge
 from pushkit.delivery.attempt import OutgoingRequest, build_request
+from pushkit.delivery.signatures import Signing
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import Algorithm
@@ -71,6 +73,7 @@ def _delivery_id(
     "--timeout", type=click.IntRange(1, 600), default=15, show_default=True, help="Seconds in all."
 )
 @key_file_options
+@signing_options
 def send(
     *,
     update: BinaryIO,
@@ -84,12 +87,15 @@ def send(
     timeout: int,
     path: Path,
     passphrase_file: Path | None,
+    schemes: tuple[str, ...],
+    secrets_file: Path | None,
 ) -> None:
     """Sign the UPDATE (a file with a JSON body of any A2A version, or -) and post it once.
 
     The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
     """
     now = datetime.now(UTC)
+    signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
     ring = load_key_ring(path, read_passphrase(passphrase_file))
     policy = DestinationPolicy(allow)
     destination = policy.check(url)
@@ -111,6 +117,7 @@ def send(
             issuer=issuer,
             key=ring.signing_key(now, algorithm),
             now=now,
+            signing=signing,
         )
     )
     _show_request(request)

@@ -13,6 +13,8 @@ import click
 
 from pushkit.a2a import decode_update
 from pushkit.bounded_json import read_json_object
+from pushkit.cli.proofs import Expected, Proof, prove
+from pushkit.cli.signing import read_webhook_secrets, scheme_option
 from pushkit.errors import ConfigError, MalformedJsonError, MalformedRequestError, TokenError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
@@ -20,7 +22,8 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
 from pushkit.signing.audience import audience_of
-from pushkit.signing.notification_jwt import VerifiedJwt, verify_notification
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
 from pushkit.webhook import Headers, WebhookRequest
 
@@ -34,7 +37,14 @@ __all__ = ["verify"]
     'or JSON: {"method": "POST", "target": "/a2a/push", "headers": {…}, "body": "…"}.'
 )
 @click.argument("request_file", metavar="REQUEST", type=click.File("rb"))
-@click.option("--jwks", required=True, help="The sender's JWK Set: a file or an https URL.")
+@scheme_option("A signature that must hold; may stand several times.")
+@click.option("--jwks", help="The sender's JWK Set: a file or an https URL.")
+@click.option(
+    "--webhook-secrets-file",
+    "secrets_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="For standard-webhooks: a file with a whsec_… or whpk_… per line.",
+)
 @click.option("--issuer", help="The `iss` to expect.")
 @click.option("--audience", help="The webhook's URL, to be found in `aud`.")
 @click.option("--token", help="The token to expect.")
@@ -50,7 +60,9 @@ __all__ = ["verify"]
 def verify(
     *,
     request_file: BinaryIO,
-    jwks: str,
+    schemes: tuple[str, ...],
+    jwks: str | None,
+    secrets_file: Path | None,
     issuer: str | None,
     audience: str | None,
     token: str | None,
@@ -64,17 +76,22 @@ def verify(
     """
     request = _read_request(request_file.read())
     now = datetime.now(UTC) if at is None else at.replace(tzinfo=at.tzinfo or UTC)
-    verified = verify_notification(
-        request,
-        _load_keys(jwks, allow),
+    chosen = [Scheme(name) for name in dict.fromkeys(schemes)]
+    if jwks is None and set(chosen) != {Scheme.STANDARD_WEBHOOKS}:
+        raise click.UsageError("--jwks: expected the sender's JWK Set: a file or an https URL")
+    expected = Expected(
+        keys=_load_keys(jwks, allow) if jwks else {},
+        verifiers=[read_verifier(secret) for secret in read_webhook_secrets(secrets_file)],
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
         now=now,
         tolerance=timedelta(seconds=tolerance),
     )
+    proofs = [(scheme, prove(scheme, request, expected)) for scheme in chosen]
     if token is not None:
         _check_token(request.headers, token)
-    _report(request, verified, now)
+    for scheme, proof in proofs:
+        _report(request, scheme, proof, now)
     for name, given in (("--issuer", issuer), ("--audience", audience), ("--token", token)):
         if given is None:
             click.echo(f"not checked  {name} was not given")
@@ -86,18 +103,19 @@ def _check_token(headers: Headers, expected: str) -> None:
         raise TokenError("the request does not carry the token that was expected")
 
 
-def _report(request: WebhookRequest, verified: VerifiedJwt, now: datetime) -> None:
+def _report(request: WebhookRequest, scheme: Scheme, proof: Proof, now: datetime) -> None:
     update = decode_update(request.body)
     facts = {
         "verified": f"{update.kind.value} of A2A {update.origin}",
-        "kid": verified.kid,
-        "issuer": verified.issuer or "(not stated)",
-        "audience": ", ".join(verified.audience) or "(not stated)",
-        "issued": f"{verified.issued_at:%Y-%m-%dT%H:%M:%SZ} ({_age(now - verified.issued_at)})",
-        "delivery": verified.delivery_id or "(not stated)",
-        "task": update.task_id or verified.task_id or "(not stated)",
+        "by": scheme.value,
+        "kid": proof.kid or "(not stated)",
+        "issuer": proof.issuer or "(not stated)",
+        "audience": proof.audience or "(not stated)",
+        "issued": f"{proof.issued_at:%Y-%m-%dT%H:%M:%SZ} ({_age(now - proof.issued_at)})",
+        "delivery": proof.delivery_id or "(not stated)",
+        "task": update.task_id or proof.task_id or "(not stated)",
         "state": update.state.value if update.state else "-",
-        "seq": str(verified.seq or "-"),
+        "seq": str(proof.seq or "-"),
     }
     for name, value in facts.items():
         click.echo(f"{name:12} {value}")

@@ -21,7 +21,9 @@ import click
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.cli.outbox import database_option
+from pushkit.cli.signing import read_webhook_secrets, signing_options
 from pushkit.delivery.sender import PushSender, SenderOptions
+from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
 from pushkit.output import example
@@ -47,6 +49,11 @@ class _Settings:
     concurrency_per_host: int
     drain: timedelta
     verbose: bool
+    schemes: tuple[str, ...]
+    webhook_secrets: tuple[str, ...] = field(repr=False)
+
+    def signing(self) -> Signing:
+        return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
 
 
 @click.command(
@@ -58,6 +65,7 @@ class _Settings:
 @database_option
 @click.option("--issuer", required=True, envvar="PUSHKIT_ISSUER", help="`iss`: who this is from.")
 @key_file_options
+@signing_options
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--allow", multiple=True, help="A destination named for development: host:port.")
 @click.option(
@@ -103,6 +111,8 @@ def worker(
     concurrency_per_host: int,
     drain_seconds: int,
     verbose: bool,
+    schemes: tuple[str, ...],
+    secrets_file: Path | None,
 ) -> None:
     """Deliver what is in the outbox, until SIGTERM or Ctrl-C.
 
@@ -120,6 +130,8 @@ def worker(
         concurrency_per_host=concurrency_per_host,
         drain=timedelta(seconds=drain_seconds),
         verbose=verbose,
+        schemes=schemes,
+        webhook_secrets=read_webhook_secrets(secrets_file),
     )
     # Wrong settings are reported once, before there are processes.
     load_key_ring(settings.keys, settings.passphrase)
@@ -167,6 +179,7 @@ def _sender(settings: _Settings) -> PushSender:
             concurrency=settings.concurrency,
             concurrency_per_host=settings.concurrency_per_host,
             drain=settings.drain,
+            signing=settings.signing(),
             **({} if file is None else load_destinations(file).options),
         ),
         passphrase=settings.passphrase,

@@ -12,8 +12,14 @@ from datetime import datetime, timedelta
 from pushkit.delivery.answers import judge
 from pushkit.delivery.limits import Pace
 from pushkit.delivery.ownership import Ownership
+from pushkit.delivery.signatures import (
+    Signing,
+    SigningChoice,
+    signature_headers,
+    signing_of,
+)
 from pushkit.errors import (
-    DestinationRefusedError,
+    ConfigError,
     NoSigningKeyError,
     OAuthError,
     OwnershipError,
@@ -30,12 +36,7 @@ from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox import Delivery, Envelopes, Made, Outcome, Result
 from pushkit.signing.audience import audience_of
-from pushkit.signing.notification_jwt import (
-    SIGNATURE_HEADER,
-    NotificationClaims,
-    body_sha256,
-    sign_notification_with,
-)
+from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions import Owner, Profile, StoredSubscription, Subscription, Vault
 from pushkit.version import USER_AGENT
@@ -47,13 +48,14 @@ _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
 _NOT_SENT = (
-    DestinationRefusedError,
+    ConfigError,  # a refused destination among them
     NoSigningKeyError,
     OAuthError,
     SealedSecretError,
     SigningError,
 )
 _UNAUTHORIZED = 401
+_DEFAULT_SIGNING = Signing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ async def build_request(
     now: datetime,
     go_token_spelling: bool = False,
     operators: Sequence[tuple[str, str]] = (),
+    signing: Signing = _DEFAULT_SIGNING,
 ) -> OutgoingRequest:
     """Return the request of one attempt (wire profile §2), signed for this moment.
 
@@ -88,14 +91,16 @@ async def build_request(
         go_token_spelling: Send `A2A-Notification-Token` too.
         operators: Credentials that the operator configured for the destination; the client's own
             go before them.
+        signing: Which schemes are on.
 
     Raises:
         SigningError: A key outside this process did not sign.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
+    audience = audience_of(subscription.config.url)
     claims = NotificationClaims(
         issuer=issuer,
-        audience=None if samples else audience_of(subscription.config.url),
+        audience=None if samples else audience,
         issued_at=now,
         delivery_id=delivery.id,
         task_id=delivery.task_id,
@@ -103,7 +108,6 @@ async def build_request(
         seq=delivery.seq,
         body_sha256=body_sha256(delivery.body),
     )
-    jwt = await sign_notification_with(claims, key)
     clients = credential_header(subscription.config.authentication)
     credentials = dict([*operators, *([clients] if clients else [])])
     headers = [
@@ -112,18 +116,11 @@ async def build_request(
         ("Accept-Encoding", "identity"),
         *token_headers(subscription.config.token, go_spelling=go_token_spelling),
         *credentials.items(),
-        _signature_header(jwt, authorization_taken=_AUTH in credentials),
-        ("webhook-id", delivery.id),
-        ("webhook-timestamp", str(int(now.timestamp()))),
     ]
+    headers += await signature_headers(
+        headers, delivery.body, claims=claims, target_uri=audience, signing=signing, key=key
+    )
     return OutgoingRequest(destination=destination, headers=tuple(headers), body=delivery.body)
-
-
-_AUTH = "Authorization"
-
-
-def _signature_header(jwt: str, *, authorization_taken: bool) -> tuple[str, str]:
-    return (SIGNATURE_HEADER, jwt) if authorization_taken else (_AUTH, f"Bearer {jwt}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +141,7 @@ class Attempt:
         go_token_spelling: Send `A2A-Notification-Token` too.
         clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
         keep_answers: Write down the first KiB of what a webhook answers.
+        signing: Which schemes are on, for all subscriptions or by subscription.
     """
 
     issuer: str
@@ -159,6 +157,7 @@ class Attempt:
     go_token_spelling: bool
     clock: Callable[[], datetime]
     keep_answers: bool = False
+    signing: SigningChoice = _DEFAULT_SIGNING
 
     @property
     def longest(self) -> timedelta:
@@ -276,6 +275,7 @@ class Attempt:
             now=now,
             go_token_spelling=self.go_token_spelling,
             operators=operators,
+            signing=signing_of(self.signing, subscription),
         )
 
     def _failed(

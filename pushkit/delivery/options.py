@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.limits import check_pace
+from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
@@ -48,6 +49,9 @@ class SenderOptions:
         proxy: An egress proxy, `http://[user:password@]host:port`: the guard stays on.
         ca_file: Roots in PEM that are trusted beside the system's.
         credentials: What this sender shows of itself, by destination.
+        signing: Which signatures notifications carry; or a function that says so for each
+            subscription, for example to give each client a Standard Webhooks secret of its own. It
+            is called for every attempt: quick, and without I/O. Secrets stay out of the database.
         verify_ownership: Before the first delivery a URL has to answer
             `GET url?validationToken=<random>` with the token; until it does, it gets nothing.
         rate_per_origin: Requests a second to one origin, over all owners, of this process; None
@@ -82,6 +86,7 @@ class SenderOptions:
     proxy: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     credentials: Sequence[DestinationCredentials] = ()
+    signing: SigningChoice = field(default_factory=Signing)
     verify_ownership: bool = False
     rate_per_origin: float | None = 100.0
     max_subscriptions_per_owner: int = 100_000

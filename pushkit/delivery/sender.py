@@ -32,6 +32,7 @@ from pushkit.delivery.limits import OwnerRoom, Pace
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registrar import Choice, Registrar
+from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
     ConfigError,
@@ -150,6 +151,7 @@ class PushSender:
             go_token_spelling=self.options.go_token_spelling,
             clock=clock,
             keep_answers=self.options.keep_answers,
+            signing=self.options.signing,
         )
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(
@@ -208,6 +210,7 @@ class PushSender:
                 poll_interval=self.options.poll_interval,
                 on_event=self._on_event,
             )
+        warn_of_no_audience(self.options.signing)
         if self._policy.allow:
             _log.warning(
                 "destinations named in allow are not checked: %s", ", ".join(self._policy.allow)

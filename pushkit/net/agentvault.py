@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from pushkit.a2a import Authentication
+from pushkit.a2a import AuthScheme, parse_auth_schemes
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
@@ -15,7 +15,7 @@ __all__ = ["agentvault_credentials"]
 
 def agentvault_credentials(
     origin: str,
-    auth_schemes: Sequence[Mapping[str, JsonValue]],
+    card: Mapping[str, JsonValue],
     *,
     owner: str | None = None,
     tenant: str = "",
@@ -30,7 +30,7 @@ def agentvault_credentials(
 
     Args:
         origin: The destination that the credentials are for.
-        auth_schemes: `authSchemes` of the card, in its order.
+        card: The card, for its `authSchemes`.
         owner: For this owner's subscriptions alone.
         tenant: The owner's tenant.
         api_key: For `apiKey`, sent as `X-Api-Key`.
@@ -44,40 +44,33 @@ def agentvault_credentials(
     Raises:
         ConfigError: None of the schemes is satisfied, or one is malformed.
     """
-    for scheme in auth_schemes:
-        authentication, oauth = None, None
-        name = scheme.get("scheme")
-        match name.lower() if isinstance(name, str) else name:
-            case "none":
-                return None
-            case "apikey" if api_key:
-                authentication = Authentication(schemes=("ApiKey",), credentials=api_key)
-            case "bearer" if token:
-                authentication = Authentication(schemes=("Bearer",), credentials=token)
-            case "oauth2" if client_id and client_secret:
-                oauth = _oauth(scheme, client_id, client_secret)
-            case _:
-                continue
-        return DestinationCredentials(
-            origin=origin, owner=owner, tenant=tenant, authentication=authentication, oauth=oauth
-        )
-    asked = ", ".join(repr(scheme.get("scheme")) for scheme in auth_schemes) or "nothing"
+    static = {"apiKey": api_key, "bearer": token}
+    schemes = parse_auth_schemes(card)
+    for scheme in schemes:
+        if scheme.scheme == "none":
+            return None
+        if secret := static.get(scheme.scheme):
+            return DestinationCredentials(
+                origin=origin,
+                owner=owner,
+                tenant=tenant,
+                authentication=scheme.authentication(secret),
+            )
+        if scheme.token_url and client_id and client_secret:
+            oauth = _oauth(scheme, scheme.token_url, client_id, client_secret)
+            return DestinationCredentials(origin=origin, owner=owner, tenant=tenant, oauth=oauth)
+    asked = ", ".join(scheme.scheme for scheme in schemes) or "nothing that is known"
     raise ConfigError(
         f"authSchemes: the card asks for {asked}: expected an api_key for apiKey, a token for"
         " bearer, or client_id and client_secret for oauth2"
     )
 
 
-def _oauth(scheme: Mapping[str, JsonValue], client_id: str, client_secret: str) -> OAuthClient:
-    token_url, scopes = scheme.get("tokenUrl"), scheme.get("scopes") or []
-    if not isinstance(token_url, str):
-        raise ConfigError("authSchemes: oauth2: expected a tokenUrl")
-    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
-        raise ConfigError("authSchemes: oauth2: scopes: expected a list of strings")
+def _oauth(scheme: AuthScheme, token_url: str, client_id: str, client_secret: str) -> OAuthClient:
     return OAuthClient(
         token_url=token_url,
         client_id=client_id,
         client_secret=client_secret,
-        scope=" ".join(str(scope) for scope in scopes),
+        scope=" ".join(scheme.scopes),
         authentication=ClientAuthentication.POST,  # as the profile has it
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook, free_port
 
 CONFIG = f"""\
@@ -52,6 +53,47 @@ def test_check_prints_the_configuration_without_secrets(
     assert document["url"] == "https://client.example.com"
     assert document["senders"][0]["tokens"] == ["***"]
     assert "agent: 1 keys" in ran.out[end:]
+
+
+def test_check_says_what_schemes_leave_unproven_and_masks_their_secrets(
+    receiver_command: Run, config: Path
+) -> None:
+    secret, written = generate_webhook_secret(), generate_webhook_secret()
+    config.with_name("secrets.txt").write_text(f"{written}\n")
+    schemes = f"""schemes = ["standard-webhooks"]
+webhook_secrets = ["{secret}"]
+webhook_secrets_file = "secrets.txt"
+"""
+    keys = f'issuer = "{ISSUER}"\njwks_file = "jwks.json"\n'
+    config.write_text(CONFIG.replace(keys, schemes))
+    ran = receiver_command("check")
+    assert (ran.status, ran.err) == (0, "")
+    document, end = json.JSONDecoder().raw_decode(ran.out)
+    assert document["senders"][0]["schemes"] == ["standard-webhooks"]
+    assert document["senders"][0]["webhook_secrets"] == ["***"]
+    assert "agent: standard-webhooks: no audience is verified" in ran.out[end:]
+    assert secret not in ran.out
+    assert written not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("contents", "says"),
+    [
+        pytest.param("", "webhook_secrets: expected with scheme", id="empty"),
+        pytest.param("whsec_AAAA", "3 bytes", id="short"),
+        pytest.param(None, "webhook_secrets_file: cannot read", id="missing"),
+    ],
+)
+def test_a_file_of_webhook_secrets_must_hold_some(
+    receiver_command: Run, config: Path, contents: str | None, says: str
+) -> None:
+    if contents is not None:
+        config.with_name("secrets.txt").write_text(contents)
+    both = 'schemes = ["jwt", "standard-webhooks"]\nwebhook_secrets_file = "secrets.txt"\ntasks'
+    config.write_text(CONFIG.replace("tasks", both))
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert says in ran.error
 
 
 def test_check_finds_the_configuration_by_itself(receiver_command: Run, config: Path) -> None:
@@ -124,6 +166,13 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
         pytest.param("url =", "ulr =", "{0}:1: ulr: there is no such setting", id="top level"),
         pytest.param("issuer", "isuer", "{0}:6: senders[0].isuer:", id="misspelt member"),
         pytest.param('"bind"', '"all"', "{0}:9: senders[0].tasks:", id="no such policy"),
+        pytest.param("tasks", 'schemes=["x"]\ntasks', "{0}:9: senders[0].schemes[0]", id="scheme"),
+        pytest.param(
+            "tasks",
+            'schemes=["standard-webhooks"]\ntasks',
+            "webhook_secrets: expected with scheme",
+            id="no secret",
+        ),
         pytest.param("tasks", "tolerance_seconds", "{0}:9: senders[0].tol", id="wrong type"),
         pytest.param("https://client", "client", "{0}:1: url: expected an absolute", id="no URL"),
         pytest.param(
@@ -324,7 +373,7 @@ senders = ["agent"]
         "redis://***@10.0.0.8/0?stream=updates",
         None,
     ]
-    assert "secret" not in ran.out
+    assert "secret-" not in ran.out
 
 
 @pytest.mark.parametrize(

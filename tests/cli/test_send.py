@@ -3,7 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import standardwebhooks
 
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, free_port
 
 
@@ -171,3 +174,47 @@ def test_a_wrong_option_ends_with_2(
 @pytest.mark.parametrize("file", ["none.json", "."])
 def test_a_file_that_cannot_be_read_ends_with_2(pushkit_command: Run, file: str) -> None:
     assert pushkit_command("send", file, *to("http://127.0.0.1:1/")).status == 2
+
+
+def test_every_scheme_can_be_tried_out(
+    pushkit_command: Run, webhook: Webhook, update: str, tmp_path: Path
+) -> None:
+    secret = generate_webhook_secret()
+    secrets = tmp_path / "secrets.txt"
+    secrets.write_text(f"{secret}\n\n{generate_webhook_secret()}\n")
+    schemes = [f"--scheme={scheme.value}" for scheme in Scheme]
+    ran = pushkit_command(
+        "send", update, *to(webhook.url), *schemes, "--webhook-secrets-file", str(secrets)
+    )
+    assert (ran.status, ran.err) == (0, "")
+    [request] = webhook.requests
+    standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
+    assert request.header("Authorization")
+    assert 'tag="a2a-push"' in (request.header("Signature-Input") or "")
+    assert secret not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("contents", "says"),
+    [
+        pytest.param("\n \n", "found none", id="empty"),
+        pytest.param("whsec_AAAA\n", "3 bytes", id="too short"),
+        pytest.param("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=", "signs", id="public"),
+        pytest.param("\udcff", "one webhook secret a line", id="not text"),
+    ],
+)
+def test_a_file_without_webhook_secrets_is_named(
+    pushkit_command: Run, webhook: Webhook, update: str, contents: str, says: str
+) -> None:
+    secrets = Path(update).with_name("secrets.txt")
+    secrets.write_bytes(contents.encode("utf-8", "surrogateescape"))
+    ran = pushkit_command(
+        "send",
+        update,
+        *to(webhook.url),
+        "--scheme=standard-webhooks",
+        f"--webhook-secrets-file={secrets}",
+    )
+    assert ran.status != 0
+    assert says in ran.err
+    assert webhook.requests == []

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Captured, Ran, Run, Webhook
 
 
@@ -62,6 +66,75 @@ def test_a_genuine_request_is_verified(verify: Run, captured: Captured) -> None:
     assert "task         task-1" in ran.out
     assert "seq          7" in ran.out
     assert "not checked" not in ran.out
+
+
+@dataclass
+class Schemes:
+    """A genuine request that carries every signature."""
+
+    verify: Run
+    request: Captured
+    secrets: Path
+
+    def by(self, *schemes: str, body: bytes | None = None, **changes: str) -> Ran:
+        options = {"webhook-secrets-file": str(self.secrets), **changes}
+        flags = [f"--scheme={scheme}" for scheme in schemes]
+        flags += [f"--{name}={value}" for name, value in options.items() if value]
+        return self.verify("verify", "-", *flags, stdin=as_http(self.request, body))
+
+
+@pytest.fixture
+def every_scheme(pushkit_command: Run, webhook: Webhook, tmp_path: Path) -> Schemes:
+    assert pushkit_command("keys", "new").status == 0
+    assert pushkit_command("keys", "export", "--out", "jwks.json").status == 0
+    secrets = tmp_path / "secrets.txt"
+    secrets.write_text(generate_webhook_secret())
+    flags = [f"--scheme={scheme.value}" for scheme in Scheme]
+    flags += ["--webhook-secrets-file", str(secrets), "--token", TOKEN]
+    to = ["--to", webhook.url, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
+    assert pushkit_command("send", "-", *to, *flags, stdin=UPDATE).status == 0
+    return Schemes(pushkit_command, webhook.requests[0], secrets)
+
+
+def test_every_scheme_is_verified(every_scheme: Schemes, webhook: Webhook) -> None:
+    schemes = [scheme.value for scheme in Scheme]
+    ran = every_scheme.by(*schemes, jwks="jwks.json", audience=webhook.url)
+    assert (ran.status, ran.err) == (0, "")
+    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("by ")] == schemes
+    assert ran.out.count(every_scheme.request.header("webhook-id") or "none") == len(schemes)
+
+
+@pytest.mark.parametrize("scheme", list(Scheme))
+def test_another_body_holds_by_no_scheme(
+    every_scheme: Schemes, webhook: Webhook, scheme: Scheme
+) -> None:
+    ran = every_scheme.by(scheme, body=UPDATE + b" ", jwks="jwks.json", audience=webhook.url)
+    assert ran.status == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "status", "says"),
+    [
+        pytest.param("http-message-signatures", {"jwks": "jwks.json"}, 1, "--audience", id="url"),
+        pytest.param("http-message-signatures", {}, 2, "--jwks", id="jwks"),
+        pytest.param(
+            "standard-webhooks", {"webhook-secrets-file": ""}, 1, "--webhook-secrets-file", id="key"
+        ),
+    ],
+)
+def test_what_a_scheme_is_held_against_must_be_given(
+    every_scheme: Schemes, scheme: str, options: dict[str, Any], status: int, says: str
+) -> None:
+    ran = every_scheme.by(scheme, **options)
+    assert ran.status == status
+    assert says in ran.err
+
+
+def test_another_url_is_not_the_one_that_was_signed(every_scheme: Schemes) -> None:
+    elsewhere = "https://client.example.com/"
+    ran = every_scheme.by("http-message-signatures", jwks="jwks.json", audience=elsewhere)
+    assert ran.status == 1
+    assert "does not hold" in ran.err
 
 
 @pytest.mark.parametrize("line_end", ["\r\n", "\n"])

@@ -16,6 +16,7 @@ import pytest
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
+from pushkit.signing.standard_webhooks import generate_webhook_secret, read_verifier
 from receiver import Receiver, TrustedSender, Verdict
 from receiver.reload import SettingsWatcher, watching
 from receiver.settings import load_settings
@@ -103,6 +104,22 @@ async def test_a_file_that_changes_reloads(service: Service, name: str, content:
         assert not await service.trusts("new")
         service.write(name, content)
         await eventually(lambda: service.trusts("new"))
+
+
+async def test_a_file_of_webhook_secrets_that_changes_reloads(service: Service) -> None:
+    secrets = [generate_webhook_secret() for _ in range(2)]
+    service.write("secrets.txt", secrets[0])
+    keys = 'issuer = "https://agent.example.com"\njwks_file = "jwks.json"\n'
+    by_secret = 'schemes = ["standard-webhooks"]\nwebhook_secrets_file = "secrets.txt"\n'
+    service.write("receiver.toml", CONFIG.replace(keys, by_secret))
+    watcher = service.watcher()
+    await watcher.reload()
+    service.write("secrets.txt", "\n".join(secrets))
+
+    await watcher.run_once()
+
+    expected = tuple(map(read_verifier, secrets))
+    assert service.receiver.senders["agent"].verifiers == expected
 
 
 async def test_a_key_file_that_changes_reloads(service: Service) -> None:

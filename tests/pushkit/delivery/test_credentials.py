@@ -384,11 +384,11 @@ AGENTVAULT_OAUTH: dict[str, Any] = {
 async def test_the_schemes_of_an_agentvault_card_become_credentials(
     hook: Hook,
     delivered: Callable[..., Any],
-    schemes: list[dict[str, Any]],
+    schemes: Any,
     header: str,
     value: str,
 ) -> None:
-    found = agentvault_credentials(ORIGIN, schemes, api_key="key", token="token")
+    found = agentvault_credentials(ORIGIN, {"authSchemes": schemes}, api_key="key", token="token")
     assert found is not None
     await delivered(found)
     assert hook.requests[0][header] == value
@@ -399,7 +399,10 @@ async def test_oauth_of_an_agentvault_card_sends_its_secret_in_the_body(
 ) -> None:
     hook.opens = server.opens
     found = agentvault_credentials(
-        ORIGIN, [AGENTVAULT_OAUTH], client_id="agent:1 %", client_secret="s3cret&+:"
+        ORIGIN,
+        {"authSchemes": [AGENTVAULT_OAUTH]},
+        client_id="agent:1 %",
+        client_secret="s3cret&+:",
     )
     assert found is not None
     [delivery] = await delivered(found)
@@ -409,7 +412,9 @@ async def test_oauth_of_an_agentvault_card_sends_its_secret_in_the_body(
 
 
 def test_none_of_an_agentvault_card_needs_nothing() -> None:
-    assert agentvault_credentials(ORIGIN, [{"scheme": "none"}], api_key="key") is None
+    assert (
+        agentvault_credentials(ORIGIN, {"authSchemes": [{"scheme": "none"}]}, api_key="key") is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -425,8 +430,10 @@ def test_none_of_an_agentvault_card_needs_nothing() -> None:
     ],
 )
 def test_a_card_that_nothing_satisfies_is_a_configuration_error(
-    schemes: list[dict[str, Any]],
+    schemes: Any,
 ) -> None:
-    with pytest.raises(ConfigError, match="authSchemes") as caught:
-        agentvault_credentials(ORIGIN, schemes, client_id="a", client_secret="canary")
+    with pytest.raises(ConfigError, match=r"auth_?[sS]chemes") as caught:
+        agentvault_credentials(
+            ORIGIN, {"authSchemes": schemes}, client_id="a", client_secret="canary"
+        )
     assert "canary" not in str(caught.value)

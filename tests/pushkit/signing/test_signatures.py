@@ -18,6 +18,11 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_document, parse_jwks
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
+from pushkit.signing.http_message_signatures import (
+    read_unverified_signatures,
+    sign_http_message_with,
+    verify_http_signature,
+)
 from pushkit.signing.notification_jwt import (
     NotificationClaims,
     read_unverified,
@@ -26,6 +31,7 @@ from pushkit.signing.notification_jwt import (
     verify_signature,
 )
 from pushkit.signing.signatures import sign
+from pushkit.webhook import Headers, WebhookRequest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DATA = b"header.payload"
@@ -207,3 +213,31 @@ def test_a_key_elsewhere_cannot_be_written_to_a_file(tmp_path: object) -> None:
 def test_a_service_is_a_signer() -> None:
     assert isinstance(service(), RemoteSigner)
     assert not isinstance(KeyRing.create(NOW), RemoteSigner)
+
+
+URL = "https://client.example.com:443/hook"
+MESSAGE = WebhookRequest(
+    target=URL,
+    headers=Headers([("Content-Type", "application/a2a+json"), ("webhook-id", "dlv_1")]),
+    body=b"{}",
+)
+
+
+@pytest.mark.parametrize("algorithm", [each for each in Algorithm if each is not Algorithm.PS256])
+async def test_an_http_message_that_a_service_signs_is_verified_like_any(
+    algorithm: Algorithm,
+) -> None:
+    remote = RemoteKey.of(service(algorithm))
+    signed = await sign_http_message_with(MESSAGE, remote, now=NOW)
+    headers = Headers([*MESSAGE.headers, *signed])
+    [unverified] = read_unverified_signatures(headers)
+    verified = verify_http_signature(
+        unverified, remote.public, method="POST", target_uris=[URL], headers=headers
+    )
+    assert (verified.keyid, verified.delivery_id) == (remote.kid, "dlv_1")
+
+
+async def test_an_http_message_for_another_hash_is_refused() -> None:
+    remote = RemoteKey.of(service(Algorithm.PS256))
+    with pytest.raises(ConfigError, match="expected another algorithm"):
+        await sign_http_message_with(MESSAGE, remote, now=NOW)

@@ -1,0 +1,140 @@
+"""Which signatures a notification carries, and their headers (wire profile §3)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from pushkit.errors import ConfigError
+from pushkit.keys.jwk import SigningKey
+from pushkit.keys.remote import RemoteKey
+from pushkit.signing.http_message_signatures import sign_http_message_with
+from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
+from pushkit.signing.notification_jwt import NotificationClaims, sign_notification_with
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import (
+    ID_HEADER,
+    TIMESTAMP_HEADER,
+    WebhookSigner,
+    read_signer,
+    sign_webhook,
+)
+from pushkit.subscriptions import Subscription
+from pushkit.webhook import Headers, WebhookRequest
+
+__all__ = ["Signing", "SigningChoice", "signature_headers", "signing_of", "warn_of_no_audience"]
+
+_log = logging.getLogger("pushkit.delivery")
+
+_AUTHORIZATION = "Authorization"
+_JWT_ALONE = frozenset({Scheme.JWT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """How notifications are signed. Each scheme has headers of its own: several may be on.
+
+    Standard Webhooks names no audience: a notification that was signed for one webhook verifies at
+    every other one with the same secret or key. Give each client, better each webhook, a secret of
+    its own (see `SenderOptions.signing`), and keep another scheme on where you can.
+
+    Attributes:
+        schemes: `jwt` (the default), `http-message-signatures` (by the keys of the ring, as the
+            JWT), `standard-webhooks`.
+        webhook_secrets: What Standard Webhooks signs with: `whsec_…` for v1, `whsk_…` for v1a.
+            Several while one is being replaced: each makes a signature.
+
+    Raises:
+        ConfigError: No scheme, an unknown one, or secrets that do not go with the schemes.
+    """
+
+    schemes: Collection[Scheme | str] = _JWT_ALONE
+    webhook_secrets: Sequence[str] = field(default=(), repr=False)
+    _signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schemes, str) or isinstance(self.webhook_secrets, str):
+            raise ConfigError("schemes and webhook_secrets: expected a list, found a string")
+        schemes = frozenset(Scheme.parse(name) for name in self.schemes)
+        if not schemes:
+            raise ConfigError(f"schemes: expected at least one of {', '.join(Scheme)}")
+        if bool(self.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in schemes):
+            raise ConfigError(
+                f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
+            )
+        object.__setattr__(self, "schemes", schemes)
+        object.__setattr__(self, "_signers", tuple(map(read_signer, self.webhook_secrets)))
+
+    @property
+    def signers(self) -> tuple[WebhookSigner, ...]:
+        """What Standard Webhooks signs with."""
+        return self._signers
+
+
+SigningChoice: TypeAlias = Signing | Callable[[Subscription], Signing]
+
+
+def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
+    """Return how the notifications of a subscription are signed."""
+    return choice if isinstance(choice, Signing) else choice(subscription)
+
+
+def warn_of_no_audience(choice: SigningChoice) -> None:
+    """Log what Standard Webhooks does not protect from, where it is on."""
+    if isinstance(choice, Signing) and Scheme.STANDARD_WEBHOOKS in choice.schemes:
+        _log.warning(
+            "Standard Webhooks is on with one set of secrets for every webhook: its signatures"
+            " name no audience, so a webhook can replay to another one what it was sent"
+        )
+
+
+async def signature_headers(
+    unsigned: Sequence[tuple[str, str]],
+    body: bytes,
+    *,
+    claims: NotificationClaims,
+    target_uri: str,
+    signing: Signing,
+    key: SigningKey | RemoteKey,
+) -> list[tuple[str, str]]:
+    """Return the header fields of one attempt that name and sign it.
+
+    Args:
+        unsigned: The other header fields, the client's own credentials among them.
+        body: The raw bytes that are sent.
+        claims: What the JWT states; the id and the moment are those of the other schemes too.
+        target_uri: The webhook's URL, normalised.
+        signing: The schemes that are on.
+        key: The key of the ring that is active now.
+
+    Raises:
+        SigningError: A key outside this process did not sign.
+    """
+    now, delivery_id = claims.issued_at, claims.delivery_id
+    fields: list[tuple[str, str]] = []
+    if Scheme.JWT in signing.schemes:
+        fields.append(_jwt_header(await sign_notification_with(claims, key), unsigned))
+    fields.extend(_delivery_headers(body, delivery_id, now, signing))
+    if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
+        request = WebhookRequest(
+            target=target_uri, headers=Headers([*unsigned, *fields]), body=body
+        )
+        fields.extend(await sign_http_message_with(request, key, now=now))
+    return fields
+
+
+def _jwt_header(jwt: str, unsigned: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    taken = any(name == _AUTHORIZATION for name, _ in unsigned)
+    return (JWT_HEADER, jwt) if taken else (_AUTHORIZATION, f"Bearer {jwt}")
+
+
+def _delivery_headers(
+    body: bytes, delivery_id: str, now: datetime, signing: Signing
+) -> list[tuple[str, str]]:
+    """Return id and timestamp, which stand there in any case, and the signature over them."""
+    if Scheme.STANDARD_WEBHOOKS in signing.schemes:
+        return sign_webhook(body, delivery_id=delivery_id, now=now, signers=signing.signers)
+    return [(ID_HEADER, delivery_id), (TIMESTAMP_HEADER, str(int(now.timestamp())))]

@@ -1,0 +1,407 @@
+"""HTTP Message Signatures (RFC 9421) over push notifications (wire profile §3).
+
+A signature covers method, URL, content type, Content-Digest (RFC 9530), `webhook-id` and every
+token header that is sent. Its tag, `a2a-push`, tells it from signatures that others put on the
+request; a signature that covers less than it must is refused, however well it holds.
+
+As with the JWT, the sender must be known before a key can be looked for:
+
+1. `read_unverified_signatures` parses what carries our tag, and says which `keyid` it claims.
+2. `verify_http_signature` proves it with the key that the caller trusts for that `keyid`.
+3. `check_signature_times`, and `check_content_digest` once the body has been read, do the rest.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import http_sf
+
+from pushkit.errors import (
+    ConfigError,
+    InvalidSignatureError,
+    PushkitError,
+    TimestampError,
+)
+from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.primitives import sign_bytes, signature_holds
+from pushkit.keys.remote import RemoteKey
+from pushkit.signing.base import SignedMessage, signature_base
+from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
+from pushkit.signing.notification_jwt import (
+    EXPIRY_LEEWAY,
+    TOKEN_LIFETIME,
+    TOLERANCE,
+    check_timestamp,
+)
+from pushkit.signing.signatures import sign
+from pushkit.signing.structured import (
+    Parameters,
+    read_dictionary,
+    write_inner_list,
+)
+from pushkit.signing.token import TOKEN_HEADERS
+from pushkit.webhook import Headers, WebhookRequest
+
+__all__ = [
+    "SIGNATURE_HEADER",
+    "SIGNATURE_INPUT_HEADER",
+    "TAG",
+    "UnverifiedHttpSignature",
+    "VerifiedHttpSignature",
+    "algorithm_name",
+    "check_signature_times",
+    "read_unverified_signatures",
+    "required_components",
+    "sign_http_message",
+    "sign_http_message_with",
+    "verify_http_signature",
+]
+
+SIGNATURE_HEADER = "Signature"
+SIGNATURE_INPUT_HEADER = "Signature-Input"
+TAG = "a2a-push"
+LABEL = "a2a"
+
+_COVERED: Final = ("@method", "@target-uri", "content-type", "content-digest", "webhook-id")
+_MAX_CANDIDATES = 4  # two keys of a rotation, twice
+_MAX_COMPONENTS = 64
+_MAX_EPOCH_SECONDS = 253402300799  # 9999-12-31: beyond it, no datetime
+
+# RFC 9421 §6.2.2. Its registry has no RSASSA-PSS with SHA-256: a PS256 key signs with SHA-512 here.
+_NAMES: Final[Mapping[Algorithm, str]] = {
+    Algorithm.ES256: "ecdsa-p256-sha256",
+    Algorithm.ES384: "ecdsa-p384-sha384",
+    Algorithm.EDDSA: "ed25519",
+    Algorithm.RS256: "rsa-v1_5-sha256",
+    Algorithm.PS256: "rsa-pss-sha512",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnverifiedHttpSignature:
+    """One signature with our tag, well-formed. Nothing here is proven.
+
+    Attributes:
+        label: Which member of `Signature` it is.
+        keyid: The key that it claims.
+        algorithm: `alg`, if it is stated.
+        components: The names of what it covers, in order.
+        created: When it was made.
+        expires: When it ends.
+        parameters: The value of `@signature-params`.
+        signature: Its bytes.
+    """
+
+    label: str
+    keyid: str
+    algorithm: str | None
+    components: tuple[str, ...]
+    created: datetime
+    expires: datetime
+    parameters: str = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedHttpSignature:
+    """What a signature that holds proves.
+
+    Attributes:
+        keyid: Who signed.
+        delivery_id: `webhook-id`.
+        created: When.
+        expires: Until when it is good.
+        digests: Of the body, by algorithm: to be held against it with `check_content_digest`.
+    """
+
+    keyid: str
+    delivery_id: str
+    created: datetime
+    expires: datetime
+    digests: Mapping[str, bytes] = field(repr=False)
+
+
+def algorithm_name(algorithm: Algorithm) -> str:
+    """Return what a key's algorithm is called in HTTP message signatures."""
+    return _NAMES[algorithm]
+
+
+def required_components(headers: Headers) -> tuple[str, ...]:
+    """Return what a signature over these headers must cover: the token too, where one is sent.
+
+    Without it, a token could be put on, or taken from, a request that is signed.
+    """
+    tokens = [name.lower() for name in TOKEN_HEADERS if headers.all(name)]
+    return (*_COVERED, *tokens)
+
+
+# --- signing ------------------------------------------------------------------------------------
+
+
+def sign_http_message(
+    request: WebhookRequest,
+    key: SigningKey,
+    *,
+    now: datetime,
+    lifetime: timedelta = TOKEN_LIFETIME,
+    nonce: str | None = None,
+) -> list[tuple[str, str]]:
+    """Return `Content-Digest`, `Signature-Input` and `Signature` for one attempt.
+
+    Args:
+        request: What is sent: its target is the absolute URL, normalised; `Content-Type`,
+            `webhook-id` and any token stand in its headers.
+        key: What signs.
+        now: The moment of this attempt, aware.
+        lifetime: How long the signature is good; at most 300 s.
+        nonce: A value that is used once; random by default.
+
+    Raises:
+        ConfigError: The request lacks what must be covered, or a header cannot be signed.
+    """
+    unsigned = _unsigned(request, key, now=now, lifetime=lifetime, nonce=nonce)
+    return unsigned.with_signature(sign_bytes(key, unsigned.base))
+
+
+async def sign_http_message_with(
+    request: WebhookRequest, key: SigningKey | RemoteKey, *, now: datetime
+) -> list[tuple[str, str]]:
+    """Return the same, by a key that is here or elsewhere.
+
+    Raises:
+        ConfigError: As `sign_http_message`; or a remote key for PS256, whose signatures are of
+            another hash here (RFC 9421 §3.3.1).
+        SigningError: The remote key did not sign, or not this.
+    """
+    if isinstance(key, SigningKey):
+        return sign_http_message(request, key, now=now)
+    if key.algorithm is Algorithm.PS256:
+        raise ConfigError(
+            f"key {key.kid} is for PS256 in a service of its own, and HTTP message signatures want"
+            " SHA-512: expected another algorithm"
+        )
+    unsigned = _unsigned(request, key, now=now, lifetime=TOKEN_LIFETIME, nonce=None)
+    return unsigned.with_signature(await sign(unsigned.base, key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unsigned:
+    """What is to be signed, and the fields that tell of it."""
+
+    digest: tuple[str, str]
+    parameters: str
+    base: bytes
+
+    def with_signature(self, signature: bytes) -> list[tuple[str, str]]:
+        return [
+            self.digest,
+            (SIGNATURE_INPUT_HEADER, f"{LABEL}={self.parameters}"),
+            (SIGNATURE_HEADER, http_sf.ser({LABEL: signature})),
+        ]
+
+
+def _unsigned(
+    request: WebhookRequest,
+    key: SigningKey | RemoteKey,
+    *,
+    now: datetime,
+    lifetime: timedelta,
+    nonce: str | None,
+) -> _Unsigned:
+    created = int(now.timestamp())
+    digest = (CONTENT_DIGEST, content_digest(request.body))
+    headers = Headers([*request.headers, digest])
+    components = required_components(headers)
+    parameters = _write_parameters(
+        components,
+        {
+            "created": created,
+            "expires": created + int(min(lifetime, TOKEN_LIFETIME).total_seconds()),
+            "nonce": nonce or secrets.token_urlsafe(16),
+            "keyid": key.kid,
+            "alg": algorithm_name(key.algorithm),
+            "tag": TAG,
+        },
+    )
+    message = SignedMessage(method=request.method, target_uri=request.target, headers=headers)
+    try:
+        base = signature_base(message, components, parameters)
+    except PushkitError as exc:
+        raise ConfigError(f"the request cannot be signed: {exc}") from exc
+    return _Unsigned(digest=digest, parameters=parameters, base=base)
+
+
+def _write_parameters(components: Sequence[str], parameters: Parameters) -> str:
+    try:
+        return write_inner_list(([(name, {}) for name in components], parameters))
+    except ValueError as exc:
+        raise ConfigError("keyid or nonce: expected printable ASCII") from exc
+
+
+# --- verifying ----------------------------------------------------------------------------------
+
+
+def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature]:
+    """Read the signatures that carry our tag, without trusting them; none is an empty list.
+
+    Several may stand there, while a key is being replaced. What others signed is passed over.
+
+    Raises:
+        InvalidSignatureError: A signature of ours lacks a parameter, or has one of a wrong type.
+        MalformedRequestError: The headers are not structured fields, or name a label twice.
+    """
+    inputs = read_dictionary(headers, SIGNATURE_INPUT_HEADER) or {}
+    signatures = read_dictionary(headers, SIGNATURE_HEADER) or {}
+    ours = [(label, member) for label, member in inputs.items() if _is_ours(member)]
+    if len(ours) > _MAX_CANDIDATES:
+        raise InvalidSignatureError(
+            f"{len(ours)} signatures with tag {TAG}, expected at most {_MAX_CANDIDATES}"
+        )
+    return [_read_one(label, member, signatures.get(label)) for label, member in ours]
+
+
+def verify_http_signature(
+    unverified: UnverifiedHttpSignature,
+    key: VerificationKey,
+    *,
+    method: str,
+    target_uris: Sequence[str],
+    headers: Headers,
+    algorithms: frozenset[Algorithm] = frozenset(Algorithm),
+) -> VerifiedHttpSignature:
+    """Prove a signature with the key that is trusted for its `keyid`. The body is not read.
+
+    Args:
+        unverified: The parsed signature.
+        key: The key; its algorithm is the only one that is tried.
+        method: The request's method.
+        target_uris: The URLs that may have been signed: the receiver's own, from its
+            configuration, with the query of the request.
+        headers: The request's headers.
+        algorithms: Which algorithms the sender may use at all.
+
+    Raises:
+        InvalidSignatureError: It covers too little, is by another algorithm or key, is over another
+            request, or has no digest of the body that may be trusted.
+        MalformedRequestError: A covered header cannot be read.
+    """
+    if key.algorithm not in algorithms:
+        raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
+    if unverified.keyid != key.kid:
+        raise InvalidSignatureError("`keyid` names another key")
+    if unverified.algorithm not in (None, algorithm_name(key.algorithm)):
+        raise InvalidSignatureError("`alg` is another algorithm than its key has")
+    if missing := set(required_components(headers)).difference(unverified.components):
+        raise InvalidSignatureError(f"the signature does not cover {', '.join(sorted(missing))}")
+    delivery_id = headers.one("webhook-id") or ""
+    if not delivery_id or "." in delivery_id:
+        raise InvalidSignatureError("webhook-id: expected an id without `.`")
+    digests = read_content_digest(headers)
+    messages = [
+        SignedMessage(method=method, target_uri=uri, headers=headers) for uri in target_uris
+    ]
+    if not any(_holds(unverified, message, key) for message in messages):
+        raise InvalidSignatureError("the HTTP message signature does not hold for this request")
+    return VerifiedHttpSignature(
+        keyid=key.kid,
+        delivery_id=delivery_id,
+        created=unverified.created,
+        expires=unverified.expires,
+        digests=digests,
+    )
+
+
+def check_signature_times(
+    verified: VerifiedHttpSignature,
+    now: datetime,
+    *,
+    tolerance: timedelta = TOLERANCE,
+    leeway: timedelta = EXPIRY_LEEWAY,
+) -> None:
+    """Hold `created` and `expires` against the clock.
+
+    Raises:
+        TimestampError: Made more than `tolerance` ago or ahead, or expired by over `leeway`.
+    """
+    check_timestamp(verified.created, now, tolerance)
+    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
+    if now - leeway > verified.expires:
+        raise TimestampError("the HTTP message signature has expired")
+
+
+def _holds(
+    unverified: UnverifiedHttpSignature, message: SignedMessage, key: VerificationKey
+) -> bool:
+    base = signature_base(message, unverified.components, unverified.parameters)
+    return signature_holds(key, base, unverified.signature)
+
+
+# --- parsing ------------------------------------------------------------------------------------
+
+
+def _is_ours(member: tuple[object, Parameters]) -> bool:
+    tag = member[1].get("tag")
+    return isinstance(tag, str) and tag == TAG
+
+
+def _read_one(
+    label: str, member: tuple[object, Parameters], signature: tuple[object, Parameters] | None
+) -> UnverifiedHttpSignature:
+    covered, parameters = member
+    if signature is None or not isinstance(signature[0], bytes):
+        raise InvalidSignatureError("Signature: expected a byte sequence for each signature input")
+    if not isinstance(covered, list):
+        raise InvalidSignatureError("Signature-Input: expected a list of components")
+    created = _moment(parameters, "created")
+    expires = _moment(parameters, "expires")
+    keyid = _text(parameters, "keyid")
+    if created is None or expires is None or keyid is None:
+        raise InvalidSignatureError("Signature-Input: expected created, expires and keyid")
+    return UnverifiedHttpSignature(
+        label=label,
+        keyid=keyid,
+        algorithm=_text(parameters, "alg"),
+        components=_components(covered),
+        created=created,
+        expires=expires,
+        parameters=write_inner_list((covered, parameters)),
+        signature=signature[0],
+    )
+
+
+def _components(covered: Sequence[tuple[object, Parameters]]) -> tuple[str, ...]:
+    if len(covered) > _MAX_COMPONENTS:
+        raise InvalidSignatureError(
+            f"the signature covers {len(covered)} components, expected at most {_MAX_COMPONENTS}"
+        )
+    names: list[str] = []
+    for name, parameters in covered:
+        if not isinstance(name, str):
+            raise InvalidSignatureError("a covered component's name is not a string")
+        if parameters:
+            raise InvalidSignatureError("a covered component has parameters: not supported")
+        names.append(name)
+    return tuple(names)
+
+
+def _text(parameters: Parameters, name: str) -> str | None:
+    value = parameters.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidSignatureError(f"parameter {name}: expected a string")
+
+
+def _moment(parameters: Parameters, name: str) -> datetime | None:
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidSignatureError(f"parameter {name}: expected whole seconds since the epoch")
+    if not 0 <= value <= _MAX_EPOCH_SECONDS:
+        raise InvalidSignatureError(f"parameter {name}: outside the calendar")
+    return datetime.fromtimestamp(value, UTC)

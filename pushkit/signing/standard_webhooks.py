@@ -1,0 +1,304 @@
+"""Standard Webhooks signatures (specification 1.0.0): v1 (HMAC-SHA256) and v1a (Ed25519).
+
+What is signed is `{id}.{timestamp}.{body}`. It names no audience: a notification that was signed
+for one webhook verifies at every other one that holds the same secret or key, so each webhook needs
+its own.
+
+A sender signs with every secret that is valid at the moment, `webhook-signature` lists the results,
+and a receiver accepts any one of them: that is how a secret is replaced.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from pushkit.errors import ConfigError, InvalidSignatureError, MalformedRequestError
+from pushkit.keys.jwk import SigningKey, VerificationKey
+from pushkit.keys.primitives import (
+    ed25519_public_bytes,
+    ed25519_signing_key,
+    ed25519_verification_key,
+    sign_bytes,
+    signature_holds,
+)
+from pushkit.webhook import Headers
+
+__all__ = [
+    "ID_HEADER",
+    "SIGNATURE_HEADER",
+    "TIMESTAMP_HEADER",
+    "SharedSecret",
+    "UnverifiedWebhook",
+    "WebhookSigner",
+    "WebhookVerifier",
+    "check_webhook_signature",
+    "generate_webhook_secret",
+    "read_signer",
+    "read_unverified_webhook",
+    "read_verifier",
+    "sign_webhook",
+    "webhook_public_key",
+]
+
+ID_HEADER = "webhook-id"
+TIMESTAMP_HEADER = "webhook-timestamp"
+SIGNATURE_HEADER = "webhook-signature"
+
+_SECRET_PREFIX, _PRIVATE_PREFIX, _PUBLIC_PREFIX = "whsec_", "whsk_", "whpk_"
+_MIN_SECRET_BYTES, _MAX_SECRET_BYTES = 24, 64
+_SEED_BYTES, _PRIVATE_BYTES = 32, 64
+
+# Each candidate costs a signature check: a receiver needs no more than a rotation has.
+_MAX_SIGNATURES = 32
+_MAX_EPOCH_SECONDS = 253402300799  # 9999-12-31: beyond it, no datetime
+
+# No `.`: with one in the id or the timestamp, the same signature would hold for another split of
+# id, timestamp and body.
+_ID = re.compile(r"[!-\-/-~]{1,256}")
+# One spelling of each moment: no sign, fraction, exponent, leading zero or digit of another script.
+_TIMESTAMP = re.compile(r"(?:0|[1-9][0-9]{0,11})", re.ASCII)
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSecret:
+    """The key of v1: both sides hold it, and it is never in a repr."""
+
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not _MIN_SECRET_BYTES <= len(self.key) <= _MAX_SECRET_BYTES:
+            raise ConfigError(
+                f"a webhook secret of {len(self.key)} bytes,"
+                f" expected {_MIN_SECRET_BYTES} to {_MAX_SECRET_BYTES}"
+            )
+
+
+WebhookSigner: TypeAlias = SharedSecret | SigningKey
+WebhookVerifier: TypeAlias = SharedSecret | VerificationKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnverifiedWebhook:
+    """The three headers, well-formed. Nothing here is proven.
+
+    Attributes:
+        delivery_id: `webhook-id`.
+        timestamp: `webhook-timestamp`.
+        signatures: Version and signature, of the versions that are known.
+    """
+
+    delivery_id: str
+    timestamp: datetime
+    signatures: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def generate_webhook_secret() -> str:
+    """Return a fresh secret for v1: `whsec_` and 256 random bits."""
+    return _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def webhook_public_key(key: SigningKey | VerificationKey) -> str:
+    """Return the `whpk_…` that receivers of v1a are given.
+
+    Raises:
+        ConfigError: Not an Ed25519 key.
+    """
+    return _PUBLIC_PREFIX + base64.b64encode(ed25519_public_bytes(key)).decode()
+
+
+def read_signer(secret: str) -> WebhookSigner:
+    """Read what a sender signs with: `whsec_…` (also without its prefix) or `whsk_…`.
+
+    Raises:
+        ConfigError: Not such a secret; the message does not repeat it.
+    """
+    if secret.startswith(_PUBLIC_PREFIX):
+        raise ConfigError("a webhook secret: found whpk_…, which verifies; whsk_… signs")
+    if secret.startswith(_PRIVATE_PREFIX):
+        return _read_private(_decoded_secret(secret.removeprefix(_PRIVATE_PREFIX)))
+    return _read_shared(secret)
+
+
+def read_verifier(secret: str) -> WebhookVerifier:
+    """Read what a receiver verifies with: `whsec_…` (also without its prefix) or `whpk_…`.
+
+    Raises:
+        ConfigError: Not such a secret; the message does not repeat it.
+    """
+    if secret.startswith(_PRIVATE_PREFIX):
+        raise ConfigError("a webhook secret: found whsk_…, the sender's own; expected whpk_…")
+    if secret.startswith(_PUBLIC_PREFIX):
+        return ed25519_verification_key(_decoded_secret(secret.removeprefix(_PUBLIC_PREFIX)))
+    return _read_shared(secret)
+
+
+def _read_shared(secret: str) -> SharedSecret:
+    return SharedSecret(key=_decoded_secret(secret.removeprefix(_SECRET_PREFIX)))
+
+
+def _read_private(raw: bytes) -> SigningKey:
+    if len(raw) != _PRIVATE_BYTES:
+        raise ConfigError(f"whsk_…: {len(raw)} bytes, expected {_PRIVATE_BYTES}: seed and public")
+    key = ed25519_signing_key(raw[:_SEED_BYTES])
+    if ed25519_public_bytes(key) != raw[_SEED_BYTES:]:
+        raise ConfigError("whsk_…: its second half is not the public key of its first")
+    return key
+
+
+def _decoded_secret(encoded: str) -> bytes:
+    # Secrets are copied by hand, and some systems leave the padding out.
+    unpadded = encoded.rstrip("=")
+    decoded = _base64(unpadded + "=" * (-len(unpadded) % 4))
+    if decoded is None or len(encoded) - len(unpadded) > 2:
+        raise ConfigError("a webhook secret: expected whsec_, whsk_ or whpk_ and base64")
+    return decoded
+
+
+# --- signing ------------------------------------------------------------------------------------
+
+
+def sign_webhook(
+    body: bytes, *, delivery_id: str, now: datetime, signers: Sequence[WebhookSigner]
+) -> list[tuple[str, str]]:
+    """Return the three header fields of one attempt.
+
+    Args:
+        body: The raw bytes that are sent.
+        delivery_id: The same on every retry; without `.`.
+        now: The moment of this attempt, aware.
+        signers: What to sign with: several while one is being replaced.
+
+    Raises:
+        ConfigError: Nothing to sign with, an id that cannot be signed, or a time without a zone.
+    """
+    if not signers:
+        raise ConfigError("Standard Webhooks: expected at least one secret")
+    if not _ID.fullmatch(delivery_id):
+        raise ConfigError("webhook-id: expected 1 to 256 visible ASCII characters without `.`")
+    if now.utcoffset() is None:
+        raise ConfigError("webhook-timestamp: expected an aware time, found one without a zone")
+    timestamp = str(int(now.timestamp()))
+    content = _signed_content(delivery_id, timestamp, body)
+    return [
+        (ID_HEADER, delivery_id),
+        (TIMESTAMP_HEADER, timestamp),
+        (SIGNATURE_HEADER, " ".join(_signature(signer, content) for signer in signers)),
+    ]
+
+
+def _signature(signer: WebhookSigner, content: bytes) -> str:
+    if isinstance(signer, SharedSecret):
+        version, signature = "v1", _mac(signer, content)
+    else:
+        version, signature = "v1a", sign_bytes(signer, content)
+    return f"{version},{base64.b64encode(signature).decode()}"
+
+
+def _mac(secret: SharedSecret, content: bytes) -> bytes:
+    return hmac.new(secret.key, content, hashlib.sha256).digest()
+
+
+def _signed_content(delivery_id: str, timestamp: str, body: bytes) -> bytes:
+    return f"{delivery_id}.{timestamp}.".encode() + body
+
+
+# --- verifying ----------------------------------------------------------------------------------
+
+
+def read_unverified_webhook(headers: Headers) -> UnverifiedWebhook:
+    """Read the three headers without trusting them.
+
+    Versions that are not known are passed over, whatever they look like: new ones may come.
+
+    Raises:
+        InvalidSignatureError: A header is missing, or no signature is of a known version.
+        MalformedRequestError: A header stands twice, or is not what the specification says.
+    """
+    delivery_id = _required(headers, ID_HEADER)
+    timestamp = _required(headers, TIMESTAMP_HEADER)
+    listed = _required(headers, SIGNATURE_HEADER)
+    if not _ID.fullmatch(delivery_id):
+        raise MalformedRequestError(
+            "webhook-id: expected 1 to 256 visible ASCII characters without `.`"
+        )
+    if not _TIMESTAMP.fullmatch(timestamp) or int(timestamp) > _MAX_EPOCH_SECONDS:
+        raise MalformedRequestError("webhook-timestamp: expected whole seconds since the epoch")
+    return UnverifiedWebhook(
+        delivery_id=delivery_id,
+        timestamp=datetime.fromtimestamp(int(timestamp), UTC),
+        signatures=_read_signatures(listed),
+    )
+
+
+def check_webhook_signature(
+    webhook: UnverifiedWebhook, body: bytes, verifiers: Sequence[WebhookVerifier]
+) -> None:
+    """Prove id, timestamp and body by any of the secrets; the time is the caller's to check.
+
+    Raises:
+        InvalidSignatureError: No signature of the list is by one of the secrets.
+    """
+    timestamp = str(int(webhook.timestamp.timestamp()))
+    content = _signed_content(webhook.delivery_id, timestamp, body)
+    # All of them, so that the time taken does not say which one held.
+    holds = [_holds(verifier, content, webhook.signatures) for verifier in verifiers]
+    if not any(holds):
+        raise InvalidSignatureError("no signature in webhook-signature holds")
+
+
+def _holds(
+    verifier: WebhookVerifier, content: bytes, signatures: Sequence[tuple[str, bytes]]
+) -> bool:
+    if isinstance(verifier, SharedSecret):
+        expected = _mac(verifier, content)
+        same = [hmac.compare_digest(expected, found) for name, found in signatures if name == "v1"]
+        return any(same)
+    asymmetric = [found for name, found in signatures if name == "v1a"]
+    return any(signature_holds(verifier, content, found) for found in asymmetric)
+
+
+def _read_signatures(listed: str) -> tuple[tuple[str, bytes], ...]:
+    entries = [entry for entry in listed.split(" ") if entry]
+    if len(entries) > _MAX_SIGNATURES:
+        raise MalformedRequestError(
+            f"webhook-signature: {len(entries)} signatures, expected at most {_MAX_SIGNATURES}"
+        )
+    found: list[tuple[str, bytes]] = []
+    for entry in entries:
+        version, _, encoded = entry.partition(",")
+        signature = _base64(encoded) if version in {"v1", "v1a"} else None
+        if signature is not None:
+            found.append((version, signature))
+    if not found:
+        raise InvalidSignatureError("webhook-signature: expected `v1,` or `v1a,` and base64")
+    return tuple(found)
+
+
+def _required(headers: Headers, name: str) -> str:
+    value = headers.one(name)
+    if not value:
+        raise InvalidSignatureError(f"no {name}, expected a Standard Webhooks signature")
+    return value
+
+
+def _base64(encoded: str) -> bytes | None:
+    """Decode base64 in its one spelling (RFC 4648 §3.5 and §4); None for anything else."""
+    if not _BASE64.fullmatch(encoded):
+        return None
+    try:
+        decoded = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return None
+    return decoded if base64.b64encode(decoded).decode() == encoded else None

@@ -1,0 +1,252 @@
+"""The schemes beside the JWT: what a webhook gets, held against the reference libraries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import http_message_signatures as oracle
+import pytest
+import standardwebhooks
+import svix.webhooks
+
+from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscription
+from pushkit.delivery.signatures import signing_of
+from pushkit.errors import ConfigError
+from pushkit.keys.jwk import Algorithm
+from pushkit.outbox import DeliveryState
+from pushkit.signing.standard_webhooks import (
+    check_webhook_signature,
+    generate_webhook_secret,
+    read_unverified_webhook,
+    read_verifier,
+)
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+
+SECRET, NEW_SECRET = generate_webhook_secret(), generate_webhook_secret()
+EVERY_SCHEME = Signing(schemes=list(Scheme), webhook_secrets=[SECRET])
+
+
+@pytest.fixture
+def present(clock: Clock) -> None:
+    """Let the sender's clock be about right: the reference libraries have their own."""
+    clock.now = datetime.now(UTC) - timedelta(seconds=30)
+
+
+async def send(
+    senders: Senders, webhook: Webhook, update: StatusUpdate, path: str = "/hook", **options: Any
+) -> Received:
+    config = {"url": webhook.url(path), "token": "abc", **options.pop("config", {})}
+    sender = await senders.open(**options)
+    await sender.subscribe("task-1", config, version="1.0", owner="alice")
+    await sender.notify(update)
+    await sender.worker.run_once()
+    return webhook.received[-1]
+
+
+class Keys(oracle.HTTPSignatureKeyResolver):
+    """The published keys, as a receiver has them."""
+
+    def __init__(self, senders: Senders) -> None:
+        self._keys = senders.public_keys()
+
+    def resolve_public_key(self, key_id: str) -> Any:
+        return self._keys[key_id].public_key
+
+    def resolve_private_key(self, key_id: str) -> Any:
+        raise NotImplementedError
+
+
+def verify_http_message(
+    request: Received,
+    url: str,
+    senders: Senders,
+    algorithm: type = oracle.algorithms.ECDSA_P256_SHA256,
+) -> dict[str, Any]:
+    verifier = oracle.HTTPMessageVerifier(signature_algorithm=algorithm, key_resolver=Keys(senders))
+    [result] = verifier.verify(
+        SimpleNamespace(method="POST", url=url, headers=dict(request.headers)),
+        expect_tag="a2a-push",
+        require_components=(
+            "@method",
+            "@target-uri",
+            "content-type",
+            "content-digest",
+            "webhook-id",
+            "x-a2a-token",
+            "x-a2a-notification-token",
+        ),
+        body=request.body,
+    )
+    return result.parameters
+
+
+async def test_the_jwt_alone_is_the_default(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    request = await send(senders, webhook, status())
+    names = {name.lower() for name, _ in request.headers}
+    assert "authorization" in names
+    assert not names & {"webhook-signature", "signature", "signature-input", "content-digest"}
+
+
+@pytest.mark.usefixtures("present")
+async def test_every_scheme_may_be_on_at_once(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    request = await send(senders, webhook, status(), "/Hook?a=%2F", signing=EVERY_SCHEME)
+    headers = dict(request.headers)
+    claims = request.claims(senders.public_keys())
+    standardwebhooks.Webhook(SECRET).verify(request.body, headers)
+    svix.webhooks.Webhook(SECRET).verify(request.body, headers)
+    parameters = verify_http_message(request, webhook.url("/Hook?a=%2F"), senders)
+    assert claims.delivery_id == request.id
+    assert parameters["keyid"] == claims.kid
+    assert parameters["created"] == int(claims.issued_at.timestamp())
+    assert len(request.headers.all("webhook-id")) == 1
+
+
+@pytest.mark.usefixtures("present")
+async def test_another_scheme_may_take_the_place_of_the_jwt(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    signing = Signing(schemes=["http-message-signatures"])
+    request = await send(
+        senders,
+        webhook,
+        status(),
+        signing=signing,
+        config={"authentication": {"scheme": "Bearer", "credentials": "of-the-client"}},
+    )
+    verify_http_message(request, webhook.url(), senders)
+    assert request.headers.one("Authorization") == "Bearer of-the-client"
+    assert request.headers.one("X-A2A-Signature") is None
+    assert request.headers.one("webhook-timestamp")
+
+
+@pytest.mark.usefixtures("present")
+async def test_the_key_of_the_ring_says_the_algorithm(
+    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+) -> None:
+    ring = KeyRing.create(clock.now, Algorithm.EDDSA)
+    request = await send(senders, webhook, status(), keys=ring, signing=EVERY_SCHEME)
+    parameters = verify_http_message(request, webhook.url(), senders, oracle.algorithms.ED25519)
+    assert parameters["alg"] == "ed25519"
+
+
+@pytest.mark.usefixtures("present")
+async def test_each_attempt_is_signed_anew_under_the_same_id(
+    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock
+) -> None:
+    webhook.replies_with(500)
+    await send(senders, webhook, status(), signing=EVERY_SCHEME)
+    clock.advance(7)
+    await senders.made[0].worker.run_once()
+    first, second = webhook.received
+    assert first.id == second.id
+    assert first.body == second.body
+    for name in ("webhook-signature", "Signature", "Signature-Input", "Authorization"):
+        assert first.headers.one(name) != second.headers.one(name)
+    for request in (first, second):
+        standardwebhooks.Webhook(SECRET).verify(request.body, dict(request.headers))
+        verify_http_message(request, webhook.url(), senders)
+
+
+@pytest.mark.usefixtures("present")
+async def test_two_secrets_sign_while_one_is_replaced(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    signing = Signing(schemes=["standard-webhooks"], webhook_secrets=[NEW_SECRET, SECRET])
+    request = await send(senders, webhook, status(), signing=signing)
+    for secret in (SECRET, NEW_SECRET):
+        standardwebhooks.Webhook(secret).verify(request.body, dict(request.headers))
+
+
+async def test_each_subscription_may_have_a_secret_of_its_own(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    secrets = {"alice": SECRET, "bob": NEW_SECRET}
+
+    def signing(subscription: Subscription) -> Signing:
+        secret = secrets[subscription.key.owner]
+        return Signing(schemes=["jwt", "standard-webhooks"], webhook_secrets=[secret])
+
+    sender = await senders.open(signing=signing)
+    for owner in secrets:
+        config = {"url": webhook.url(f"/{owner}")}
+        await sender.subscribe("task-1", config, version="1.0", owner=owner)
+    await sender.notify(status())
+    await sender.worker.run_once()
+    for owner, secret in secrets.items():
+        [request] = webhook.at(f"/{owner}")
+        check_webhook_signature(
+            read_unverified_webhook(request.headers), request.body, [read_verifier(secret)]
+        )
+
+
+async def test_an_attempt_that_cannot_be_signed_is_tried_again(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    def signing(_: Subscription) -> Signing:
+        raise ConfigError("no secret for this client yet")
+
+    sender = await senders.open(signing=signing)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert delivery.state is DeliveryState.PENDING
+    assert delivery.last_error == "invalid_configuration"
+    assert webhook.received == []
+
+
+async def test_one_secret_for_every_webhook_is_warned_of(
+    senders: Senders, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="pushkit.delivery"):
+        sender: PushSender = await senders.open(signing=EVERY_SCHEME)
+    assert "name no audience" in caplog.text
+    assert SECRET not in caplog.text + repr(sender.options)
+
+
+def test_how_it_is_signed_is_one_value_or_a_choice() -> None:
+    subscription: Any = None
+    assert signing_of(EVERY_SCHEME, subscription) is EVERY_SCHEME
+    assert signing_of(lambda _: EVERY_SCHEME, subscription) is EVERY_SCHEME
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param({"schemes": []}, "at least one", id="no scheme"),
+        pytest.param({"schemes": ["hmac"]}, "'hmac'", id="unknown scheme"),
+        pytest.param({"schemes": "jwt"}, "found a string", id="a string of schemes"),
+        pytest.param({"schemes": ["standard-webhooks"]}, "webhook_secrets", id="no secret"),
+        pytest.param({"webhook_secrets": [SECRET]}, "webhook_secrets", id="no use for a secret"),
+        pytest.param(
+            {"schemes": ["standard-webhooks"], "webhook_secrets": SECRET},
+            "found a string",
+            id="a string of secrets",
+        ),
+        pytest.param(
+            {"schemes": ["standard-webhooks"], "webhook_secrets": ["whsec_AAAA"]},
+            "3 bytes",
+            id="a short secret",
+        ),
+    ],
+)
+def test_a_signing_that_cannot_be_is_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Signing(**arguments)
+
+
+def test_a_secret_is_in_no_repr() -> None:
+    assert SECRET not in repr(EVERY_SCHEME)
+    assert "_signers" not in repr(EVERY_SCHEME)
