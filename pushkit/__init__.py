@@ -34,7 +34,9 @@ from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
+from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
+from pushkit.keys.sealing import SecretKeys
 from pushkit.net.agentvault import agentvault_credentials
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
@@ -69,10 +71,13 @@ __all__ = [
     "PushSender",
     "PushkitError",
     "RawPart",
+    "RemoteKey",
+    "RemoteSigner",
     "Retention",
     "RetryPolicy",
     "Role",
     "Scheme",
+    "SecretKeys",
     "SenderEvent",
     "SenderOptions",
     "Signing",

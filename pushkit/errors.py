@@ -42,6 +42,9 @@ __all__ = [
     "OwnershipError",
     "PayloadTooLargeError",
     "PushkitError",
+    "SealedSecretError",
+    "SecretKeyMissingError",
+    "SigningError",
     "SnapshotRequiredError",
     "StorageError",
     "TimestampError",
@@ -151,6 +154,24 @@ class KeyFileError(ConfigError):
     """A key file has wrong permissions, wrong contents or the wrong passphrase."""
 
     code = "key_file"
+
+
+class SealedSecretError(PushkitError):
+    """A secret in the database cannot be opened; what needs it waits, and does not go without."""
+
+    code = "sealed_secret"
+
+
+class SecretKeyMissingError(SealedSecretError):
+    """A secret in the database is sealed with a key that this process does not have."""
+
+    code = "secret_key_missing"
+
+
+class SigningError(PushkitError):
+    """A key outside this process did not sign: too late, with an error, or wrongly."""
+
+    code = "signing_failed"
 
 
 class StorageError(PushkitError):

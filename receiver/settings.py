@@ -82,7 +82,7 @@ _Location = tuple[int | str, ...]
 class SenderSettings(BaseModel):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     name: Annotated[str, Field(min_length=1)]
     issuer: str | None = None
@@ -129,7 +129,7 @@ class SenderSettings(BaseModel):
 class CallbackSettings(BaseModel):
     """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     call: Annotated[str, AfterValidator(_module_and_function)]
     kinds: list[UpdateKind] = []
@@ -141,7 +141,7 @@ class CallbackSettings(BaseModel):
 class ForwardSettings(BaseModel):
     """One `[[forwards]]` table: a URL or a command, and what is handed on to it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     to: str | None = None
     command: list[str] | None = None
@@ -177,7 +177,7 @@ class ForwardSettings(BaseModel):
 class TlsSettings(BaseModel):
     """The `[tls]` table: PEM files, read again upon SIGHUP."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     certificate: Path
     key: Path
@@ -232,7 +232,9 @@ class ReceiverSettings(BaseSettings):
         forwards: Where notifications are handed on to.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RECEIVER_", extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
+    )
 
     url: _Url
     listen: Annotated[str, AfterValidator(_host_and_port)] = "127.0.0.1:9000"

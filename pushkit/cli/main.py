@@ -7,6 +7,7 @@ import click
 from pushkit.cli.card import card
 from pushkit.cli.keys import keys
 from pushkit.cli.outbox import outbox
+from pushkit.cli.secrets import secrets
 from pushkit.cli.send import send
 from pushkit.cli.verify import verify
 from pushkit.cli.worker import worker
@@ -33,6 +34,7 @@ cli.add_command(send)
 cli.add_command(verify)
 cli.add_command(outbox)
 cli.add_command(worker)
+cli.add_command(secrets)
 
 
 def main() -> None:

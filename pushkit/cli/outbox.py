@@ -16,22 +16,25 @@ from pushkit.bounded_json import JsonObject
 from pushkit.command import age
 from pushkit.delivery.admin import OutboxAdmin, Redriven, open_outbox
 from pushkit.errors import ConfigError
+from pushkit.keys.sealing import SecretKeys
 from pushkit.outbox import (
     DeliveryFilter,
     DeliveryReport,
     DeliveryState,
     DeliverySummary,
+    Envelopes,
     LoggedAttempt,
     OutboxStats,
 )
 from pushkit.output import example, harmless, milliseconds, moment, table
 
-__all__ = ["database_option", "outbox"]
+__all__ = ["checked_database", "database_option", "outbox"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _FINISHED = [DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD]
+_SEALED = "(sealed with a secret key that is not here)"
 _REPEATS = "; a webhook may get what it had already, under the same id"
 
 
@@ -44,6 +47,18 @@ def database_option(command: Callable[_P, _R]) -> Callable[_P, _R]:
         show_envvar=True,
         help="The outbox: the path of a SQLite file, or a PostgreSQL DSN.",
     )(command)
+
+
+def checked_database(location: str) -> str:
+    """Return the location of an outbox that is there.
+
+    Raises:
+        ConfigError: It is neither a file nor a DSN.
+    """
+    # A mistyped path is no empty outbox.
+    if "://" not in location and not Path(location).exists():
+        raise ConfigError("--database: there is no such file, and it is no PostgreSQL DSN")
+    return location
 
 
 def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -131,7 +146,7 @@ def show(
             click.echo(f"\nanswer to attempt {attempt.number}:")
             click.echo("(not kept)" if attempt.answer is None else harmless(attempt.answer))
     if with_body:
-        click.echo(f"\n{harmless(report.body)}")
+        click.echo(f"\n{_SEALED if report.body is None else harmless(report.body)}")
 
 
 @outbox.command(
@@ -258,17 +273,15 @@ def stats(*, database: str, as_json: bool) -> None:
 
 
 def _run(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
-    # A mistyped path is no empty outbox.
-    if "://" not in database and not Path(database).exists():
-        raise ConfigError("--database: there is no such file, and it is no PostgreSQL DSN")
-    return asyncio.run(_work_on(database, work))
+    return asyncio.run(_work_on(checked_database(database), work))
 
 
 async def _work_on(location: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
+    envelopes = Envelopes(SecretKeys.from_environment())
     database = open_outbox(location)
     await database.open()
     try:
-        return await work(OutboxAdmin(database))
+        return await work(OutboxAdmin(database, envelopes=envelopes))
     finally:
         await database.close()
 
@@ -338,7 +351,8 @@ def _report_document(report: DeliveryReport, *, with_body: bool, with_answers: b
         _attempt_document(attempt, with_answer=with_answers) for attempt in report.attempts
     ]
     if with_body:
-        document["body"] = report.body.decode("utf-8", "backslashreplace")
+        body = report.body
+        document["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
     return document
 
 

@@ -109,14 +109,16 @@ def send(
         profile=Profile(profile),
         now=now,
     )
-    request = build_request(
-        delivery,
-        subscription,
-        destination,
-        issuer=issuer,
-        key=ring.signing_key(now, algorithm),
-        now=now,
-        signing=signing,
+    request = asyncio.run(
+        build_request(
+            delivery,
+            subscription,
+            destination,
+            issuer=issuer,
+            key=ring.signing_key(now, algorithm),
+            now=now,
+            signing=signing,
+        )
     )
     _show_request(request)
     answer = asyncio.run(_post(policy, request, timedelta(seconds=timeout)))

@@ -12,11 +12,13 @@ from pushkit.clock import utc_now
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
     IDEMPOTENCY_MIGRATION,
+    PLAIN,
     DeadLetters,
     DeliveryFilter,
     DeliveryReport,
     DeliveryState,
     DeliverySummary,
+    Envelopes,
     Inspection,
     OutboxStats,
     OutboxStore,
@@ -77,12 +79,19 @@ class OutboxAdmin:
     Args:
         database: Where outbox and subscriptions live, open (see `open_outbox`).
         wake: Called when there is work again, for a worker in this process.
+        envelopes: Opens bodies that are sealed.
     """
 
-    def __init__(self, database: Database, *, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        envelopes: Envelopes = PLAIN,
+    ) -> None:
         self._database = database
         self._wake = wake
-        self._inspection = Inspection()
+        self._inspection = Inspection(envelopes)
         self._dead_letters = DeadLetters()
         self._purge = Purge()
         self._outbox = OutboxStore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -22,19 +23,22 @@ from pushkit.errors import (
     NoSigningKeyError,
     OAuthError,
     OwnershipError,
+    SealedSecretError,
+    SigningError,
     TransportError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey
+from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
-from pushkit.outbox import Delivery, Made, Outcome, Result
+from pushkit.outbox import Delivery, Envelopes, Made, Outcome, Result
 from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions import Owner, Profile, Subscription
+from pushkit.subscriptions import Owner, Profile, StoredSubscription, Subscription, Vault
 from pushkit.version import USER_AGENT
 from pushkit.work import RetryPolicy, gives_up, next_attempt
 
@@ -43,6 +47,13 @@ __all__ = ["Attempt", "OutgoingRequest", "build_request"]
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
+_NOT_SENT = (
+    ConfigError,  # a refused destination among them
+    NoSigningKeyError,
+    OAuthError,
+    SealedSecretError,
+    SigningError,
+)
 _UNAUTHORIZED = 401
 _DEFAULT_SIGNING = Signing()
 
@@ -56,13 +67,13 @@ class OutgoingRequest:
     body: bytes = field(repr=False)
 
 
-def build_request(
+async def build_request(
     delivery: Delivery,
     subscription: Subscription,
     destination: Destination,
     *,
     issuer: str,
-    key: SigningKey,
+    key: SigningKey | RemoteKey,
     now: datetime,
     go_token_spelling: bool = False,
     operators: Sequence[tuple[str, str]] = (),
@@ -81,6 +92,9 @@ def build_request(
         operators: Credentials that the operator configured for the destination; the client's own
             go before them.
         signing: Which schemes are on.
+
+    Raises:
+        SigningError: A key outside this process did not sign.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
     audience = audience_of(subscription.config.url)
@@ -103,7 +117,7 @@ def build_request(
         *token_headers(subscription.config.token, go_spelling=go_token_spelling),
         *credentials.items(),
     ]
-    headers += signature_headers(
+    headers += await signature_headers(
         headers, delivery.body, claims=claims, target_uri=audience, signing=signing, key=key
     )
     return OutgoingRequest(destination=destination, headers=tuple(headers), body=delivery.body)
@@ -117,6 +131,8 @@ class Attempt:
         issuer: `iss` of every notification.
         keys: Where the key that is active now is found.
         transport: How destinations are reached, under which policy.
+        vault: Opens tokens and credentials.
+        envelopes: Opens bodies.
         credentials: What the operator configured for destinations.
         ownership: Asks destinations for proof that they want notifications; None to ask for none.
         pace: How fast one destination is written to.
@@ -131,6 +147,8 @@ class Attempt:
     issuer: str
     keys: KeySource
     transport: Transport
+    vault: Vault
+    envelopes: Envelopes
     credentials: Credentials
     ownership: Ownership | None
     pace: Pace
@@ -146,11 +164,11 @@ class Attempt:
         """How long an attempt may take, its wait for its turn included."""
         return self.pace.longest + self.timeout
 
-    async def make(self, delivery: Delivery, subscription: Subscription) -> Result:
-        """Sign, post and judge; never raises for what the network or the webhook does."""
+    async def make(self, delivery: Delivery, stored: StoredSubscription) -> Result:
+        """Open, sign, post and judge; never raises for what network, webhook or signer do."""
         await self.pace.turn(delivery.origin)
         started_at, begun = self.clock(), time.perf_counter()
-        result, timing, answer = await self._try(delivery, subscription)
+        result, timing, answer = await self._try(delivery, stored)
         made = Made(
             started_at=started_at,
             duration=timedelta(seconds=time.perf_counter() - begun),
@@ -160,10 +178,10 @@ class Attempt:
         return replace(result, made=made)
 
     async def _try(
-        self, delivery: Delivery, subscription: Subscription
+        self, delivery: Delivery, stored: StoredSubscription
     ) -> tuple[Result, Timing, bytes | None]:
         try:
-            answer = await self._exchange(delivery, subscription)
+            answer = await self._exchange(delivery, stored)
         except TransportError as exc:
             _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
@@ -172,15 +190,20 @@ class Attempt:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code, status=exc.status)
             return failed, Timing(), None
-        except (ConfigError, NoSigningKeyError, OAuthError) as exc:
+        except _NOT_SENT as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
         return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
 
-    async def _exchange(self, delivery: Delivery, subscription: Subscription) -> Answer:
-        """Post once; and once more with another token, where the first was refused."""
+    async def _exchange(self, delivery: Delivery, stored: StoredSubscription) -> Answer:
+        """Post once; and once more with another token, where the first was refused.
+
+        What is sealed and cannot be opened stops it: nothing goes without.
+        """
         ends = time.perf_counter() + self.timeout.total_seconds()
+        subscription = self.vault.open(stored)
+        delivery = replace(delivery, body=self.envelopes.open(delivery.id, delivery.body))
         key = subscription.key
         destination = self.transport.policy.check(subscription.config.url)
         access = self.credentials.of(
@@ -206,7 +229,11 @@ class Attempt:
         ends: float,
     ) -> Answer:
         operators = await access.headers(timeout=_until(ends))
-        request = self._request(delivery, subscription, destination, operators)
+        try:
+            async with asyncio.timeout(_until(ends).total_seconds()):
+                request = await self._request(delivery, subscription, destination, operators)
+        except TimeoutError as exc:
+            raise SigningError(f"no signature within {self.timeout}") from exc
         return await self.transport.post(
             destination, request.headers, request.body, timeout=_until(ends), tls=access.tls
         )
@@ -229,7 +256,7 @@ class Attempt:
             self.retry, attempts=delivery.attempts - 1, since=delivery.age_from, now=now
         )
 
-    def _request(
+    async def _request(
         self,
         delivery: Delivery,
         subscription: Subscription,
@@ -239,12 +266,12 @@ class Attempt:
         now = self.clock()
         samples = subscription.profile is Profile.A2A_SAMPLES
         algorithm = Algorithm.RS256 if samples else None
-        return build_request(
+        return await build_request(
             delivery,
             subscription,
             destination,
             issuer=self.issuer,
-            key=self.keys.ring().signing_key(now, algorithm),
+            key=self.keys.ring().active_key(now, algorithm),
             now=now,
             go_token_spelling=self.go_token_spelling,
             operators=operators,

@@ -13,7 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pushkit.errors import ConfigError, DestinationRefusedError, NoSigningKeyError, OAuthError
+from pushkit.errors import (
+    ConfigError,
+    DestinationRefusedError,
+    NoSigningKeyError,
+    OAuthError,
+    SealedSecretError,
+    SecretKeyMissingError,
+    SigningError,
+)
 from pushkit.outbox import Result
 
 __all__ = ["SUBSCRIPTION_MISSING", "TOO_OLD", "BreakerPolicy", "hold_after", "works"]
@@ -25,6 +33,9 @@ _NOT_ASKED = frozenset(
     {
         DestinationRefusedError.code,
         NoSigningKeyError.code,
+        SealedSecretError.code,
+        SecretKeyMissingError.code,
+        SigningError.code,
         OAuthError.code,
         SUBSCRIPTION_MISSING,
         TOO_OLD,

@@ -11,11 +11,14 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.delivery.events import EventKind, SenderEvent, event_of
+from pushkit.errors import SealedSecretError, SecretKeyMissingError
 from pushkit.outbox import Delivery, OutboxStore, Outcome, Result
 from pushkit.storage import Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 
 __all__ = ["Consequences"]
+
+_NOT_OPENED = frozenset({SealedSecretError.code, SecretKeyMissingError.code})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class Consequences:
         events = []
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
             events.append(event_of(EventKind.DELIVERY_DEAD, delivery, now, result.error))
+        if result.error in _NOT_OPENED:
+            events.append(event_of(EventKind.OPENING_FAILED, delivery, now, result.error))
         if current is not None:
             events += yield from self._for_subscription(delivery, current, result, now)
         events += yield from self._for_destination(delivery, result, now)

@@ -16,7 +16,14 @@ from pushkit.a2a import (
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import OwnerRoom
 from pushkit.errors import BacklogFullError
-from pushkit.outbox import IdempotencyKey, OutboxStore, StatusMark, find_enqueued
+from pushkit.outbox import (
+    PLAIN,
+    Envelopes,
+    IdempotencyKey,
+    OutboxStore,
+    StatusMark,
+    find_enqueued,
+)
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Owner, Subscription, SubscriptionStore
 
@@ -35,6 +42,7 @@ class Enqueuer:
         whole_backlog: The room that the whole outbox has.
         owner_backlog: The room that each owner has in it.
         coalesce: Drop superseded `working` statuses before an update is refused.
+        envelopes: Seals bodies, where that is asked for.
     """
 
     database: Database
@@ -42,6 +50,7 @@ class Enqueuer:
     whole_backlog: WholeBacklog
     owner_backlog: OwnerRoom
     coalesce: bool
+    envelopes: Envelopes = PLAIN
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
@@ -124,6 +133,7 @@ class Enqueuer:
                 seq=seq,
                 content_type=subscription.version.content_type,
                 body=body,
+                envelopes=self.envelopes,
                 idempotency_key=idempotency_key,
                 now=now,
                 status=status,

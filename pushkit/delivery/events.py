@@ -26,6 +26,8 @@ class EventKind(StrEnum):
     """A destination failed too often in a row, or its probe did; it is left alone for a while."""
     BREAKER_CLOSED = "breaker_closed"
     """A destination works again."""
+    OPENING_FAILED = "opening_failed"
+    """An attempt waits, because its token, credentials or body cannot be opened here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

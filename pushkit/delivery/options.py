@@ -44,6 +44,7 @@ class SenderOptions:
             processes stored; PostgreSQL wakes it at once besides.
         retain: How long the worker lets finished deliveries stay.
         keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
+        seal_bodies: Encrypt bodies in the database too, with the sender's secret keys.
         destinations: Narrows down where may be posted to: domains, ports, networks.
         proxy: An egress proxy, `http://[user:password@]host:port`: the guard stays on.
         ca_file: Roots in PEM that are trusted beside the system's.
@@ -80,6 +81,7 @@ class SenderOptions:
     poll_interval: timedelta = timedelta(seconds=1)
     retain: Retention = field(default_factory=Retention)
     keep_answers: bool = False
+    seal_bodies: bool = False
     destinations: DestinationRules = field(default_factory=DestinationRules)
     proxy: str | None = field(default=None, repr=False)
     ca_file: Path | None = None

@@ -32,6 +32,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
+    Vault,
 )
 
 __all__ = ["Choice", "Registrar"]
@@ -56,12 +57,14 @@ class Registrar:
         enqueuer: Turns a test notification into deliveries.
         max_configs_per_task: The most configs of one owner for one task. Callers that register at
             the same moment may go over it by as many as they are.
+        vault: Seals tokens and credentials.
         room: How many more subscriptions an owner may have.
     """
 
     database: Database
     enqueuer: Enqueuer
     max_configs_per_task: int
+    vault: Vault
     room: OwnerRoom
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
@@ -91,6 +94,7 @@ class Registrar:
             version=version,
             origin=origin,
             profile=profile,
+            vault=self.vault,
             wanted=wanted,
             now=now,
         )

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -39,12 +40,14 @@ from pushkit.errors import (
     InvalidUpdateError,
 )
 from pushkit.keys.jwks import JwksResponse, jwks_response
+from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
+from pushkit.keys.sealing import SecretKeys
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
+from pushkit.outbox import Delivery, Envelopes, IdempotencyKey, OutboxStore
 from pushkit.subscriptions import (
     EVERYTHING,
     Filter,
@@ -53,6 +56,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
+    Vault,
 )
 from pushkit.work import cancelled
 
@@ -77,7 +81,8 @@ class PushSender:
 
     Args:
         issuer: `iss` of every notification: normally the agent's base URL.
-        keys: A key file (see `pushkit keys new`), a `KeyRing`, or any `KeySource`.
+        keys: A key file (see `pushkit keys new`), a `KeyRing`, any `KeySource`, or a
+            `RemoteSigner`: a key that stays in a KMS.
         database: The outbox: the path of a SQLite file, or a PostgreSQL DSN
             (`postgresql://user@host/name`), on which any number of agents and workers may work.
         allow: Destinations that are named for development, for example `["127.0.0.1:*"]`.
@@ -87,25 +92,32 @@ class PushSender:
         on_event: Called by the worker with what an operator may want to hear of: a dead letter, a
             subscription that was disabled, a breaker that opened. Quick, on the event loop; what it
             raises is logged.
+        secrets: What encrypts tokens and credentials in the database: `SecretKeys`, or the path of
+            a file (see `pushkit secrets generate`). By default what `PUSHKIT_SECRET_KEYS` or
+            `PUSHKIT_SECRET_KEYS_FILE` says; without any they are stored as they are.
     """
 
     def __init__(
         self,
         *,
         issuer: str,
-        keys: KeyRing | KeySource | str | Path,
+        keys: KeyRing | KeySource | RemoteSigner | str | Path,
         database: str | Path,
         allow: Sequence[str] = (),
         options: SenderOptions | None = None,
         passphrase: bytes | None = None,
         clock: Callable[[], datetime] = utc_now,
         on_event: Callable[[SenderEvent], None] | None = None,
+        secrets: SecretKeys | str | Path | None = None,
     ) -> None:
         if not issuer:
             raise ConfigError("issuer: expected the agent's base URL, found nothing")
         self.options = options or SenderOptions()
         self._clock = clock
         self._keys = key_source(keys, passphrase)
+        secret_keys = _secret_keys(secrets)
+        self._vault = Vault(secret_keys)
+        self._envelopes = Envelopes(secret_keys, seals=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
         self._transport = Transport(
@@ -125,6 +137,8 @@ class PushSender:
             issuer=issuer,
             keys=self._keys,
             transport=self._transport,
+            vault=self._vault,
+            envelopes=self._envelopes,
             credentials=self._credentials,
             ownership=self._ownership,
             pace=Pace(
@@ -146,11 +160,13 @@ class PushSender:
             whole_backlog=WholeBacklog(self.options.max_backlog),
             owner_backlog=OwnerRoom(self.options.max_backlog_per_owner, OwnerStore().backlog),
             coalesce=self.options.coalesce,
+            envelopes=self._envelopes,
         )
         self._registrar = Registrar(
             database=self._database,
             enqueuer=self._enqueuer,
             max_configs_per_task=self.options.max_configs_per_task,
+            vault=self._vault,
             room=OwnerRoom(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
         self._on_event = on_event
@@ -251,7 +267,7 @@ class PushSender:
     @property
     def outbox(self) -> OutboxAdmin:
         """Dead letters, redrive, retention: the outbox for operators, of all owners."""
-        return OutboxAdmin(self._database, wake=self.worker.pump.wake)
+        return OutboxAdmin(self._database, wake=self.worker.pump.wake, envelopes=self._envelopes)
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -371,7 +387,7 @@ class PushSender:
     async def subscriptions(
         self, task_id: str, *, owner: str = "", tenant: str = ""
     ) -> list[Subscription]:
-        """Return one owner's subscriptions to a task."""
+        """Return one owner's subscriptions to a task, without tokens and credentials (A2A#1681)."""
         await self._ready()
         return await self._database.read(
             self._subscriptions.of_owner(tenant=tenant, task_id=task_id, owner=owner)
@@ -383,6 +399,20 @@ class PushSender:
         return await self._database.read(
             self._subscriptions.active_of_task(tenant=tenant, task_id=task_id)
         )
+
+    async def configs_to_send_with(self, task_id: str, *, tenant: str = "") -> list[PushConfig]:
+        """Return the active configs of a task with tokens and credentials, whoever owns them.
+
+        For who posts by other means than this sender; never for an answer.
+
+        Raises:
+            SealedSecretError: One of them cannot be opened.
+        """
+        await self._ready()
+        found = await self._database.read(
+            self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
+        )
+        return [replace(self._vault.open(each).config, task_id=task_id) for each in found]
 
     # --- updates -------------------------------------------------------------------------------
 
@@ -448,9 +478,14 @@ class PushSender:
         return ids
 
     async def deliveries(self, task_id: str, *, tenant: str = "") -> list[Delivery]:
-        """Return every delivery of a task, by subscription and `seq`."""
+        """Return every delivery of a task with its body, by subscription and `seq`.
+
+        Raises:
+            SealedSecretError: A body is sealed with a key that is not here.
+        """
         await self._ready()
-        return await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
+        found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
+        return [replace(each, body=self._envelopes.open(each.id, each.body)) for each in found]
 
     def jwks(self, if_none_match: str | None = None) -> JwksResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
@@ -462,6 +497,12 @@ def _key_of(update: TaskUpdate, key: str | None) -> IdempotencyKey | None:
         return None
     said = hashlib.sha256(repr(update).encode()).hexdigest()
     return IdempotencyKey(key=key, update_sha256=said)
+
+
+def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
+    if secrets is None:
+        return SecretKeys.from_environment()
+    return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
 
 
 def _checked_id(name: str, value: str) -> str:

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import SigningKey
-from pushkit.signing.http_message_signatures import sign_http_message
+from pushkit.keys.remote import RemoteKey
+from pushkit.signing.http_message_signatures import sign_http_message_with
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
-from pushkit.signing.notification_jwt import NotificationClaims, sign_notification
+from pushkit.signing.notification_jwt import NotificationClaims, sign_notification_with
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     ID_HEADER,
@@ -90,14 +91,14 @@ def warn_of_no_audience(choice: SigningChoice) -> None:
         )
 
 
-def signature_headers(
+async def signature_headers(
     unsigned: Sequence[tuple[str, str]],
     body: bytes,
     *,
     claims: NotificationClaims,
     target_uri: str,
     signing: Signing,
-    key: SigningKey,
+    key: SigningKey | RemoteKey,
 ) -> list[tuple[str, str]]:
     """Return the header fields of one attempt that name and sign it.
 
@@ -108,17 +109,20 @@ def signature_headers(
         target_uri: The webhook's URL, normalised.
         signing: The schemes that are on.
         key: The key of the ring that is active now.
+
+    Raises:
+        SigningError: A key outside this process did not sign.
     """
     now, delivery_id = claims.issued_at, claims.delivery_id
     fields: list[tuple[str, str]] = []
     if Scheme.JWT in signing.schemes:
-        fields.append(_jwt_header(sign_notification(claims, key), unsigned))
+        fields.append(_jwt_header(await sign_notification_with(claims, key), unsigned))
     fields.extend(_delivery_headers(body, delivery_id, now, signing))
     if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
         request = WebhookRequest(
             target=target_uri, headers=Headers([*unsigned, *fields]), body=body
         )
-        fields.extend(sign_http_message(request, key, now=now))
+        fields.extend(await sign_http_message_with(request, key, now=now))
     return fields
 
 

@@ -16,7 +16,7 @@ from pushkit.delivery.events import SenderEvent, tell
 from pushkit.errors import StorageError
 from pushkit.outbox import AttemptLog, Claim, Delivery, OutboxStore, Outcome, Result
 from pushkit.storage import Database, Script
-from pushkit.subscriptions import Subscription, SubscriptionStore
+from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
 from pushkit.work import Pump, cancelled, persist
 
 __all__ = ["Worker"]
@@ -27,7 +27,7 @@ _log = logging.getLogger("pushkit.delivery")
 @dataclass(frozen=True, slots=True)
 class _Claimed:
     delivery: Delivery
-    subscription: Subscription | None
+    stored: StoredSubscription | None
 
 
 class Worker:
@@ -138,18 +138,18 @@ class Worker:
 
     async def _result(self, claimed: _Claimed) -> Result:
         delivery = claimed.delivery
-        if claimed.subscription is None:
+        if claimed.stored is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 1 and self._attempt.is_too_old(delivery, self._clock()):
             return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
-        return await self._attempt.make(delivery, claimed.subscription)
+        return await self._attempt.make(delivery, claimed.stored)
 
     def _settle_script(self, claimed: _Claimed, result: Result) -> Script[list[SenderEvent]]:
         delivery = claimed.delivery
         current = yield from self._subscriptions.lock(delivery.subscription_id)
         now = yield from self._database.now()
         result = _by_clock_of_database(result, now - self._clock())
-        if result.outcome is Outcome.GONE and _has_moved(claimed.subscription, current):
+        if result.outcome is Outcome.GONE and _has_moved(claimed.stored, current):
             # The old URL is gone, the client's new one is not.
             result = replace(result, outcome=Outcome.RETRY, retry_at=now)
         if result.made is not None:
@@ -169,8 +169,8 @@ class Worker:
         return None if due is None else due - now
 
 
-def _has_moved(asked: Subscription | None, current: Subscription | None) -> bool:
-    return bool(asked and current and current.config.url != asked.config.url)
+def _has_moved(asked: StoredSubscription | None, current: Subscription | None) -> bool:
+    return bool(asked and current and current.config.url != asked.subscription.config.url)
 
 
 def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:

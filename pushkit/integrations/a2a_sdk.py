@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from a2a.auth.user import User
@@ -88,7 +89,10 @@ class PushkitConfigStore(PushNotificationConfigStore):
         notification_config: a2a_pb2.TaskPushNotificationConfig,
         context: ServerCallContext,
     ) -> a2a_pb2.TaskPushNotificationConfig:
-        """Register a config; a refused one is the client's error, `-32602`."""
+        """Register a config; a refused one is the client's error, `-32602`.
+
+        What is returned goes back to the client: without token and credentials.
+        """
         try:
             subscription = await self._sender.subscribe(
                 task_id,
@@ -98,19 +102,19 @@ class PushkitConfigStore(PushNotificationConfigStore):
             )
         except ConfigError as exc:
             raise InvalidParamsError(message=str(exc)) from exc
-        return _to_proto(subscription)
+        return _redacted(subscription)
 
     async def get_info(
         self, task_id: str, context: ServerCallContext
     ) -> list[a2a_pb2.TaskPushNotificationConfig]:
-        """Return the caller's own configs for a task."""
+        """Return the caller's own configs for a task, without tokens and credentials (A2A#1681)."""
         owner = self._owner_of(context)
         found = await self._sender.subscriptions(task_id, owner=owner)
-        return [_to_proto(subscription) for subscription in found]
+        return [_redacted(subscription) for subscription in found]
 
     async def get_info_for_dispatch(self, task_id: str) -> list[a2a_pb2.TaskPushNotificationConfig]:
-        """Return every owner's configs for a task."""
-        return [_to_proto(found) for found in await self._sender.subscribers(task_id)]
+        """Return every owner's configs for a task as they are sent with: secrets and all."""
+        return [_to_proto(config) for config in await self._sender.configs_to_send_with(task_id)]
 
     async def delete_info(
         self, task_id: str, context: ServerCallContext, config_id: str | None = None
@@ -218,14 +222,11 @@ def _bare_task(update: TaskUpdate) -> Task | None:
     return None
 
 
-def _to_proto(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:
-    config = PushConfig(
-        url=subscription.config.url,
-        id=subscription.key.config_id,
-        token=subscription.config.token,
-        authentication=subscription.config.authentication,
-        task_id=subscription.key.task_id,
-    )
+def _redacted(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:
+    return _to_proto(replace(subscription.config, task_id=subscription.key.task_id))
+
+
+def _to_proto(config: PushConfig) -> a2a_pb2.TaskPushNotificationConfig:
     document = format_push_config(config, WireVersion.V1_0)
     proto = a2a_pb2.TaskPushNotificationConfig()
     ParseDict(document, proto)

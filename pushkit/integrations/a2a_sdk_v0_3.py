@@ -74,7 +74,10 @@ class PushkitConfigStore:
             raise errors.ServerError(error=self._sdk.InvalidParamsError(message=str(exc))) from exc
 
     async def get_info(self, task_id: str) -> list[Any]:
-        """Return the caller's own configs for a task, as the SDK's `PushNotificationConfig`."""
+        """Return the caller's own configs for a task, as the SDK's `PushNotificationConfig`.
+
+        Without tokens and credentials: the SDK answers clients with them.
+        """
         found = await self._sender.subscriptions(task_id, owner=self._owner_of())
         return [self._to_sdk(subscription) for subscription in found]
 

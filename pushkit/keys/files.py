@@ -6,28 +6,22 @@ go through `update_key_ring`, so that of two processes that rotate at the same t
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import secrets
-import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
-from pushkit.keys.jwk import Algorithm, signing_key_from_pem, signing_key_to_pem
+from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
+from pushkit.keys.private_file import locked, os_errors_of, read_private, replace_private
 from pushkit.keys.ring import KeyRing, RingKey
 
 __all__ = ["create_key_ring", "load_key_ring", "save_key_ring", "update_key_ring"]
 
 _FORMAT: Final = "pushkit-key-ring"
 _VERSION: Final = 1
-_MODE: Final = 0o600
-_MAX_BYTES: Final = 1024 * 1024
 _MAX_SECONDS: Final = 10 * 365 * 86400
 
 _T = TypeVar("_T", bound=JsonValue)
@@ -41,8 +35,8 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
             has wrong contents or a newer format, or the passphrase is wrong or missing.
     """
     path = Path(path)
-    with _os_errors_of(path):
-        contents = _read(path)
+    with os_errors_of(path):
+        contents = read_private(path, made_by="pushkit keys new")
     try:
         return _ring(read_json_object(contents), passphrase)
     except (KeyFileError, KeyRingError, MalformedJsonError) as exc:
@@ -56,8 +50,8 @@ def save_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = No
         KeyFileError: The file or its folder cannot be written.
     """
     path = Path(path)
-    with _os_errors_of(path), _locked(path):
-        _replace(path, _contents(ring, passphrase))
+    with os_errors_of(path), locked(path):
+        replace_private(path, _contents(ring, passphrase))
 
 
 def create_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = None) -> None:
@@ -67,10 +61,10 @@ def create_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = 
         KeyFileError: It exists, or cannot be written.
     """
     path = Path(path)
-    with _os_errors_of(path), _locked(path):
+    with os_errors_of(path), locked(path):
         if path.exists():
             raise KeyFileError(f"{path}: exists already; its keys would be lost")
-        _replace(path, _contents(ring, passphrase))
+        replace_private(path, _contents(ring, passphrase))
 
 
 def update_key_ring(
@@ -85,99 +79,10 @@ def update_key_ring(
         KeyFileError: The file cannot be read or written; see `load_key_ring`.
     """
     path = Path(path)
-    with _os_errors_of(path), _locked(path):
+    with os_errors_of(path), locked(path):
         ring = change(load_key_ring(path, passphrase))
-        _replace(path, _contents(ring, passphrase))
+        replace_private(path, _contents(ring, passphrase))
     return ring
-
-
-# --- the file ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _os_errors_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise KeyFileError(f"{path}: {exc.strerror or 'cannot be accessed'}") from exc
-
-
-def _read(path: Path) -> bytes:
-    # Non-blocking: opening a named pipe would otherwise wait for a writer for ever. The checks are
-    # of the opened file, which cannot be exchanged after them.
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError as exc:
-        raise KeyFileError(f"{path}: does not exist; `pushkit keys new {path}` makes one") from exc
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-        _require_private(path, os.fstat(descriptor))
-        contents = file.read(_MAX_BYTES + 1)
-    if len(contents) > _MAX_BYTES:
-        raise KeyFileError(f"{path}: larger than {_MAX_BYTES} bytes; not a key file")
-    return contents
-
-
-def _require_private(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise KeyFileError(f"{path}: not a regular file")
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise KeyFileError(
-            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, for others may read or write the"
-            f" private keys: chmod 600 {path}"
-        )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    lock = path.with_name(path.name + ".lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
-    try:
-        _keep_owner(descriptor, path)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # and with it the lock
-
-
-def _replace(path: Path, contents: bytes) -> None:
-    """Replace a file so that a crash at any moment leaves the old one or the new one, whole."""
-    target = path.resolve()  # through a symbolic link, not over it
-    # Under the lock nobody else writes: what lies here was left by a process that was killed.
-    for left in target.parent.glob(f".{target.name}.*.tmp"):
-        left.unlink(missing_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        _write_new(temporary, contents, like=target)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _write_new(path: Path, contents: bytes, *, like: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-        _keep_owner(descriptor, like)
-        file.write(contents)
-        file.flush()
-        os.fsync(descriptor)
-
-
-def _keep_owner(descriptor: int, like: Path) -> None:
-    """Keep the owner of a file that root changes, lest the service cannot read it any more."""
-    if os.geteuid() == 0 and like.exists():
-        status = like.stat()
-        os.fchown(descriptor, status.st_uid, status.st_gid)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- its contents ------------------------------------------------------------------------------
@@ -197,6 +102,8 @@ def _contents(ring: KeyRing, passphrase: bytes | None) -> bytes:
 
 
 def _key_document(entry: RingKey, passphrase: bytes | None) -> JsonObject:
+    if not isinstance(entry.key, SigningKey):
+        raise KeyFileError(f"key {entry.kid} is in a service of its own: it cannot be written")
     return {
         "kid": entry.kid,
         "algorithm": entry.algorithm.value,

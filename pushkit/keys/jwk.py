@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -21,6 +21,7 @@ from pushkit.errors import ConfigError, JwksError, KeyFileError
 
 __all__ = [
     "Algorithm",
+    "KeyPair",
     "PrivateKey",
     "PublicKey",
     "SigningKey",
@@ -107,6 +108,14 @@ class VerificationKey:
         _require_fit(self.kid, self.algorithm, self.public_key)
 
 
+class KeyPair(Protocol):
+    """A key that signs, wherever its private half is."""
+
+    def to_verification_key(self) -> VerificationKey:
+        """Return the public half."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
     """A private key, with the only algorithm that it signs with."""
@@ -156,9 +165,9 @@ def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
         raise JwksError(str(exc)) from exc
 
 
-def public_jwk(key: SigningKey | VerificationKey) -> JsonObject:
+def public_jwk(key: KeyPair | VerificationKey) -> JsonObject:
     """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
-    public = key.to_verification_key() if isinstance(key, SigningKey) else key
+    public = key if isinstance(key, VerificationKey) else key.to_verification_key()
     material = JWK.from_pyca(public.public_key).export_public(as_dict=True)
     return {
         **{name: material[name] for name in _MATERIAL[material["kty"]]},
@@ -168,9 +177,9 @@ def public_jwk(key: SigningKey | VerificationKey) -> JsonObject:
     }
 
 
-def public_pem(key: SigningKey | VerificationKey) -> bytes:
+def public_pem(key: KeyPair | VerificationKey) -> bytes:
     """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
-    public = key.to_verification_key() if isinstance(key, SigningKey) else key
+    public = key if isinstance(key, VerificationKey) else key.to_verification_key()
     return cast("bytes", JWK.from_pyca(public.public_key).export_to_pem())
 
 

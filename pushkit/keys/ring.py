@@ -19,6 +19,7 @@ from typing import Final
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from pushkit.keys.remote import RemoteKey
 
 __all__ = ["KeyRing", "KeyState", "RingKey"]
 
@@ -53,7 +54,7 @@ class RingKey:
         revoked_at: From when it is neither published nor used, whatever else is planned.
     """
 
-    key: SigningKey
+    key: SigningKey | RemoteKey
     published_at: datetime
     activates_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -119,7 +120,7 @@ class KeyRing:
         now: datetime,
         algorithm: Algorithm = Algorithm.ES256,
         *,
-        key: SigningKey | None = None,
+        key: SigningKey | RemoteKey | None = None,
         max_age: timedelta = DEFAULT_MAX_AGE,
         activation_lead: timedelta | None = None,
         grace: timedelta = DEFAULT_GRACE,
@@ -144,7 +145,11 @@ class KeyRing:
         )
 
     def add(
-        self, now: datetime, algorithm: Algorithm | None = None, *, key: SigningKey | None = None
+        self,
+        now: datetime,
+        algorithm: Algorithm | None = None,
+        *,
+        key: SigningKey | RemoteKey | None = None,
     ) -> KeyRing:
         """Publish a new key without a schedule; `rotate` will schedule it.
 
@@ -218,7 +223,20 @@ class KeyRing:
         return replace(self, keys=tuple(e for e in self.keys if not self._over(e, now - keep)))
 
     def signing_key(self, now: datetime, algorithm: Algorithm | None = None) -> SigningKey:
-        """Return the key that signs.
+        """Return the key that signs, for who signs here.
+
+        Raises:
+            NoSigningKeyError: No key of the algorithm is active, or the active one is elsewhere.
+        """
+        key = self.active_key(now, algorithm)
+        if not isinstance(key, SigningKey):
+            raise NoSigningKeyError(f"key {key.kid} is in a service of its own, expected one here")
+        return key
+
+    def active_key(
+        self, now: datetime, algorithm: Algorithm | None = None
+    ) -> SigningKey | RemoteKey:
+        """Return the key that signs, here or elsewhere.
 
         Raises:
             NoSigningKeyError: No key of the algorithm is active.

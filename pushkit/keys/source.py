@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import load_key_ring
+from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
 
 __all__ = ["FileKeySource", "KeySource", "StaticKeySource", "fingerprint", "key_source"]
@@ -67,18 +69,25 @@ class FileKeySource:
             _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
 
 
+# A key in a service signs from the beginning: it was there before this process.
+_ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def key_source(
-    keys: KeyRing | KeySource | str | Path, passphrase: bytes | None = None
+    keys: KeyRing | KeySource | RemoteSigner | str | Path, passphrase: bytes | None = None
 ) -> KeySource:
-    """Return the source that `keys` stands for: itself, a ring, or the path of a key file.
+    """Return the source that `keys` stands for: itself, a ring, a key file, one signer's key.
 
     Raises:
         KeyFileError: `keys` is a path, and the file cannot be read.
+        ConfigError: It is a signer, and its public key cannot be read.
     """
     if isinstance(keys, str | Path):
         return FileKeySource(keys, passphrase)
     if isinstance(keys, KeyRing):
         return StaticKeySource(keys)
+    if isinstance(keys, RemoteSigner):
+        return StaticKeySource(KeyRing.create(_ALWAYS, key=RemoteKey.of(keys)))
     return keys
 
 

@@ -2,6 +2,7 @@
 
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
 from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, IdempotencyKey, find_enqueued
 from pushkit.outbox.inspection import (
     DeliveryFilter,
@@ -12,6 +13,7 @@ from pushkit.outbox.inspection import (
     OutboxStats,
 )
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Made, Outcome, Result, StatusMark
+from pushkit.outbox.resealing import BodyResealing, ResealedBody, StoredBody
 from pushkit.outbox.retention import Purge, Retention
 from pushkit.outbox.store import MIGRATION, OutboxStore
 
@@ -19,7 +21,9 @@ __all__ = [
     "ATTEMPTS_MIGRATION",
     "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
+    "PLAIN",
     "AttemptLog",
+    "BodyResealing",
     "Claim",
     "DeadLetters",
     "Delivery",
@@ -27,6 +31,7 @@ __all__ = [
     "DeliveryReport",
     "DeliveryState",
     "DeliverySummary",
+    "Envelopes",
     "IdempotencyKey",
     "Inspection",
     "LoggedAttempt",
@@ -36,8 +41,10 @@ __all__ = [
     "OutboxStore",
     "Outcome",
     "Purge",
+    "ResealedBody",
     "Result",
     "Retention",
     "StatusMark",
+    "StoredBody",
     "find_enqueued",
 ]

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pushkit.errors import SealedSecretError
+from pushkit.keys.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
+from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.model import DeliveryState
 from pushkit.storage import Row, Script, Statement, from_micros
 
@@ -85,10 +88,16 @@ class DeliverySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryReport:
-    """One delivery with everything that is known of it."""
+    """One delivery with everything that is known of it.
+
+    Attributes:
+        delivery: The delivery.
+        body: Its body; None where it is sealed with a key that is not here.
+        attempts: Its attempts, first to last.
+    """
 
     delivery: DeliverySummary
-    body: bytes = field(repr=False)
+    body: bytes | None = field(repr=False)
     attempts: tuple[LoggedAttempt, ...]
 
 
@@ -119,13 +128,21 @@ class OutboxStats:
 
 _SUMMARY = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
-    " LENGTH(body) AS body_bytes, state, attempts, notified_at, redriven_at, not_before,"
+    f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
+    " state, attempts, notified_at, redriven_at, not_before,"
     " finished_at, last_status, last_error"
 )
 
 
 class Inspection:
-    """Scripts that only read."""
+    """Scripts that only read.
+
+    Args:
+        envelopes: Opens bodies.
+    """
+
+    def __init__(self, envelopes: Envelopes = PLAIN) -> None:
+        self._envelopes = envelopes
 
     def find(
         self, wanted: DeliveryFilter, *, after: str | None, limit: int
@@ -149,8 +166,16 @@ class Inspection:
             return None
         attempts = yield from AttemptLog().of_delivery(delivery_id)
         return DeliveryReport(
-            delivery=_summary(rows[0]), body=bytes(rows[0]["body"]), attempts=tuple(attempts)
+            delivery=_summary(rows[0]),
+            body=self._opened(delivery_id, rows[0]["body"]),
+            attempts=tuple(attempts),
         )
+
+    def _opened(self, delivery_id: str, body: bytes) -> bytes | None:
+        try:
+            return self._envelopes.open(delivery_id, bytes(body))
+        except SealedSecretError:
+            return None
 
     def stats(self) -> Script[OutboxStats]:
         """Return the outbox in numbers."""
@@ -200,7 +225,7 @@ def _summary(row: Row) -> DeliverySummary:
         seq=row["seq"],
         origin=row["origin"],
         content_type=row["content_type"],
-        body_bytes=row["body_bytes"],
+        body_bytes=row["body_bytes"] - (SEALING_OVERHEAD if is_sealed(row["body_head"]) else 0),
         state=DeliveryState(row["state"]),
         attempts=row["attempts"],
         notified_at=from_micros(row["notified_at"]),

@@ -73,7 +73,7 @@ class Delivery:
         seq: 1, 2, 3… per subscription.
         origin: The destination when it was enqueued.
         content_type: The media type of the body.
-        body: The bytes to send, frozen.
+        body: The bytes to send, frozen; sealed, where the sender seals them (see `Envelopes`).
         state: Where it stands.
         attempts: How many attempts were begun.
         notified_at: When `notify()` accepted it: its age counts from here.

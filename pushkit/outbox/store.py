@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pushkit.outbox.destinations import DESTINATIONS_TABLE, DestinationStore
+from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import (
     Claim,
@@ -145,6 +146,7 @@ class OutboxStore:
         idempotency_key: IdempotencyKey | None = None,
         status: StatusMark | None = None,
         paused: bool = False,
+        envelopes: Envelopes = PLAIN,
     ) -> Script[str]:
         """Store one delivery and return its id.
 
@@ -162,6 +164,7 @@ class OutboxStore:
             idempotency_key: The caller's key, if any.
             status: What it says of the task's status, if anything.
             paused: Whether the subscription is: it then waits for `mark_oldest`.
+            envelopes: Seals the body, where that is asked for.
         """
         delivery_id = new_delivery_id(now)
         yield Statement(
@@ -181,7 +184,7 @@ class OutboxStore:
                 seq,
                 origin,
                 content_type,
-                body,
+                envelopes.seal(delivery_id, body),
                 idempotency_key.key if idempotency_key else None,
                 to_micros(now),
                 status.value if status else None,

@@ -29,6 +29,7 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import sign_bytes, signature_holds
+from pushkit.keys.remote import RemoteKey
 from pushkit.signing.base import SignedMessage, signature_base
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
 from pushkit.signing.notification_jwt import (
@@ -37,6 +38,7 @@ from pushkit.signing.notification_jwt import (
     TOLERANCE,
     check_timestamp,
 )
+from pushkit.signing.signatures import sign
 from pushkit.signing.structured import (
     Parameters,
     read_dictionary,
@@ -56,6 +58,7 @@ __all__ = [
     "read_unverified_signatures",
     "required_components",
     "sign_http_message",
+    "sign_http_message_with",
     "verify_http_signature",
 ]
 
@@ -161,6 +164,55 @@ def sign_http_message(
     Raises:
         ConfigError: The request lacks what must be covered, or a header cannot be signed.
     """
+    unsigned = _unsigned(request, key, now=now, lifetime=lifetime, nonce=nonce)
+    return unsigned.with_signature(sign_bytes(key, unsigned.base))
+
+
+async def sign_http_message_with(
+    request: WebhookRequest, key: SigningKey | RemoteKey, *, now: datetime
+) -> list[tuple[str, str]]:
+    """Return the same, by a key that is here or elsewhere.
+
+    Raises:
+        ConfigError: As `sign_http_message`; or a remote key for PS256, whose signatures are of
+            another hash here (RFC 9421 §3.3.1).
+        SigningError: The remote key did not sign, or not this.
+    """
+    if isinstance(key, SigningKey):
+        return sign_http_message(request, key, now=now)
+    if key.algorithm is Algorithm.PS256:
+        raise ConfigError(
+            f"key {key.kid} is for PS256 in a service of its own, and HTTP message signatures want"
+            " SHA-512: expected another algorithm"
+        )
+    unsigned = _unsigned(request, key, now=now, lifetime=TOKEN_LIFETIME, nonce=None)
+    return unsigned.with_signature(await sign(unsigned.base, key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unsigned:
+    """What is to be signed, and the fields that tell of it."""
+
+    digest: tuple[str, str]
+    parameters: str
+    base: bytes
+
+    def with_signature(self, signature: bytes) -> list[tuple[str, str]]:
+        return [
+            self.digest,
+            (SIGNATURE_INPUT_HEADER, f"{LABEL}={self.parameters}"),
+            (SIGNATURE_HEADER, http_sf.ser({LABEL: signature})),
+        ]
+
+
+def _unsigned(
+    request: WebhookRequest,
+    key: SigningKey | RemoteKey,
+    *,
+    now: datetime,
+    lifetime: timedelta,
+    nonce: str | None,
+) -> _Unsigned:
     created = int(now.timestamp())
     digest = (CONTENT_DIGEST, content_digest(request.body))
     headers = Headers([*request.headers, digest])
@@ -181,12 +233,7 @@ def sign_http_message(
         base = signature_base(message, components, parameters)
     except PushkitError as exc:
         raise ConfigError(f"the request cannot be signed: {exc}") from exc
-    signature = http_sf.ser({LABEL: sign_bytes(key, base)})
-    return [
-        digest,
-        (SIGNATURE_INPUT_HEADER, f"{LABEL}={parameters}"),
-        (SIGNATURE_HEADER, signature),
-    ]
+    return _Unsigned(digest=digest, parameters=parameters, base=base)
 
 
 def _write_parameters(components: Sequence[str], parameters: Parameters) -> str:

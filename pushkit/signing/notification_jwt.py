@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ from pushkit.errors import (
     TimestampError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.remote import RemoteKey
 from pushkit.signing.audience import audience_with_query
+from pushkit.signing.signatures import sign
 from pushkit.webhook import Headers, WebhookRequest
 
 __all__ = [
@@ -54,6 +57,7 @@ __all__ = [
     "find_jwt",
     "read_unverified",
     "sign_notification",
+    "sign_notification_with",
     "verify_notification",
     "verify_signature",
 ]
@@ -140,6 +144,27 @@ def body_sha256(body: bytes) -> str:
 
 def sign_notification(claims: NotificationClaims, key: SigningKey) -> str:
     """Return the compact JWS of the claims."""
+    return jwt.encode(
+        _payload(claims), key.private_key, algorithm=key.algorithm.value, headers={"kid": key.kid}
+    )
+
+
+async def sign_notification_with(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:
+    """Return the compact JWS of the claims, by a key that is here or elsewhere.
+
+    Raises:
+        SigningError: The remote key did not sign, or not this.
+    """
+    if isinstance(key, SigningKey):
+        return sign_notification(claims, key)
+    header = {"alg": key.algorithm.value, "kid": key.kid, "typ": "JWT"}
+    segments = [json.dumps(part, separators=(",", ":")) for part in (header, _payload(claims))]
+    signing_input = b".".join(jwt.utils.base64url_encode(part.encode()) for part in segments)
+    signature = jwt.utils.base64url_encode(await sign(signing_input, key))
+    return (signing_input + b"." + signature).decode("ascii")
+
+
+def _payload(claims: NotificationClaims) -> dict[str, str | int]:
     issued_at = int(claims.issued_at.timestamp())
     payload: dict[str, str | int] = {
         "iss": claims.issuer,
@@ -153,9 +178,7 @@ def sign_notification(claims: NotificationClaims, key: SigningKey) -> str:
     }
     if claims.audience is not None:
         payload["aud"] = claims.audience
-    return jwt.encode(
-        payload, key.private_key, algorithm=key.algorithm.value, headers={"kid": key.kid}
-    )
+    return payload
 
 
 # --- verifying ----------------------------------------------------------------------------------

@@ -297,5 +297,10 @@ def _in_postgres(sql: str) -> str:
 
 
 def _reason(exc: BaseException) -> str:
-    # A server's message names tables and limits, never values; others might hold the DSN.
-    return str(exc) if isinstance(exc, asyncpg.PostgresError) else type(exc).__name__
+    """Return what may be said of a fault: a server's own message; others might hold the DSN."""
+    if not isinstance(exc, asyncpg.PostgresError):
+        return type(exc).__name__
+    # The message names tables and limits, its detail the row that was refused: with tokens and
+    # bodies, and in every traceback.
+    exc.detail = None
+    return str(exc)

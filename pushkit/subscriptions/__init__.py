@@ -2,7 +2,9 @@
 
 from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
 from pushkit.subscriptions.owners import OWNERS_MIGRATION, Owner, OwnerStore
+from pushkit.subscriptions.resealing import Resealed, Resealing
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
+from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault, head_of
 
 __all__ = [
     "EVERYTHING",
@@ -12,7 +14,13 @@ __all__ = [
     "Owner",
     "OwnerStore",
     "Profile",
+    "Resealed",
+    "Resealing",
+    "Secrets",
+    "StoredSubscription",
     "Subscription",
     "SubscriptionKey",
     "SubscriptionStore",
+    "Vault",
+    "head_of",
 ]

@@ -73,7 +73,9 @@ class Subscription:
         id: The row's own id, new for each subscription that is created.
         key: Tenant, task, owner and config id.
         version: The A2A version of its bodies, chosen when it was registered.
-        config: URL, token and credentials; its repr shows no secret.
+        config: URL and schemes; token and credentials are left out, except for an attempt.
+        has_token: Whether it has a token.
+        has_credentials: Whether it has credentials.
         origin: Scheme, host and port of the URL.
         profile: How it is signed.
         last_seq: The `seq` of its newest update; 0 before the first.
@@ -98,3 +100,5 @@ class Subscription:
     ended: bool = False
     failing_since: datetime | None = None
     created_at: datetime
+    has_token: bool = False
+    has_credentials: bool = False

@@ -17,8 +17,9 @@ from pushkit.subscriptions.model import (
     Subscription,
     SubscriptionKey,
 )
+from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault
 
-__all__ = ["MIGRATION", "SubscriptionStore"]
+__all__ = ["MIGRATION", "SubscriptionStore", "stored_subscription"]
 
 MIGRATION = Migration(
     1,
@@ -64,7 +65,10 @@ _ACTIVE_OF_TASK = (
 
 
 class SubscriptionStore:
-    """Scripts over `pushkit_subscriptions`."""
+    """Scripts over `pushkit_subscriptions`.
+
+    What they return carries no token and no credentials, except for who makes attempts.
+    """
 
     def put(
         self,
@@ -74,11 +78,12 @@ class SubscriptionStore:
         version: WireVersion,
         origin: str,
         profile: Profile,
+        vault: Vault,
         now: datetime,
         wanted: Filter = EVERYTHING,
     ) -> Script[Subscription]:
         """Create a subscription, or change the one of this key, which keeps its id and `seq`."""
-        schemes, credentials = _authentication_columns(config.authentication)
+        secrets = vault.seal(key, config)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
             " url, origin, token, schemes, credentials, profile, filter,"
@@ -97,9 +102,9 @@ class SubscriptionStore:
                 version.value,
                 config.url,
                 origin,
-                config.token,
-                schemes,
-                credentials,
+                secrets.token,
+                _schemes_column(config.authentication),
+                secrets.credentials,
                 profile.value,
                 _filter_column(wanted),
                 to_micros(now),
@@ -182,8 +187,13 @@ class SubscriptionStore:
         )
         return _subscription(rows[0]) if rows else None
 
-    def by_ids(self, ids: Sequence[str]) -> Script[dict[str, Subscription]]:
-        """Return subscriptions by id; ids that are gone are left out."""
+    def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
+        """Return every owner's active subscriptions to a task with their secrets, in id order."""
+        rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
+        return [stored_subscription(row) for row in rows]
+
+    def by_ids(self, ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:
+        """Return subscriptions with their secrets by id; ids that are gone are left out."""
         wanted = tuple(dict.fromkeys(ids))
         if not wanted:
             return {}
@@ -192,7 +202,7 @@ class SubscriptionStore:
         rows = yield Statement(
             f"SELECT * FROM pushkit_subscriptions WHERE id IN ({places})", wanted
         )
-        return {row["id"]: _subscription(row) for row in rows}
+        return {row["id"]: stored_subscription(row) for row in rows}
 
     def take_seq(self, subscription_id: str) -> Script[int]:
         """Return the next `seq` of a subscription: 1, 2, 3… without gaps."""
@@ -249,10 +259,8 @@ def _key_columns(key: SubscriptionKey) -> tuple[str, str, str, str]:
     return (key.tenant, key.task_id, key.owner, key.config_id)
 
 
-def _authentication_columns(authentication: Authentication | None) -> tuple[str, str | None]:
-    if authentication is None:
-        return "[]", None
-    return json.dumps(authentication.schemes), authentication.credentials
+def _schemes_column(authentication: Authentication | None) -> str:
+    return json.dumps(authentication.schemes if authentication else [])
 
 
 def _filter_column(wanted: Filter) -> str:
@@ -282,11 +290,16 @@ def _schemes(column: str) -> tuple[str, ...]:
     return tuple(json.loads(column))
 
 
+def stored_subscription(row: Row) -> StoredSubscription:
+    """Read a whole row, its secrets as they are stored."""
+    return StoredSubscription(
+        subscription=_subscription(row),
+        secrets=Secrets(token=row["token"], credentials=row["credentials"]),
+    )
+
+
 def _subscription(row: Row) -> Subscription:
     schemes = _schemes(row["schemes"])
-    authentication = (
-        Authentication(schemes=schemes, credentials=row["credentials"]) if schemes else None
-    )
     failing_since = row["failing_since"]
     return Subscription(
         id=row["id"],
@@ -298,7 +311,9 @@ def _subscription(row: Row) -> Subscription:
         ),
         version=WireVersion(row["version"]),
         config=PushConfig(
-            url=row["url"], id=row["config_id"], token=row["token"], authentication=authentication
+            url=row["url"],
+            id=row["config_id"],
+            authentication=Authentication(schemes=schemes) if schemes else None,
         ),
         origin=row["origin"],
         profile=Profile(row["profile"]),
@@ -309,4 +324,6 @@ def _subscription(row: Row) -> Subscription:
         ended=bool(row["ended"]),
         failing_since=None if failing_since is None else from_micros(failing_since),
         created_at=from_micros(row["created_at"]),
+        has_token=row["token"] is not None,
+        has_credentials=row["credentials"] is not None,
     )

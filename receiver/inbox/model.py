@@ -57,7 +57,7 @@ class Notification:
     sender: str
     kid: str
     delivery_id: str
-    update: TaskUpdate
+    update: TaskUpdate = field(repr=False)
     task_id: str | None
     config_id: str | None
     seq: int | None

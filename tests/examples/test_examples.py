@@ -242,3 +242,15 @@ async def test_the_demo_holds(examples: Copy) -> None:
     printed = await examples.run_to_the_end("examples/demo/demo.py")
     assert "All of it held" in printed
     assert "✗" not in printed
+
+
+async def test_a_key_that_stays_in_a_service_signs(examples: Copy) -> None:
+    async with (
+        examples.run("-m", "examples.kms_signer.kms"),
+        examples.run("-m", "examples.quickstart.receiver") as receiver,
+    ):
+        await examples.listens("9000")
+        await examples.listens("9001")
+        sent = await examples.run_to_the_end("-m", "examples.kms_signer.sender")
+        await receiver.printed(r"^completed  task-\w+, signed by \S+")
+    assert "delivered  signed by the service" in sent

@@ -24,6 +24,7 @@ from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface
 from aiohttp import web
+from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
@@ -308,7 +309,8 @@ async def test_two_owners_of_one_task_keep_their_own_configs(
                 "ListTaskPushNotificationConfigs", {"taskId": task_id}, user=user
             )
             [config] = found["result"]["configs"]
-            assert (config["token"], config["id"]) == (f"of-{user}", task_id)
+            assert (config["url"], config["id"]) == (webhook.url.replace("hook", user), task_id)
+            assert f"of-{user}" not in json.dumps(found)
         await agent.call(
             "DeleteTaskPushNotificationConfig", {"taskId": task_id, "id": task_id}, user="alice"
         )
@@ -331,7 +333,15 @@ async def test_configs_are_created_read_listed_and_deleted(
         created = await agent.call(
             "CreateTaskPushNotificationConfig", {"taskId": task_id, **config}
         )
-        assert created["result"] == {"taskId": task_id, **config}
+        # What goes back over the API has no secret in it; what is sent with has (A2A#1681).
+        assert created["result"] == {
+            "taskId": task_id,
+            "id": "config-1",
+            "url": webhook.url,
+            "authentication": {"scheme": "Bearer"},
+        }
+        [to_send_with] = await PushkitConfigStore(agent.push).get_info_for_dispatch(task_id)
+        assert MessageToDict(to_send_with) == {"taskId": task_id, **config}
         read = await agent.call("GetTaskPushNotificationConfig", named)
         assert read["result"] == created["result"]
         listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": task_id})

@@ -70,7 +70,7 @@ class Configs:
             subscription = await sender.subscribe(
                 task_id, config, version=version, owner=caller.owner, tenant=caller.tenant
             )
-        return _without_secrets(subscription)
+        return _as_read(subscription)
 
     async def get(self, caller: Caller, task_id: str, config_id: str | None) -> PushConfig | None:
         """Return a config; without an id the task's own, or else its oldest; None: there is none.
@@ -80,7 +80,7 @@ class Configs:
         found = await self._of_caller(caller, task_id)
         named = [each for each in found if each.key.config_id == (config_id or task_id)]
         chosen = named or ([] if config_id else found)
-        return _without_secrets(chosen[0]) if chosen else None
+        return _as_read(chosen[0]) if chosen else None
 
     async def page(self, caller: Caller, task_id: str, *, size: int = 0, token: str = "") -> Page:
         """Return a page of configs, by id.
@@ -99,7 +99,7 @@ class Configs:
             (each for each in found if each.key.config_id > after), key=lambda s: s.key.config_id
         )
         size = min(size or _MAX_PAGE_SIZE, _MAX_PAGE_SIZE)
-        configs = [_without_secrets(each) for each in rest[:size]]
+        configs = [_as_read(each) for each in rest[:size]]
         more = len(rest) > size
         return Page(
             configs=configs,
@@ -151,18 +151,14 @@ def _check_id(name: str, value: str) -> None:
         )
 
 
-def _without_secrets(subscription: Subscription) -> PushConfig:
-    """Return the config as a client may read it, which A2A lets be without token and credentials.
+def _as_read(subscription: Subscription) -> PushConfig:
+    """Return the config as a client may read it: a subscription holds no token, no credentials.
 
     Answers are logged and cached; whoever registered the secrets has them.
     """
-    config = subscription.config
-    authentication = config.authentication
     return replace(
-        config,
+        subscription.config,
         id=subscription.key.config_id,
-        token=None,
-        authentication=replace(authentication, credentials=None) if authentication else None,
         task_id=subscription.key.task_id,
         tenant=subscription.key.tenant or None,
     )

@@ -14,7 +14,17 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
-from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, Task, TaskState, TaskStatus
+from pushkit import (
+    KeyRing,
+    PushSender,
+    RemoteSigner,
+    SecretKeys,
+    SenderOptions,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 from pushkit.delivery.events import SenderEvent
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
@@ -116,7 +126,8 @@ class Senders:
     async def open(
         self,
         *,
-        keys: KeyRing | None = None,
+        keys: KeyRing | RemoteSigner | None = None,
+        secrets: SecretKeys | None = None,
         allow: tuple[str, ...] = ("127.0.0.1:*",),
         on_event: Callable[[SenderEvent], None] | None = None,
         **options: Any,
@@ -129,6 +140,7 @@ class Senders:
             options=SenderOptions(**options),
             clock=self.clock,
             on_event=on_event,
+            secrets=secrets,
         )
         self.made.append(sender)
         await sender.open()

@@ -14,7 +14,7 @@ from pushkit import DestinationRules, PushConfig, PushSender, StatusUpdate, Wire
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox import DeliveryState
-from pushkit.subscriptions import EVERYTHING, Profile, SubscriptionKey, SubscriptionStore
+from pushkit.subscriptions import EVERYTHING, Profile, SubscriptionKey, SubscriptionStore, Vault
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 
@@ -141,6 +141,7 @@ async def store(sender: PushSender, config_id: str, url: str) -> None:
             version=WireVersion.V1_0,
             origin=f"https://{config_id}.example.com:443",
             profile=Profile.STANDARD,
+            vault=Vault(None),
             now=sender._clock(),
             wanted=EVERYTHING,
         )

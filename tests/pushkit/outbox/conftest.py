@@ -24,7 +24,7 @@ from pushkit.outbox import (
 from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -81,6 +81,7 @@ class Ledger:
                 version=WireVersion.V1_0,
                 origin=origin,
                 profile=Profile.STANDARD,
+                vault=Vault(None),
                 now=self.now,
             )
         )

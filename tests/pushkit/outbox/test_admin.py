@@ -25,7 +25,7 @@ from pushkit.outbox import (
     Retention,
 )
 from pushkit.storage import Database, Row, Script, Statement
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
 from tests.eventually import DEADLINE
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
@@ -65,6 +65,7 @@ class Desk:
                 version=WireVersion.V1_0,
                 origin=origin,
                 profile=Profile.STANDARD,
+                vault=Vault(None),
                 now=self.now,
             )
         )
@@ -209,7 +210,7 @@ async def test_a_delivery_is_shown_with_every_attempt(desk: Desk) -> None:
     report = await desk.admin.show(delivery_id)
     assert report is not None
     assert report.delivery.state is DeliveryState.DELIVERED
-    assert report.delivery.body_bytes == len(report.body)
+    assert report.delivery.body_bytes == len(report.body or b"")
     first, second = report.attempts
     assert (first.number, first.outcome, first.status, first.error) == (
         1,

@@ -21,6 +21,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
+    Vault,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Database:
                 version=WireVersion.V1_0,
                 origin="https://client.example.com:443",
                 profile=Profile.STANDARD,
+                vault=Vault(None),
                 now=NOW,
             )
         )

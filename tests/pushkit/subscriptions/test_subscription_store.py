@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
+    Vault,
 )
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STORE = SubscriptionStore()
+PLAIN = Vault(None)
 KEY = SubscriptionKey(tenant="acme", task_id="task-1", owner="alice", config_id="config-1")
 URL = "https://client.example.com/hook?a=1"
 
@@ -41,6 +44,7 @@ class Database:
         *,
         version: WireVersion = WireVersion.V1_0,
         profile: Profile = Profile.STANDARD,
+        vault: Vault = PLAIN,
         now: datetime = NOW,
     ) -> Subscription:
         return self.run(
@@ -50,6 +54,7 @@ class Database:
                 version=version,
                 origin="https://client.example.com:443",
                 profile=profile,
+                vault=vault,
                 now=now,
             )
         )
@@ -72,8 +77,12 @@ def test_everything_that_was_put_comes_back(database: Database) -> None:
     [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
     assert found == put
     assert (found.key, found.version, found.profile) == (KEY, WireVersion.V0_3, Profile.A2A_SAMPLES)
-    assert (found.config.url, found.config.token) == (URL, "token")
-    assert found.config.authentication == authentication
+    assert found.config == PushConfig(
+        url=URL, id="config-1", authentication=replace(authentication, credentials=None)
+    )
+    assert (found.has_token, found.has_credentials) == (True, True)
+    [stored] = database.run(STORE.by_ids([put.id])).values()
+    assert PLAIN.open(stored).config == replace(config, id="config-1")
     assert (found.last_seq, found.active, found.created_at) == (0, True, NOW)
 
 
@@ -82,7 +91,7 @@ def test_setting_it_again_changes_it_and_keeps_id_and_seq(database: Database) ->
     assert database.run(STORE.take_seq(first.id)) == 1
     second = database.put(config=PushConfig(url=URL + "2"), now=NOW + timedelta(days=1))
     assert (second.id, second.last_seq, second.created_at) == (first.id, 1, NOW)
-    assert (second.config.url, second.config.token) == (URL + "2", None)
+    assert (second.config.url, second.has_token) == (URL + "2", False)
     assert database.run(STORE.take_seq(first.id)) == 2
 
 

@@ -28,8 +28,8 @@ async def test_creates_gets_lists_and_deletes(server: Server, sender: PushSender
     assert created.json() == read
     assert (await server.request("GET", f"{CONFIGS}/c")).json() == read
     assert (await server.request("GET", CONFIGS)).json() == {"configs": [read]}
-    [subscription] = await sender.subscriptions("task-1", owner="alice")
-    assert subscription.config.token == "k"
+    [to_send_with] = await sender.configs_to_send_with("task-1")
+    assert to_send_with.token == "k"
     for _ in range(2):
         deleted = await server.request("DELETE", f"{CONFIGS}/c")
         assert (deleted.status_code, deleted.json()) == (200, {})

@@ -51,8 +51,10 @@ async def test_0_1_sets_and_gets_the_one_config_of_a_task(
 
     [subscription] = await stored(sender)
     assert subscription.version is WireVersion.V0_1
-    assert subscription.config.token == "tok-1"
-    assert subscription.config.authentication.credentials == "cred-1"
+    [to_send_with] = await sender.configs_to_send_with("task-1")
+    assert to_send_with.token == "tok-1"
+    assert to_send_with.authentication is not None
+    assert to_send_with.authentication.credentials == "cred-1"
 
 
 async def test_0_3_sets_gets_lists_and_deletes(server: Server, sender: PushSender) -> None:
@@ -87,7 +89,9 @@ async def test_1_0_creates_gets_lists_and_deletes(server: Server, sender: PushSe
     assert (await server.call(f"Get{name}", named))["result"] == read
     assert (await server.call(f"List{name}s", named))["result"] == {"configs": [read]}
     [subscription] = await sender.subscriptions("task-1", owner="alice", tenant="acme")
-    assert (subscription.version, subscription.config.token) == (WireVersion.V1_0, "tok-1")
+    assert subscription.version is WireVersion.V1_0
+    [to_send_with] = await sender.configs_to_send_with("task-1", tenant="acme")
+    assert to_send_with.token == "tok-1"
     elsewhere = await server.call(f"List{name}s", {"taskId": "task-1"})
     assert elsewhere["result"] == {"configs": []}
     assert (await server.call(f"Delete{name}", named))["result"] is None

@@ -67,8 +67,8 @@ async def test_a_config_is_created_read_listed_and_deleted(
         "Bearer",
         "",
     )
-    [subscription] = await sender.subscriptions("task-1", owner="alice")
-    assert subscription.config.token == "tok-1"
+    [to_send_with] = await sender.configs_to_send_with("task-1")
+    assert to_send_with.token == "tok-1"
 
     listed = await client.list_task_push_notification_configs(
         a2a_pb2.ListTaskPushNotificationConfigsRequest(task_id="task-1")

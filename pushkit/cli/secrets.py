@@ -1,0 +1,149 @@
+"""`pushkit secrets`: the keys that tokens, credentials and bodies are encrypted with at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from pushkit.bounded_json import JsonObject
+from pushkit.cli.outbox import checked_database, database_option
+from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.secrets import SecretsAdmin, SecretsStatus
+from pushkit.errors import ConfigError, SealedSecretError
+from pushkit.keys.sealing import SecretKey, SecretKeys, add_secret_key
+from pushkit.output import example, table
+
+__all__ = ["secrets"]
+
+_R = TypeVar("_R")
+
+_SHOWN = 5
+
+
+@click.group(
+    epilog=example(
+        "pushkit secrets generate secret.keys",
+        "export PUSHKIT_SECRET_KEYS_FILE=secret.keys",
+        "pushkit secrets rotate --database outbox.db",
+        "pushkit secrets status --database outbox.db",
+    )
+)
+def secrets() -> None:
+    """Encrypt tokens, credentials and bodies in the database, and rotate the keys for that.
+
+    The keys come from PUSHKIT_SECRET_KEYS, or from the file that PUSHKIT_SECRET_KEYS_FILE names:
+    the first one encrypts, all of them decrypt.
+    """
+
+
+@secrets.command(epilog=example("pushkit secrets generate secret.keys"))
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--standby", is_flag=True, help="In FILE, put it last: it does not encrypt yet.")
+def generate(file: Path | None, *, standby: bool) -> None:
+    """Make a key: in FILE, as its first, or on standard output without one.
+
+    A running sender reads its keys when it starts. Where several processes share the database, give
+    all of them the new key with --standby first: none meets a secret that it cannot read.
+    """
+    if file is None:
+        if standby:
+            raise click.UsageError("--standby goes with FILE")
+        click.echo(SecretKey.generate().to_text())
+        return
+    key = add_secret_key(file, standby=standby)
+    use = "decrypts, and encrypts once it stands first" if standby else "encrypts from now on"
+    click.echo(f"key {key.id} is in {file}: it {use}")
+
+
+@secrets.command(epilog=example("pushkit secrets rotate --database outbox.db --bodies"))
+@database_option
+@click.option("--bodies", is_flag=True, help="Encrypt bodies that are plain, too.")
+def rotate(*, database: str, bodies: bool) -> None:
+    """Encrypt with the first key whatever is plain or encrypted with another one.
+
+    In small batches beside the traffic. Exit status 0 says that the other keys can go.
+    """
+    keys = SecretKeys.from_environment()
+    if keys is None:
+        raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
+    rotated = _run(database, lambda admin: admin.rotate(keys, bodies=bodies))
+    click.echo(
+        f"encrypted {rotated.subscriptions} subscriptions and {rotated.bodies} bodies"
+        f" with key {keys.ids[0]}"
+    )
+    if rotated.unopened:
+        shown = [f"  {reason}" for reason in rotated.unopened[:_SHOWN]]
+        raise SealedSecretError(
+            "\n".join([f"{len(rotated.unopened)} cannot be decrypted, and stay:", *shown])
+        )
+    if rotated.traces:
+        click.echo(
+            "warning: the write-ahead log was being read, and still holds what was there before:"
+            " run it again",
+            err=True,
+        )
+    if rotated.held:
+        raise ConfigError(f"{rotated.held} rows were in use all the time: run it again")
+
+
+@secrets.command(epilog=example("pushkit secrets status --database outbox.db --json"))
+@database_option
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
+def status(*, database: str, as_json: bool) -> None:
+    """Show how much is encrypted with which key."""
+    keys = SecretKeys.from_environment()
+    found = _run(database, lambda admin: admin.status())
+    rows = list(_rows(found, keys.ids if keys else ()))
+    if as_json:
+        click.echo(json.dumps([_document(row) for row in rows], indent=2))
+        return
+    click.echo(table(("KEY", "STATE", "TOKENS AND CREDENTIALS", "BODIES"), *rows))
+
+
+def _rows(found: SecretsStatus, here: tuple[str, ...]) -> list[tuple[str, str, str, str]]:
+    known = dict.fromkeys([*here, *found.subscriptions, *found.bodies])
+    return [
+        (
+            key or "-",
+            _state(key, here),
+            str(found.subscriptions.get(key, 0)),
+            str(found.bodies.get(key, 0)),
+        )
+        for key in known
+    ]
+
+
+def _state(key: str | None, here: tuple[str, ...]) -> str:
+    if key is None:
+        return "plain"
+    if key not in here:
+        return "missing here"
+    return "encrypts" if key == here[0] else "decrypts"
+
+
+def _document(row: tuple[str, str, str, str]) -> JsonObject:
+    key, state, subscriptions, bodies = row
+    return {
+        "key": None if key == "-" else key,
+        "state": state,
+        "tokens_and_credentials": int(subscriptions),
+        "bodies": int(bodies),
+    }
+
+
+def _run(location: str, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
+    return asyncio.run(_work_on(checked_database(location), work))
+
+
+async def _work_on(location: str, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
+    database = open_outbox(location)
+    await database.open()
+    try:
+        return await work(SecretsAdmin(database))
+    finally:
+        await database.close()

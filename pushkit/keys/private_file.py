@@ -1,0 +1,121 @@
+"""Files that hold secrets: nobody else may read them, and they are replaced whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pushkit.errors import KeyFileError
+
+__all__ = ["locked", "os_errors_of", "read_private", "replace_private"]
+
+_MODE: Final = 0o600
+_MAX_BYTES: Final = 1024 * 1024
+
+
+@contextmanager
+def os_errors_of(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into one that names the file.
+
+    Raises:
+        KeyFileError: In place of an `OSError`.
+    """
+    try:
+        yield
+    except OSError as exc:
+        raise KeyFileError(f"{path}: {exc.strerror or 'cannot be accessed'}") from exc
+
+
+def read_private(path: Path, *, made_by: str) -> bytes:
+    """Read a file that only its owner may read.
+
+    Args:
+        path: The file.
+        made_by: The command that makes one.
+
+    Raises:
+        KeyFileError: It does not exist, is not a regular file, may be read or written by others, or
+            is too large.
+    """
+    # Non-blocking: opening a named pipe would otherwise wait for a writer for ever. The checks are
+    # of the opened file, which cannot be exchanged after them.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as exc:
+        raise KeyFileError(f"{path}: does not exist; `{made_by} {path}` makes one") from exc
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+        _require_private(path, os.fstat(descriptor))
+        contents = file.read(_MAX_BYTES + 1)
+    if len(contents) > _MAX_BYTES:
+        raise KeyFileError(f"{path}: larger than {_MAX_BYTES} bytes; not a key file")
+    return contents
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileError(f"{path}: not a regular file")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise KeyFileError(
+            f"{path}: has mode {mode:04o}, expected {_MODE:04o}, for others may read or write the"
+            f" private keys: chmod 600 {path}"
+        )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock `<path>.lock`, waiting for another process that holds it."""
+    lock = path.with_name(path.name + ".lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    try:
+        _keep_owner(descriptor, path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def replace_private(path: Path, contents: bytes) -> None:
+    """Replace a file so that a crash at any moment leaves the old one or the new one, whole."""
+    target = path.resolve()  # through a symbolic link, not over it
+    # Under the lock nobody else writes: what lies here was left by a process that was killed.
+    for left in target.parent.glob(f".{target.name}.*.tmp"):
+        left.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        _write_new(temporary, contents, like=target)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _write_new(path: Path, contents: bytes, *, like: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+        _keep_owner(descriptor, like)
+        file.write(contents)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _keep_owner(descriptor: int, like: Path) -> None:
+    """Keep the owner of a file that root changes, lest the service cannot read it any more."""
+    if os.geteuid() == 0 and like.exists():
+        status = like.stat()
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,70 @@
+"""Keys outside this process: in a KMS or an HSM, which signs and never gives the key away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from pushkit.bounded_json import JsonValue
+from pushkit.errors import ConfigError, JwksError
+from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key
+
+__all__ = ["RemoteKey", "RemoteSigner"]
+
+
+@runtime_checkable
+class RemoteSigner(Protocol):
+    """Signs with a key that it keeps to itself: what one writes around a KMS."""
+
+    @property
+    def public_jwk(self) -> Mapping[str, JsonValue]:
+        """The public key (RFC 7517), which does not change.
+
+        `kid` is its thumbprint unless it says otherwise; an RSA key is for RS256 unless `alg` says
+        PS256.
+        """
+        ...
+
+    async def sign(self, data: bytes) -> bytes:
+        """Sign data as it is, not its hash.
+
+        An ECDSA signature may be r and s, each of the curve's length (JOSE, RFC 7518 §3.4), or
+        DER, as most services give it: it is converted. It is held against the public key before it
+        is used. Awaits, never blocks: a call that takes too long is cancelled.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteKey:
+    """A key that a signer keeps, as it stands in a `KeyRing` beside others."""
+
+    signer: RemoteSigner = field(repr=False, compare=False)
+    public: VerificationKey
+
+    @classmethod
+    def of(cls, signer: RemoteSigner) -> RemoteKey:
+        """Return the key of a signer.
+
+        Raises:
+            ConfigError: Its public key cannot be read, or is private.
+        """
+        try:
+            return cls(signer=signer, public=verification_key(signer.public_jwk))
+        except JwksError as exc:
+            raise ConfigError(f"public_jwk of {type(signer).__name__}: {exc}") from exc
+
+    @property
+    def kid(self) -> str:
+        """The key's name."""
+        return self.public.kid
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the key signs with."""
+        return self.public.algorithm
+
+    def to_verification_key(self) -> VerificationKey:
+        """Return the public half."""
+        return self.public

@@ -1,0 +1,244 @@
+r"""Secrets at rest: AES-256-GCM (NIST SP 800-38D) under keys that the operator holds.
+
+    sealed value = "\0sl1" | key id (8) | salt (16) | nonce (12) | ciphertext and tag
+
+Each value is sealed under a key of its own, derived from the operator's and the salt (HKDF-Expand,
+RFC 5869 §2.3): under one key alone, 2^32 random nonces are the limit (SP 800-38D §8.3), and an
+outbox of a thousand updates a second uses them up within two months.
+
+What a value belongs to is authenticated with it: moved to another row, it cannot be opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
+from pushkit.keys.private_file import locked, os_errors_of, read_private, replace_private
+
+__all__ = [
+    "SEALED",
+    "SEALED_HEAD_BYTES",
+    "SEALING_OVERHEAD",
+    "SecretKey",
+    "SecretKeys",
+    "add_secret_key",
+    "is_sealed",
+]
+
+SEALED: Final = b"\x00sl1"
+"""How a sealed value begins: no JSON text and no header value does."""
+
+_ID_BYTES: Final = 8
+_SALT_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+_KEY_BYTES: Final = 32
+
+SEALED_HEAD_BYTES: Final = len(SEALED) + _ID_BYTES
+"""So many bytes say with which key a value is sealed."""
+SEALING_OVERHEAD: Final = SEALED_HEAD_BYTES + _SALT_BYTES + _NONCE_BYTES + _TAG_BYTES
+
+# What a scanner for leaked secrets can look for.
+_TEXT: Final = re.compile(r"psk1_([0-9a-f]{64})")
+_VARIABLE: Final = "PUSHKIT_SECRET_KEYS"
+_FILE_VARIABLE: Final = "PUSHKIT_SECRET_KEYS_FILE"
+_MADE_BY: Final = "pushkit secrets generate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretKey:
+    """One key, and the id that sealed values name it by, which tells nothing of it."""
+
+    id: str
+    material: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> SecretKey:
+        """Return a new random key."""
+        return cls.of(secrets.token_bytes(_KEY_BYTES))
+
+    @classmethod
+    def of(cls, material: bytes) -> SecretKey:
+        """Return the key of 32 random bytes."""
+        return cls(id=_hash(b"pushkit secret key id\0" + material), material=material)
+
+    def to_text(self) -> str:
+        """Return the key as it stands in a file: the secret itself."""
+        return f"psk1_{self.material.hex()}"
+
+
+class SecretKeys:
+    """The keys that secrets are sealed with: the first one seals, all of them open.
+
+    Args:
+        keys: At least one.
+
+    Raises:
+        ConfigError: None, or the same one twice.
+    """
+
+    def __init__(self, keys: Sequence[SecretKey]) -> None:
+        if not keys:
+            raise ConfigError(f"secret keys: found none, expected one; `{_MADE_BY}` makes one")
+        self._by_id = {bytes.fromhex(key.id): key for key in keys}
+        if len(self._by_id) != len(keys):
+            raise ConfigError("secret keys: the same key stands there twice")
+        self._first = keys[0]
+
+    @classmethod
+    def generate(cls) -> SecretKeys:
+        """Return one new key, for a test."""
+        return cls([SecretKey.generate()])
+
+    @classmethod
+    def parse(cls, text: str) -> SecretKeys:
+        """Read keys that stand one a line, or parted by commas; `#` begins a comment.
+
+        Raises:
+            ConfigError: One of them is no key, or there is none.
+        """
+        words = re.split(r"[\s,]+", re.sub(r"#.*", "", text))
+        return cls([_key(number, word) for number, word in enumerate(filter(None, words), 1)])
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> SecretKeys:
+        """Read keys from a file of mode 0600.
+
+        Raises:
+            KeyFileError: It cannot be read, may be read by others, or is no file of keys.
+        """
+        path = Path(path)
+        with os_errors_of(path):
+            contents = read_private(path, made_by=_MADE_BY)
+        try:
+            return cls.parse(contents.decode("ascii", "replace"))
+        except ConfigError as exc:
+            raise KeyFileError(f"{path}: {exc}") from exc
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> SecretKeys | None:
+        """Read keys from `PUSHKIT_SECRET_KEYS`, or the file that `PUSHKIT_SECRET_KEYS_FILE` names.
+
+        Returns:
+            None if neither is set.
+
+        Raises:
+            ConfigError: Both are set, or what they hold are no keys.
+        """
+        text, path = environment.get(_VARIABLE), environment.get(_FILE_VARIABLE)
+        if text and path:
+            raise ConfigError(f"{_VARIABLE} and {_FILE_VARIABLE} are both set, expected one")
+        if path:
+            return cls.from_file(path)
+        try:
+            return cls.parse(text) if text else None
+        except ConfigError as exc:
+            raise ConfigError(f"{_VARIABLE}: {exc}") from exc
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the keys, the one that seals first."""
+        return tuple(key.id for key in self._by_id.values())
+
+    @property
+    def head(self) -> bytes:
+        """How values begin that are sealed with the first key."""
+        return SEALED + bytes.fromhex(self._first.id)
+
+    def seal(self, secret: bytes, context: bytes) -> bytes:
+        """Seal a value with the first key.
+
+        Args:
+            secret: The value.
+            context: What it belongs to: it can be opened with the same context only.
+        """
+        salt, nonce = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_NONCE_BYTES)
+        sealed = _cipher(self._first, salt).encrypt(nonce, secret, context)
+        return self.head + salt + nonce + sealed
+
+    def open(self, sealed: bytes, context: bytes) -> bytes:
+        """Return what was sealed.
+
+        Raises:
+            SecretKeyMissingError: With none of these keys.
+            SealedSecretError: It was changed, or belongs to something else.
+        """
+        key_id, rest = sealed[len(SEALED) : SEALED_HEAD_BYTES], sealed[SEALED_HEAD_BYTES:]
+        if not is_sealed(sealed) or len(sealed) < SEALING_OVERHEAD:
+            raise SealedSecretError("a sealed secret is cut short, or is none")
+        key = self._by_id.get(key_id)
+        if key is None:
+            raise SecretKeyMissingError(
+                f"sealed with the secret key {key_id.hex()}, expected one of those here:"
+                f" {', '.join(self.ids)}; add that key to {_VARIABLE}"
+            )
+        salt, nonce = rest[:_SALT_BYTES], rest[_SALT_BYTES : _SALT_BYTES + _NONCE_BYTES]
+        try:
+            return _cipher(key, salt).decrypt(nonce, rest[_SALT_BYTES + _NONCE_BYTES :], context)
+        except InvalidTag as exc:
+            raise SealedSecretError(
+                f"sealed with the secret key {key.id}, but changed since, or for another row"
+            ) from exc
+
+    def __repr__(self) -> str:
+        return f"SecretKeys({', '.join(self.ids)})"
+
+
+def is_sealed(value: bytes) -> bool:
+    """Say whether a value is sealed, with whatever key."""
+    return value.startswith(SEALED)
+
+
+def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
+    """Write a new key to a file, which is made if there is none, and return it.
+
+    Args:
+        path: The file.
+        standby: Put it last, where it opens but does not seal yet; else it goes first.
+
+    Raises:
+        KeyFileError: The file cannot be read or written, or is no file of keys.
+    """
+    path, key = Path(path), SecretKey.generate()
+    with os_errors_of(path), locked(path):
+        present = _present(path)
+        lines = [*present, key.to_text()] if standby else [key.to_text(), *present]
+        replace_private(path, "".join(f"{line}\n" for line in lines).encode("ascii"))
+    return key
+
+
+def _present(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return [key.to_text() for key in SecretKeys.from_file(path)._by_id.values()]
+
+
+def _key(number: int, text: str) -> SecretKey:
+    found = _TEXT.fullmatch(text)
+    if found is None:  # never what was found: it may be a secret in the wrong place
+        raise ConfigError(
+            f"secret key {number}: expected psk1_ and 64 hexadecimal digits; `{_MADE_BY}` makes one"
+        )
+    return SecretKey.of(bytes.fromhex(found[1]))
+
+
+def _cipher(key: SecretKey, salt: bytes) -> AESGCM:
+    expand = HKDFExpand(algorithm=SHA256(), length=_KEY_BYTES, info=b"pushkit sealed 1\0" + salt)
+    return AESGCM(expand.derive(key.material))
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[: 2 * _ID_BYTES]

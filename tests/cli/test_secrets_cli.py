@@ -1,0 +1,159 @@
+"""`pushkit secrets` on a file that a sender left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pushkit import KeyRing, PushSender, SecretKeys, StatusUpdate, TaskState, TaskStatus
+from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
+
+RING = KeyRing.create(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+async def _leave_behind(path: Path, webhook: Webhook) -> str:
+    sender = PushSender(issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"])
+    await sender.open()
+    config = {"url": webhook.url, "token": TOKEN}
+    await sender.subscribe("task-1", config, version="1.0", owner="alice")
+    working = TaskStatus(state=TaskState.WORKING)
+    [delivery_id] = await sender.notify(
+        StatusUpdate(task_id="task-1", context_id="c", status=working)
+    )
+    await sender.close()
+    return delivery_id
+
+
+@pytest.fixture
+def outbox(own_folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An outbox of one plain subscription with one plain delivery; its id."""
+    path = own_folder / "outbox.db"
+    monkeypatch.setenv("PUSHKIT_DATABASE", str(path))
+    return asyncio.run(_leave_behind(path, webhook))
+
+
+@pytest.fixture
+def key(pushkit_command: Run, own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of the one key in the file that the environment names."""
+    assert pushkit_command("secrets", "generate", "secret.keys").status == 0
+    path = own_folder / "secret.keys"
+    monkeypatch.setenv("PUSHKIT_SECRET_KEYS_FILE", str(path))
+    return SecretKeys.from_file(path).ids[0]
+
+
+def status(run: Run) -> list[dict[str, object]]:
+    ran = run("secrets", "status", "--json")
+    assert ran.status == 0
+    found: list[dict[str, object]] = json.loads(ran.out)
+    return found
+
+
+def row(key: str | None, state: str, subscriptions: int, bodies: int) -> dict[str, object]:
+    return {
+        "key": key,
+        "state": state,
+        "tokens_and_credentials": subscriptions,
+        "bodies": bodies,
+    }
+
+
+def test_a_key_on_standard_output_is_one_that_can_be_used(
+    pushkit_command: Run, monkeypatch: pytest.MonkeyPatch, outbox: str
+) -> None:
+    made = pushkit_command("secrets", "generate").out.strip()
+    monkeypatch.setenv("PUSHKIT_SECRET_KEYS", made)
+    assert pushkit_command("secrets", "rotate").status == 0
+    assert status(pushkit_command) == [
+        row(SecretKeys.parse(made).ids[0], "encrypts", 1, 0),
+        row(None, "plain", 0, 1),
+    ]
+    assert outbox
+
+
+def test_a_key_in_a_file_is_shown_by_its_id_only(pushkit_command: Run, own_folder: Path) -> None:
+    ran = pushkit_command("secrets", "generate", "secret.keys")
+    path = own_folder / "secret.keys"
+    [key_id] = SecretKeys.from_file(path).ids
+    assert key_id in ran.out
+    assert "psk1_" not in ran.out + ran.err
+    standby = pushkit_command("secrets", "generate", "secret.keys", "--standby")
+    assert "once it stands first" in standby.out
+    assert SecretKeys.from_file(path).ids[0] == key_id
+
+
+@pytest.mark.usefixtures("outbox")
+def test_status_counts_what_is_plain_and_what_is_not(pushkit_command: Run, key: str) -> None:
+    assert status(pushkit_command) == [row(key, "encrypts", 0, 0), row(None, "plain", 1, 1)]
+    assert "TOKENS AND CREDENTIALS" in pushkit_command("secrets", "status").out
+
+
+@pytest.mark.usefixtures("outbox")
+def test_rotate_encrypts_what_was_plain(pushkit_command: Run, key: str) -> None:
+    assert (
+        f"1 subscriptions and 0 bodies with key {key}" in pushkit_command("secrets", "rotate").out
+    )
+    assert "0 subscriptions and 1 bodies" in pushkit_command("secrets", "rotate", "--bodies").out
+    assert status(pushkit_command) == [row(key, "encrypts", 1, 1)]
+
+
+@pytest.mark.usefixtures("outbox")
+def test_rotate_takes_everything_to_a_new_first_key(
+    pushkit_command: Run, own_folder: Path, key: str
+) -> None:
+    pushkit_command("secrets", "rotate", "--bodies")
+    pushkit_command("secrets", "generate", "secret.keys")
+    new = SecretKeys.from_file(own_folder / "secret.keys").ids[0]
+    assert status(pushkit_command) == [row(new, "encrypts", 0, 0), row(key, "decrypts", 1, 1)]
+    assert "1 subscriptions and 1 bodies" in pushkit_command("secrets", "rotate").out
+    assert status(pushkit_command) == [row(new, "encrypts", 1, 1), row(key, "decrypts", 0, 0)]
+
+
+@pytest.mark.usefixtures("outbox", "key")
+def test_rotate_without_the_old_key_fails_and_says_which_is_missing(
+    pushkit_command: Run, own_folder: Path, key: str
+) -> None:
+    pushkit_command("secrets", "rotate", "--bodies")
+    (own_folder / "secret.keys").unlink()
+    pushkit_command("secrets", "generate", "secret.keys")
+    ran = pushkit_command("secrets", "rotate")
+    assert ran.status == 1
+    assert "2 cannot be decrypted" in ran.err
+    assert key in ran.err
+    assert row(key, "missing here", 1, 1) in status(pushkit_command)
+
+
+@pytest.mark.usefixtures("outbox")
+def test_rotate_without_keys_says_where_they_come_from(pushkit_command: Run) -> None:
+    ran = pushkit_command("secrets", "rotate")
+    assert ran.status == 1
+    assert "PUSHKIT_SECRET_KEYS" in ran.error
+
+
+def test_a_body_is_shown_with_its_key_and_named_sealed_without(
+    pushkit_command: Run, outbox: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushkit_command("secrets", "rotate", "--bodies")
+    assert key
+    assert "TASK_STATE_WORKING" in pushkit_command("outbox", "show", outbox, "--body").out
+    monkeypatch.delenv("PUSHKIT_SECRET_KEYS_FILE")
+    without = pushkit_command("outbox", "show", outbox, "--body").out
+    assert "(sealed with a secret key that is not here)" in without
+    as_json = json.loads(pushkit_command("outbox", "show", outbox, "--body", "--json").out)
+    assert as_json["body"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("secrets", "generate", "--standby"), id="standby without a file"),
+        pytest.param(("secrets", "status"), id="no database"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_the_usage(
+    pushkit_command: Run, arguments: tuple[str, ...]
+) -> None:
+    assert pushkit_command(*arguments).status == 2

@@ -1,0 +1,89 @@
+"""A sender whose key stays in a service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from pushkit import DeliveryState
+from pushkit.bounded_json import JsonValue
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.signing.signatures import sign
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
+
+KEY = generate_key(Algorithm.ES256)
+
+
+class Kms:
+    """Signs, until the test says otherwise."""
+
+    def __init__(self, key: SigningKey = KEY) -> None:
+        self.key = key
+        self.hangs = self.fails = False
+        self.cancelled = 0
+
+    @property
+    def public_jwk(self) -> Mapping[str, JsonValue]:
+        return public_jwk(self.key)
+
+    async def sign(self, data: bytes) -> bytes:
+        if self.fails:
+            raise ConnectionError("canary")
+        try:
+            if self.hangs:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await sign(data, self.key)
+
+
+@pytest.fixture
+def kms() -> Kms:
+    return Kms()
+
+
+async def test_what_it_signs_is_verified_with_the_key_that_is_published(
+    senders: Senders, webhook: Webhook, kms: Kms
+) -> None:
+    sender = await senders.open(keys=kms)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    [request] = webhook.received
+    assert request.claims(senders.public_keys()).kid == KEY.kid
+
+
+async def test_a_service_that_hangs_takes_no_longer_than_an_attempt_may(
+    senders: Senders, webhook: Webhook, kms: Kms
+) -> None:
+    sender = await senders.open(keys=kms, timeout=timedelta(milliseconds=200))
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    kms.hangs = True
+    async with asyncio.timeout(20):
+        assert await sender.worker.run_once() == 1
+    assert (kms.cancelled, webhook.received) == (1, [])
+    [waiting] = await sender.deliveries("task-1")
+    assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, "signing_failed")
+
+
+async def test_a_service_that_fails_is_asked_again_and_nothing_is_lost(
+    senders: Senders, webhook: Webhook, kms: Kms, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await senders.open(keys=kms)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    await sender.notify(status())
+    kms.fails = True
+    for _ in range(3):
+        assert await sender.worker.run_once() == 1
+        clock.advance(24 * 3600)
+    kms.fails = False
+    assert await sender.worker.run_once() == 1
+    [request] = webhook.received
+    assert request.claims(senders.public_keys()).seq == 1
+    assert "ConnectionError" in caplog.text
+    assert "canary" not in caplog.text

@@ -1,0 +1,417 @@
+"""Secrets and bodies at rest, end to end, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from pushkit import DeliveryState, EventKind, PushSender, SecretKeys, SenderEvent
+from pushkit.bounded_json import JsonObject
+from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.secrets import SecretsAdmin
+from pushkit.errors import (
+    ConfigError,
+    IdempotencyConflictError,
+    PayloadTooLargeError,
+    SealedSecretError,
+)
+from pushkit.keys.sealing import SecretKey
+from pushkit.storage import Row, Script, Statement
+from pushkit.subscriptions import Resealed, Resealing, Vault, head_of
+from tests.pushkit.delivery.conftest import DEADLINE, Clock, Received, Senders, Webhook, status
+
+CONFIG: JsonObject = {
+    "token": "canary-token",
+    "authentication": {"scheme": "Basic", "credentials": "canary-credentials"},
+}
+OLD, NEW = SecretKey.generate(), SecretKey.generate()
+KEYS = SecretKeys([NEW, OLD])
+
+
+@pytest.fixture
+async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
+    senders = Senders(location, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+async def subscribed(sender: PushSender, webhook: Webhook, task_id: str = "task-1") -> str:
+    config = {"url": webhook.url(), **CONFIG}
+    return (await sender.subscribe(task_id, config, version="1.0", owner="alice")).id
+
+
+async def run(senders: Senders, statement: Statement) -> Sequence[Row]:
+    """Run one statement on the database, as somebody would who got hold of it."""
+
+    def script() -> Script[Sequence[Row]]:
+        return (yield statement)
+
+    database = open_outbox(senders.database)
+    await database.open()
+    try:
+        return await database.write(script())
+    finally:
+        await database.close()
+
+
+async def secrets_in(senders: Senders) -> list[str]:
+    rows = await run(senders, Statement("SELECT token, credentials FROM pushkit_subscriptions"))
+    return [row[name] for row in rows for name in ("token", "credentials")]
+
+
+async def bodies_in(senders: Senders) -> list[bytes]:
+    rows = await run(senders, Statement("SELECT body FROM pushkit_deliveries ORDER BY seq"))
+    return [bytes(row["body"]) for row in rows]
+
+
+def carries_the_secrets(request: Received) -> bool:
+    return (
+        request.headers.one("X-A2A-Token") == "canary-token"
+        and request.headers.one("Authorization") == "Basic canary-credentials"
+    )
+
+
+# --- tokens and credentials --------------------------------------------------------------------
+
+
+async def test_secrets_are_sealed_in_the_database_and_sent_as_they_are(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=KEYS)
+    await subscribed(sender, webhook)
+    assert all(value.startswith(" sealed:") for value in await secrets_in(senders))
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    [request] = webhook.received
+    assert carries_the_secrets(request)
+
+
+async def test_what_was_stored_plain_is_sent_and_sealed_at_its_next_registration(
+    senders: Senders, webhook: Webhook
+) -> None:
+    await subscribed(await senders.open(), webhook)
+    sender = await senders.open(secrets=KEYS)
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    assert carries_the_secrets(webhook.received[0])
+    assert "canary-token" in await secrets_in(senders)
+    await subscribed(sender, webhook)
+    assert all(value.startswith(" sealed:") for value in await secrets_in(senders))
+
+
+@pytest.mark.parametrize(
+    ("secrets", "error"),
+    [
+        pytest.param(None, "secret_key_missing", id="no keys"),
+        pytest.param(SecretKeys.generate(), "secret_key_missing", id="other keys"),
+    ],
+)
+async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_without(
+    senders: Senders,
+    webhook: Webhook,
+    secrets: SecretKeys | None,
+    error: str,
+) -> None:
+    events: list[SenderEvent] = []
+    subscription_id = await subscribed(await senders.open(secrets=KEYS), webhook)
+    other = await senders.open(secrets=secrets, on_event=events.append)
+    [delivery_id] = await other.notify(status())
+    assert await other.worker.run_once() == 1
+    assert webhook.received == []
+    [waiting] = await other.deliveries("task-1")
+    assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, error)
+    [event] = events
+    assert (event.kind, event.error) == (EventKind.OPENING_FAILED, error)
+    assert (event.delivery_id, event.subscription_id) == (delivery_id, subscription_id)
+    await run(senders, Statement("UPDATE pushkit_deliveries SET not_before = 0"))
+    again = await senders.open(secrets=KEYS)
+    assert await again.worker.run_once() == 1
+    assert carries_the_secrets(webhook.received[0])
+
+
+async def test_secrets_that_stay_closed_are_no_failure_of_the_destination(
+    senders: Senders, webhook: Webhook, clock: Clock
+) -> None:
+    await subscribed(await senders.open(secrets=KEYS), webhook)
+    sender = await senders.open(disable_after=timedelta(days=1))
+    await sender.notify(status())
+    for _ in range(8):
+        await sender.worker.run_once()
+        clock.advance(48 * 3600)
+    [found] = await sender.subscriptions("task-1", owner="alice")
+    assert (found.active, found.failing_since) == (True, None)
+
+
+async def test_whoever_writes_another_url_into_the_database_does_not_get_the_secrets(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=KEYS)
+    await subscribed(sender, webhook)
+    await run(
+        senders, Statement("UPDATE pushkit_subscriptions SET url = $1", (webhook.url("/mallory"),))
+    )
+    await sender.notify(status())
+    assert await sender.worker.run_once() == 1
+    assert webhook.received == []
+    [waiting] = await sender.deliveries("task-1")
+    assert waiting.last_error == "sealed_secret"
+
+
+async def test_reading_a_subscription_back_gives_no_secret(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    returned = await sender.subscribe(
+        "task-1", {"url": webhook.url(), **CONFIG}, version="1.0", owner="alice"
+    )
+    read = [
+        returned,
+        *await sender.subscriptions("task-1", owner="alice"),
+        *await sender.subscribers("task-1"),
+    ]
+    for found in read:
+        assert (found.has_token, found.has_credentials) == (True, True)
+        assert found.config.token is None
+        assert found.config.authentication is not None
+        assert found.config.authentication.scheme == "Basic"
+        assert found.config.authentication.credentials is None
+
+
+async def test_configs_to_send_with_are_whole(senders: Senders, webhook: Webhook) -> None:
+    sender = await senders.open(secrets=KEYS)
+    await subscribed(sender, webhook)
+    [config] = await sender.configs_to_send_with("task-1")
+    assert (config.token, config.task_id) == ("canary-token", "task-1")
+    assert config.authentication is not None
+    assert config.authentication.credentials == "canary-credentials"
+
+
+async def test_enqueueing_opens_nothing(senders: Senders, webhook: Webhook) -> None:
+    await subscribed(await senders.open(secrets=KEYS), webhook)
+    without_keys = await senders.open()
+    assert len(await without_keys.notify(status())) == 1
+
+
+# --- bodies ------------------------------------------------------------------------------------
+
+
+async def test_bodies_are_sealed_in_the_database_and_sent_and_shown_as_they_are(
+    senders: Senders, webhook: Webhook
+) -> None:
+    plain = await senders.open()
+    sender = await senders.open(secrets=KEYS, seal_bodies=True)
+    await subscribed(sender, webhook)
+    await plain.notify(status("working"))
+    await sender.notify(status("working"))
+    in_the_clear, sealed = await bodies_in(senders)
+    assert b"TASK_STATE_WORKING" in in_the_clear
+    assert sealed.startswith(b"\0sl1")
+    assert await sender.worker.run_once() == 1
+    assert await sender.worker.run_once() == 1
+    first, second = webhook.received
+    assert second.body == first.body == in_the_clear
+    keys = senders.public_keys()
+    assert second.claims(keys).body_sha256 == first.claims(keys).body_sha256
+    assert [found.body for found in await sender.deliveries("task-1")] == [first.body] * 2
+    for found in await sender.outbox.find():
+        assert found.body_bytes == len(first.body)
+        report = await sender.outbox.show(found.id)
+        assert report is not None
+        assert report.body == first.body
+
+
+async def test_a_sealed_body_is_shown_to_nobody_without_its_key(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=KEYS, seal_bodies=True)
+    await subscribed(sender, webhook)
+    [delivery_id] = await sender.notify(status())
+    without = await senders.open()
+    report = await without.outbox.show(delivery_id)
+    assert report is not None
+    assert report.body is None
+    with pytest.raises(SealedSecretError, match=delivery_id):
+        await without.deliveries("task-1")
+
+
+async def test_a_body_that_was_moved_to_another_delivery_is_not_sent(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=KEYS, seal_bodies=True)
+    await subscribed(sender, webhook)
+    [first] = await sender.notify(status("working"))
+    await sender.notify(status("input-required"))
+    move = (
+        "UPDATE pushkit_deliveries SET body ="
+        " (SELECT body FROM pushkit_deliveries d WHERE d.id <> $1) WHERE id = $1"
+    )
+    await run(senders, Statement(move, (first,)))
+    assert await sender.worker.run_once() == 1
+    assert webhook.received == []
+
+
+async def test_a_bodys_limit_is_of_the_bytes_that_are_sent(
+    senders: Senders, webhook: Webhook
+) -> None:
+    plain = await senders.open()
+    await subscribed(plain, webhook)
+    await plain.notify(status())
+    [body] = await bodies_in(senders)
+    fitting = await senders.open(secrets=KEYS, seal_bodies=True, max_body_bytes=len(body))
+    assert await fitting.notify(status())
+    tight = await senders.open(secrets=KEYS, seal_bodies=True, max_body_bytes=len(body) - 1)
+    with pytest.raises(PayloadTooLargeError, match=f"would be {len(body)} bytes"):
+        await tight.notify(status())
+
+
+async def test_an_idempotency_key_stands_for_the_update_however_its_body_is_sealed(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=KEYS, seal_bodies=True)
+    await subscribed(sender, webhook)
+    ids = await sender.notify(status(), idempotency_key="once")
+    assert await sender.notify(status(), idempotency_key="once") == ids
+    with pytest.raises(IdempotencyConflictError):
+        await sender.notify(status("failed"), idempotency_key="once")
+
+
+async def test_bodies_cannot_be_sealed_without_keys(senders: Senders) -> None:
+    with pytest.raises(ConfigError, match="seal_bodies: expected secret keys"):
+        await senders.open(seal_bodies=True)
+
+
+async def test_a_sender_takes_its_keys_from_the_environment(
+    senders: Senders, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUSHKIT_SECRET_KEYS", NEW.to_text())
+    await subscribed(await senders.open(), webhook)
+    assert all(value.startswith(" sealed:") for value in await secrets_in(senders))
+
+
+# --- rotation ----------------------------------------------------------------------------------
+
+
+async def rotated(senders: Senders, keys: SecretKeys, *, bodies: bool = False) -> tuple[int, int]:
+    database = open_outbox(senders.database)
+    await database.open()
+    try:
+        found = await SecretsAdmin(database).rotate(keys, bodies=bodies)
+    finally:
+        await database.close()
+    assert (found.unopened, found.held) == ([], 0)
+    return found.subscriptions, found.bodies
+
+
+async def test_rotation_leaves_nothing_under_the_old_key(
+    senders: Senders, webhook: Webhook
+) -> None:
+    before = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
+    for number in range(120):
+        await subscribed(before, webhook, f"task-{number}")
+        await before.notify(status(task_id=f"task-{number}"))
+    assert await rotated(senders, KEYS) == (120, 120)
+    assert await rotated(senders, KEYS) == (0, 0)
+    after = await senders.open(secrets=SecretKeys([NEW]))
+    assert await after.worker.run_once() > 0
+    assert all(map(carries_the_secrets, webhook.received))
+
+
+async def test_rotation_seals_what_was_plain_bodies_where_asked(
+    senders: Senders, webhook: Webhook
+) -> None:
+    plain = await senders.open()
+    await subscribed(plain, webhook)
+    await plain.notify(status())
+    assert await rotated(senders, KEYS) == (1, 0)
+    assert b"TASK_STATE" in (await bodies_in(senders))[0]
+    assert await rotated(senders, KEYS, bodies=True) == (0, 1)
+    assert b"TASK_STATE" not in (await bodies_in(senders))[0]
+    assert "canary-token" not in await secrets_in(senders)
+
+
+async def test_rotation_does_not_touch_what_it_cannot_open_and_says_so(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=SecretKeys([OLD]), seal_bodies=True)
+    await subscribed(sender, webhook)
+    await sender.notify(status())
+    before = await secrets_in(senders), await bodies_in(senders)
+    database = open_outbox(senders.database)
+    await database.open()
+    found = await SecretsAdmin(database).rotate(SecretKeys([NEW]))
+    counted = await SecretsAdmin(database).status()
+    await database.close()
+    assert (found.subscriptions, found.bodies, len(found.unopened)) == (0, 0, 2)
+    assert all(OLD.id in reason for reason in found.unopened)
+    assert (await secrets_in(senders), await bodies_in(senders)) == before
+    assert (counted.subscriptions, counted.bodies) == ({OLD.id: 2}, {OLD.id: 1})
+
+
+async def test_rotation_passes_over_what_changed_under_its_hands(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open(secrets=SecretKeys([OLD]))
+    await subscribed(sender, webhook)
+    database = open_outbox(senders.database)
+    await database.open()
+    [found] = await database.read(Resealing().find(head_of(KEYS), after="", limit=10))
+    config: JsonObject = {"url": webhook.url(), "token": "another-token"}
+    await sender.subscribe("task-1", config, version="1.0", owner="alice")
+    resealed = Resealed(
+        id=found.subscription.id, found=found.secrets, sealed=Vault(KEYS).reseal(found)
+    )
+    assert await database.write(Resealing().write([resealed])) == 0
+    await database.close()
+    [config_now] = await sender.configs_to_send_with("task-1")
+    assert config_now.token == "another-token"
+
+
+async def test_rotation_never_waits_for_a_row_that_somebody_holds(
+    postgres_dsn: str, clock: Clock, webhook: Webhook
+) -> None:
+    senders = Senders(postgres_dsn, clock)
+    sender = await senders.open(secrets=SecretKeys([OLD]))
+    for number in range(3):
+        await subscribed(sender, webhook, f"task-{number}")
+    connection = await asyncpg.connect(postgres_dsn)
+    async with connection.transaction():
+        await connection.execute(
+            "SELECT 1 FROM pushkit_subscriptions WHERE task_id = 'task-1' FOR UPDATE"
+        )
+        async with asyncio.timeout(DEADLINE):
+            database = open_outbox(postgres_dsn)
+            await database.open()
+            found = await SecretsAdmin(database).rotate(KEYS)
+            await database.close()
+        assert (found.subscriptions, found.held) == (2, 1)
+    await connection.close()
+    assert await rotated(senders, KEYS) == (1, 0)
+    await sender.close()
+
+
+async def test_after_a_rotation_the_file_holds_nothing_of_what_was_plain(
+    tmp_path: Path, clock: Clock, webhook: Webhook
+) -> None:
+    senders = Senders(tmp_path / "outbox.db", clock)
+    plain = await senders.open()
+    for number in range(50):
+        await subscribed(plain, webhook, f"task-{number}")
+        await plain.notify(status(task_id=f"task-{number}"))
+    assert b"canary-" in everything_in(tmp_path)
+    assert b"TASK_STATE" in everything_in(tmp_path)
+    await rotated(senders, KEYS, bodies=True)
+    assert b"task-49" in everything_in(tmp_path)
+    assert b"canary-" not in everything_in(tmp_path)
+    assert b"TASK_STATE" not in everything_in(tmp_path)
+    await plain.close()
+
+
+def everything_in(folder: Path) -> bytes:
+    """Return a database file with its log, and whatever else is beside it."""
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
+from pushkit.keys.sealing import (
+    SEALED_HEAD_BYTES,
+    SEALING_OVERHEAD,
+    SecretKey,
+    SecretKeys,
+    add_secret_key,
+    is_sealed,
+)
+
+OLD, NEW = SecretKey.generate(), SecretKey.generate()
+KEYS = SecretKeys([NEW, OLD])
+
+
+@given(st.binary(max_size=200), st.binary(max_size=50))
+def test_what_is_sealed_opens_again(secret: bytes, context: bytes) -> None:
+    sealed = KEYS.seal(secret, context)
+    assert is_sealed(sealed)
+    assert len(sealed) == len(secret) + SEALING_OVERHEAD
+    assert KEYS.open(sealed, context) == secret
+
+
+def test_the_same_secret_never_looks_the_same() -> None:
+    first, second = KEYS.seal(b"token", b"row"), KEYS.seal(b"token", b"row")
+    assert first[:SEALED_HEAD_BYTES] == second[:SEALED_HEAD_BYTES] == KEYS.head
+    assert first[SEALED_HEAD_BYTES:] != second[SEALED_HEAD_BYTES:]
+
+
+def test_the_first_key_seals_and_every_key_opens() -> None:
+    sealed_before = SecretKeys([OLD]).seal(b"token", b"row")
+    assert KEYS.open(sealed_before, b"row") == b"token"
+    assert KEYS.seal(b"token", b"row").startswith(SecretKeys([NEW]).head)
+
+
+def test_a_secret_of_a_key_that_is_not_here_says_which_one_is_missing() -> None:
+    sealed = SecretKeys([OLD]).seal(b"token", b"row")
+    with pytest.raises(SecretKeyMissingError, match=f"{OLD.id}.*expected.*{NEW.id}"):
+        SecretKeys([NEW]).open(sealed, b"row")
+
+
+def test_a_secret_opens_in_its_own_context_only() -> None:
+    with pytest.raises(SealedSecretError, match="for another row"):
+        KEYS.open(KEYS.seal(b"token", b"row 1"), b"row 2")
+
+
+def test_no_single_bit_of_a_sealed_secret_can_be_changed() -> None:
+    sealed = KEYS.seal(b"token", b"row")
+    for position in range(len(sealed) * 8):
+        changed = bytearray(sealed)
+        changed[position // 8] ^= 1 << position % 8
+        with pytest.raises(SealedSecretError):
+            KEYS.open(bytes(changed), b"row")
+
+
+@given(st.binary(max_size=100))
+def test_whatever_is_no_sealed_secret_is_refused(data: bytes) -> None:
+    for found in (data, KEYS.head + data):
+        with pytest.raises(SealedSecretError):
+            KEYS.open(found, b"row")
+
+
+def test_keys_are_read_from_lines_with_comments() -> None:
+    text = f"# of November\n{NEW.to_text()}\n\n{OLD.to_text()}  # until December\n"
+    assert SecretKeys.parse(text).ids == (NEW.id, OLD.id)
+    assert SecretKeys.parse(f"{NEW.to_text()},{OLD.to_text()}").ids == (NEW.id, OLD.id)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("", "found none", id="none"),
+        pytest.param("# nothing\n", "found none", id="a comment"),
+        pytest.param(f"{NEW.to_text()} canary", "secret key 2: expected psk1_", id="no key"),
+        pytest.param(NEW.to_text()[:-1], "secret key 1: expected psk1_", id="cut short"),
+        pytest.param(f"{NEW.to_text()} {NEW.to_text()}", "stands there twice", id="twice"),
+    ],
+)
+def test_what_are_no_keys_is_said_without_repeating_it(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        SecretKeys.parse(text)
+    assert "canary" not in str(caught.value)
+    assert NEW.to_text()[:-1] not in str(caught.value)
+
+
+def test_reprs_show_ids_only() -> None:
+    shown = f"{KEYS!r} {NEW!r}"
+    assert NEW.id in shown
+    assert NEW.material.hex() not in shown
+    assert repr(NEW.material) not in shown
+
+
+def test_a_file_is_made_private_and_keeps_what_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "secret.keys"
+    first = add_secret_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    second, third = add_secret_key(path), add_secret_key(path, standby=True)
+    assert SecretKeys.from_file(path).ids == (second.id, first.id, third.id)
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret.keys"
+    add_secret_key(path)
+    path.chmod(0o640)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        SecretKeys.from_file(path)
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="pushkit secrets generate"):
+        SecretKeys.from_file(tmp_path / "secret.keys")
+
+
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secret.keys"
+    path.write_text("canary", encoding="ascii")
+    path.chmod(0o600)
+    with pytest.raises(KeyFileError, match="secret key 1: expected"):
+        add_secret_key(path)
+    assert path.read_text("ascii") == "canary"
+
+
+def test_keys_come_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "secret.keys"
+    key = add_secret_key(path)
+    in_file = SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS_FILE": str(path)})
+    inline = SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS": key.to_text()})
+    assert in_file is not None
+    assert inline is not None
+    assert in_file.ids == inline.ids == (key.id,)
+    assert SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS": ""}) is None
+
+
+def test_two_sources_of_keys_are_one_too_many() -> None:
+    both = {"PUSHKIT_SECRET_KEYS": NEW.to_text(), "PUSHKIT_SECRET_KEYS_FILE": os.devnull}
+    with pytest.raises(ConfigError, match="expected one"):
+        SecretKeys.from_environment(both)
+
+
+def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(ConfigError, match="PUSHKIT_SECRET_KEYS: secret key 1"):
+        SecretKeys.from_environment({"PUSHKIT_SECRET_KEYS": "canary"})

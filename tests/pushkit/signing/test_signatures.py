@@ -1,0 +1,243 @@
+"""Signatures by keys that stay elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import ConfigError, KeyFileError, NoSigningKeyError, SigningError
+from pushkit.keys.files import save_key_ring
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.keys.jwks import jwks_document, parse_jwks
+from pushkit.keys.remote import RemoteKey, RemoteSigner
+from pushkit.keys.ring import KeyRing
+from pushkit.signing.http_message_signatures import (
+    read_unverified_signatures,
+    sign_http_message_with,
+    verify_http_signature,
+)
+from pushkit.signing.notification_jwt import (
+    NotificationClaims,
+    read_unverified,
+    sign_notification,
+    sign_notification_with,
+    verify_signature,
+)
+from pushkit.signing.signatures import sign
+from pushkit.webhook import Headers, WebhookRequest
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DATA = b"header.payload"
+CLAIMS = NotificationClaims(
+    issuer="https://agent.example.com",
+    audience="https://client.example.com:443/hook",
+    issued_at=NOW,
+    delivery_id="dlv_1",
+    task_id="task-1",
+    config_id="config-1",
+    seq=1,
+    body_sha256="0" * 64,
+)
+
+
+def der(data: bytes, key: SigningKey) -> bytes:
+    """Sign as services do: ECDSA as DER."""
+    private = key.private_key
+    if isinstance(private, ec.EllipticCurvePrivateKey):
+        hash_ = hashes.SHA384() if key.algorithm is Algorithm.ES384 else hashes.SHA256()
+        return private.sign(data, ec.ECDSA(hash_))
+    if isinstance(private, ed25519.Ed25519PrivateKey):
+        return private.sign(data)
+    assert isinstance(private, rsa.RSAPrivateKey)
+    if key.algorithm is Algorithm.RS256:
+        return private.sign(data, padding.PKCS1v15(), hashes.SHA256())
+    salt = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
+    return private.sign(data, salt, hashes.SHA256())
+
+
+@dataclass
+class Service:
+    """A KMS that signs as a test says."""
+
+    key: SigningKey
+    signs: Callable[[bytes, SigningKey], bytes] = der
+    asked: list[bytes] = field(default_factory=list)
+
+    @property
+    def public_jwk(self) -> Mapping[str, JsonValue]:
+        return public_jwk(self.key)
+
+    async def sign(self, data: bytes) -> bytes:
+        await asyncio.sleep(0)
+        self.asked.append(data)
+        return self.signs(data, self.key)
+
+
+def service(algorithm: Algorithm = Algorithm.ES256, **changes: object) -> Service:
+    return Service(generate_key(algorithm), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+async def test_a_notification_that_a_service_signs_is_verified_like_any(
+    algorithm: Algorithm,
+) -> None:
+    kms = service(algorithm)
+    remote = RemoteKey.of(kms)
+    token = await sign_notification_with(CLAIMS, remote)
+    ring = KeyRing.create(NOW, key=remote)
+    published = parse_jwks(jwks_document(ring, NOW)).keys
+    found = verify_signature(read_unverified(token), published[remote.kid])
+    assert (found.delivery_id, found.seq, found.issued_at) == ("dlv_1", 1, NOW)
+    assert kms.asked == [token.rpartition(".")[0].encode()]
+
+
+async def test_it_says_the_same_as_one_that_is_signed_here() -> None:
+    kms = service(Algorithm.EDDSA)  # which signs the same twice
+    assert await sign_notification_with(CLAIMS, RemoteKey.of(kms)) == sign_notification(
+        CLAIMS, kms.key
+    )
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.ES256, Algorithm.ES384])
+async def test_an_ecdsa_signature_may_be_der_or_r_and_s(algorithm: Algorithm) -> None:
+    raw = service(algorithm)
+    as_jose = await sign(DATA, raw.key)
+    raw.signs = lambda _data, _key: as_jose
+    assert await sign(DATA, RemoteKey.of(raw)) == as_jose
+    in_der = service(algorithm)
+    signature = await sign(DATA, RemoteKey.of(in_der))
+    assert len(signature) == len(as_jose) == {"ES256": 64, "ES384": 96}[algorithm]
+
+
+@pytest.mark.parametrize(
+    "signs",
+    [
+        pytest.param(lambda data, key: der(data + b"!", key), id="other data"),
+        pytest.param(lambda data, _key: der(data, generate_key(Algorithm.ES256)), id="another key"),
+        pytest.param(lambda _data, _key: b"", id="nothing"),
+        pytest.param(lambda _data, _key: b"\x30\x03\x02\x01\x01", id="half a DER"),
+        pytest.param(lambda _data, _key: bytes(64), id="zeroes"),
+        pytest.param(lambda data, key: der(data, key)[:-1], id="cut short"),
+        pytest.param(lambda data, key: der(data, key).hex(), id="text"),
+        pytest.param(
+            lambda _data, _key: bytes.fromhex("3046022100" + "ff" * 32 + "022100" + "ff" * 32),
+            id="numbers beyond the curve",
+        ),
+        pytest.param(
+            lambda _data, _key: bytes.fromhex("3026022100" + "ff" * 32 + "020101"), id="bad DER"
+        ),
+    ],
+)
+async def test_a_signature_that_does_not_hold_does_not_go_out(
+    signs: Callable[[bytes, SigningKey], bytes],
+) -> None:
+    kms = service(signs=signs)
+    with pytest.raises(SigningError, match=f"key {RemoteKey.of(kms).kid}"):
+        await sign(DATA, RemoteKey.of(kms))
+
+
+async def test_what_a_service_raises_is_said_without_its_words() -> None:
+    def refuses(_data: bytes, _key: SigningKey) -> bytes:
+        raise PermissionError("canary")
+
+    kms = service(signs=refuses)
+    with pytest.raises(SigningError, match="did not sign: PermissionError") as caught:
+        await sign(DATA, RemoteKey.of(kms))
+    assert "canary" not in str(caught.value)
+
+
+async def test_a_cancelled_signature_is_cancelled() -> None:
+    class Hung(Service):
+        async def sign(self, data: bytes) -> bytes:
+            self.asked.append(data)
+            await asyncio.Event().wait()
+            return b""
+
+    kms = Hung(generate_key(Algorithm.ES256))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await sign(DATA, RemoteKey.of(kms))
+
+
+@pytest.mark.parametrize(
+    ("jwk", "says"),
+    [
+        pytest.param({}, "kty", id="empty"),
+        pytest.param({"kty": "oct", "k": "canary"}, "symmetric", id="symmetric"),
+        pytest.param(
+            dict(public_jwk(generate_key(Algorithm.ES256))) | {"d": "canary"},
+            "private members",
+            id="private",
+        ),
+        pytest.param(
+            dict(public_jwk(generate_key(Algorithm.ES256))) | {"alg": "RS256"}, "alg", id="alg"
+        ),
+    ],
+)
+def test_a_public_key_that_is_none_is_refused_at_the_start(jwk: JsonObject, says: str) -> None:
+    class Wrong(Service):
+        @property
+        def public_jwk(self) -> Mapping[str, JsonValue]:
+            return jwk
+
+    with pytest.raises(ConfigError, match=f"public_jwk of Wrong: .*{says}") as caught:
+        RemoteKey.of(Wrong(generate_key(Algorithm.ES256)))
+    assert "canary" not in str(caught.value)
+
+
+def test_keys_here_and_elsewhere_succeed_each_other_in_one_ring() -> None:
+    here, elsewhere = generate_key(Algorithm.ES256), RemoteKey.of(service())
+    ring = KeyRing.create(NOW, key=here).add(NOW, key=elsewhere)
+    later = NOW + timedelta(days=1)
+    ring = ring.rotate(later, activate_now=True)
+    assert ring.active_key(NOW) is here
+    assert ring.active_key(later) is elsewhere
+    assert [entry.kid for entry in ring.published(later)] == [here.kid, elsewhere.kid]
+    with pytest.raises(NoSigningKeyError, match="in a service of its own"):
+        ring.signing_key(later)
+
+
+def test_a_key_elsewhere_cannot_be_written_to_a_file(tmp_path: object) -> None:
+    ring = KeyRing.create(NOW, key=RemoteKey.of(service()))
+    with pytest.raises(KeyFileError, match="in a service of its own"):
+        save_key_ring(f"{tmp_path}/keys.json", ring)
+
+
+def test_a_service_is_a_signer() -> None:
+    assert isinstance(service(), RemoteSigner)
+    assert not isinstance(KeyRing.create(NOW), RemoteSigner)
+
+
+URL = "https://client.example.com:443/hook"
+MESSAGE = WebhookRequest(
+    target=URL,
+    headers=Headers([("Content-Type", "application/a2a+json"), ("webhook-id", "dlv_1")]),
+    body=b"{}",
+)
+
+
+@pytest.mark.parametrize("algorithm", [each for each in Algorithm if each is not Algorithm.PS256])
+async def test_an_http_message_that_a_service_signs_is_verified_like_any(
+    algorithm: Algorithm,
+) -> None:
+    remote = RemoteKey.of(service(algorithm))
+    signed = await sign_http_message_with(MESSAGE, remote, now=NOW)
+    headers = Headers([*MESSAGE.headers, *signed])
+    [unverified] = read_unverified_signatures(headers)
+    verified = verify_http_signature(
+        unverified, remote.public, method="POST", target_uris=[URL], headers=headers
+    )
+    assert (verified.keyid, verified.delivery_id) == (remote.kid, "dlv_1")
+
+
+async def test_an_http_message_for_another_hash_is_refused() -> None:
+    remote = RemoteKey.of(service(Algorithm.PS256))
+    with pytest.raises(ConfigError, match="expected another algorithm"):
+        await sign_http_message_with(MESSAGE, remote, now=NOW)

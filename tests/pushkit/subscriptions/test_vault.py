@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from pushkit.a2a import Authentication, PushConfig, WireVersion
+from pushkit.errors import (
+    InvalidPushConfigError,
+    SealedSecretError,
+    SecretKeyMissingError,
+)
+from pushkit.keys.sealing import SecretKeys
+from pushkit.subscriptions import (
+    Profile,
+    Secrets,
+    StoredSubscription,
+    Subscription,
+    SubscriptionKey,
+    Vault,
+)
+from pushkit.subscriptions.vault import SEALED_PREFIX
+
+KEY = SubscriptionKey(tenant="acme", task_id="task-1", owner="alice", config_id="config-1")
+URL = "https://client.example.com/hook"
+CONFIG = PushConfig(
+    url=URL,
+    id="config-1",
+    token="canary-token",
+    authentication=Authentication(schemes=("Bearer",), credentials="canary credentials"),
+)
+KEYS = SecretKeys.generate()
+VAULT = Vault(KEYS)
+
+
+def stored(secrets: Secrets, key: SubscriptionKey = KEY, url: str = URL) -> StoredSubscription:
+    subscription = Subscription(
+        id="sub_1",
+        key=key,
+        version=WireVersion.V1_0,
+        config=PushConfig(
+            url=url, id=key.config_id, authentication=Authentication(schemes=("Bearer",))
+        ),
+        origin="https://client.example.com:443",
+        profile=Profile.STANDARD,
+        last_seq=0,
+        active=True,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    return StoredSubscription(subscription=subscription, secrets=secrets)
+
+
+def test_what_is_sealed_for_a_row_opens_for_an_attempt() -> None:
+    secrets = VAULT.seal(KEY, CONFIG)
+    assert "canary" not in f"{secrets.token}{secrets.credentials}"
+    assert VAULT.open(stored(secrets)).config == CONFIG
+
+
+def test_without_keys_secrets_are_stored_as_they_are() -> None:
+    secrets = Vault(None).seal(KEY, CONFIG)
+    assert (secrets.token, secrets.credentials) == ("canary-token", "canary credentials")
+    assert Vault(None).open(stored(secrets)).config == CONFIG
+
+
+def test_what_was_stored_before_there_were_keys_opens_and_is_sealed_anew() -> None:
+    plain = stored(Vault(None).seal(KEY, CONFIG))
+    assert VAULT.open(plain).config == CONFIG
+    assert VAULT.open(stored(VAULT.reseal(plain))).config == CONFIG
+    assert "canary" not in str(VAULT.reseal(plain).token)
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"key": replace(KEY, tenant="other")}, id="tenant"),
+        pytest.param({"key": replace(KEY, task_id="task-2")}, id="task"),
+        pytest.param({"key": replace(KEY, owner="mallory")}, id="owner"),
+        pytest.param({"key": replace(KEY, config_id="config-2")}, id="config"),
+        pytest.param({"url": "https://mallory.example.com/"}, id="url"),
+    ],
+)
+def test_secrets_that_were_moved_to_another_row_stay_closed(elsewhere: dict[str, str]) -> None:
+    with pytest.raises(SealedSecretError, match="for another row"):
+        VAULT.open(stored(VAULT.seal(KEY, CONFIG), **elsewhere))  # type: ignore[arg-type]
+
+
+def test_a_token_does_not_pass_for_credentials() -> None:
+    secrets = VAULT.seal(KEY, CONFIG)
+    swapped = Secrets(token=secrets.credentials, credentials=secrets.token)
+    with pytest.raises(SealedSecretError, match="for another row"):
+        VAULT.open(stored(swapped))
+
+
+@pytest.mark.parametrize(
+    "vault",
+    [
+        pytest.param(Vault(None), id="no keys"),
+        pytest.param(Vault(SecretKeys.generate()), id="other keys"),
+    ],
+)
+def test_without_its_key_a_secret_is_not_left_out(vault: Vault) -> None:
+    with pytest.raises(SecretKeyMissingError, match=r"token of subscription sub_1.*sealed"):
+        vault.open(stored(VAULT.seal(KEY, CONFIG)))
+
+
+@pytest.mark.parametrize("rest", ["", "%%%", "AAAA", "é"])
+def test_what_is_sealed_no_more_is_not_sent_as_a_token(rest: str) -> None:
+    broken = Secrets(token=SEALED_PREFIX + rest, credentials=None)
+    with pytest.raises(SealedSecretError):
+        VAULT.open(stored(broken))
+
+
+def test_no_client_can_register_a_token_that_looks_sealed() -> None:
+    sealed = VAULT.seal(KEY, CONFIG).token
+    with pytest.raises(InvalidPushConfigError):
+        PushConfig(url=URL, token=sealed)
+    with pytest.raises(InvalidPushConfigError):
+        Authentication(schemes=("Bearer",), credentials=sealed)
+
+
+def test_reprs_show_no_secret() -> None:
+    plain = stored(Vault(None).seal(KEY, CONFIG))
+    assert "canary" not in f"{plain!r} {Vault(None).open(plain)!r} {VAULT!r}"

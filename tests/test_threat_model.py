@@ -1,0 +1,59 @@
+"""Every promise of the threat model names tests, and the tests are there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "threat-model.md"
+TEST = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)?)`")
+
+
+def rows() -> list[str]:
+    """Return the rows of all tables, without their headings."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    found = [line for line in lines if line.startswith("|")]
+    return [row for row in found if not row.startswith("|---") and "| tests |" not in row]
+
+
+def referenced() -> list[str]:
+    return sorted({test for row in rows() for test in TEST.findall(row)})
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip()[:60])
+def test_every_row_names_who_keeps_it(row: str) -> None:
+    tries, stopped, tests = (cell.strip() for cell in row.strip("|").split("|"))
+    assert tries
+    assert stopped
+    assert TEST.findall(tests)
+    assert TEST.sub("", tests).strip() == ""
+
+
+def test_every_test_that_is_named_exists() -> None:
+    assert len(referenced()) > 30
+    collected = subprocess.run(  # noqa: S603  # our own pytest
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *referenced(),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    missing = re.findall(r"^ERROR: .*", collected.stderr + collected.stdout, re.MULTILINE)
+    assert (collected.returncode, missing) == (0, [])
+    for test in referenced():
+        assert f"{test}" in collected.stdout, f"{test}: nothing of it runs"
