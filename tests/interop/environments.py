@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["NODE", "PEERS", "ROOT", "UnavailableError", "node_modules", "python_of"]
+__all__ = ["FOLDER", "NODE", "PEERS", "ROOT", "UnavailableError", "node_modules", "python_of"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = Path(__file__).resolve().parent / "peers"

@@ -1,0 +1,187 @@
+"""Agents on the SDKs, and pushkit's receiver: each does one task."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from pushkit.bounded_json import JsonObject
+from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.interop.environments import NODE, PEERS, node_modules, python_of
+from tests.interop.processes import PATIENCE, TOKEN, MismatchError, free_port, running
+
+__all__ = ["Agent", "agent_to_receiver", "node_agent", "python_agent"]
+
+CREDENTIALS = "cred-interop-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent on an SDK: how it is started, and which A2A version its client speaks."""
+
+    name: str
+    command: tuple[str, ...]
+    version: str
+    sender: str = "sdk"
+    credentials: bool = False
+
+
+def python_agent(release: str, **changes: Any) -> Agent:
+    """Return an agent on a release, installed where it is not yet."""
+    old = release.startswith("0.")
+    requirement = f"a2a-sdk[http-server]=={release}"
+    python = python_of(f"py-{release}", requirement, "uvicorn", "httpx")
+    script = PEERS / ("agent_0_x.py" if old else "agent_1_x.py")
+    wire = changes.pop("version", "0.3" if old else "1.0")
+    return Agent(f"a2a-sdk {release}", (str(python), str(script)), wire, **changes)
+
+
+def node_agent(release: str, **changes: Any) -> Agent:
+    """Return an agent on a release, installed where it is not yet."""
+    old = release.startswith("0.")
+    modules = node_modules(f"js-{release}", f"@a2a-js/sdk@{release}", "express@4")
+    script = PEERS / ("agent_0_3.mjs" if old else "agent_1.mjs")
+    command = (str(NODE), str(script), "--modules", str(modules))
+    return Agent(f"@a2a-js/sdk {release}", command, "0.3" if old else "1.0", **changes)
+
+
+@asynccontextmanager
+async def receiving(sender: TrustedSender, folder: Path, port: int) -> AsyncIterator[list[Any]]:
+    """Run a receiver that trusts one sender; yield the list of its callbacks."""
+    receiver = Receiver(
+        url=f"http://127.0.0.1:{port}",
+        senders=[sender],
+        database=folder / "inbox.db",
+        allow=["127.0.0.1:*"],
+    )
+    called: list[Notification] = []
+
+    @receiver.on_update()
+    async def every_update(notification: Notification) -> None:
+        called.append(notification)
+
+    runner = web.AppRunner(receiver.app(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield called
+    finally:
+        await runner.cleanup()
+
+
+def trusted(agent: Agent, agent_port: int) -> TrustedSender:
+    """Return how an agent is trusted: by its signature, or by a secret alone."""
+    if agent.sender == "pushkit":
+        url = f"http://127.0.0.1:{agent_port}"
+        return TrustedSender(
+            name="agent",
+            issuer=url,
+            jwks_url=f"{url}/.well-known/jwks.json",
+            tokens=[TOKEN],
+            tasks=TaskPolicy.ANY,
+        )
+    return TrustedSender(
+        name="agent",
+        profile=SenderProfile.UNSIGNED_SECRET_ONLY,
+        tokens=[TOKEN],
+        token_required=not agent.credentials,
+        credentials=[f"Bearer {CREDENTIALS}"] if agent.credentials else [],
+        tasks=TaskPolicy.ANY,
+    )
+
+
+async def agent_to_receiver(agent: Agent) -> None:
+    """Let an agent do a task, and see that the receiver calls back for every update of it."""
+    port, agent_port = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = (*agent.command, "--port", str(agent_port), "--sender", agent.sender)
+        async with (
+            running(*command, "--folder", name, port=agent_port),
+            receiving(trusted(agent, agent_port), folder, port) as called,
+        ):
+            await _send_message(agent, agent_port, f"http://127.0.0.1:{port}/a2a/push")
+            await _completed(called)
+    _compare(agent, called)
+
+
+async def _send_message(agent: Agent, port: int, hook: str) -> None:
+    write = _of_1_0 if agent.version == "1.0" else _of_0_3
+    call, headers = write({"url": hook, "token": TOKEN}, credentials=agent.credentials)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://127.0.0.1:{port}/", json=call, headers=headers) as answer,
+    ):
+        found = await answer.json(content_type=None)
+        if "error" in found:
+            raise MismatchError(f"the agent refused: {json.dumps(found['error'])[:200]}")
+
+
+def _of_1_0(config: JsonObject, *, credentials: bool) -> tuple[JsonObject, dict[str, str]]:
+    if credentials:
+        config["authentication"] = {"scheme": "Bearer", "credentials": CREDENTIALS}
+    message: JsonObject = {
+        "messageId": uuid.uuid4().hex,
+        "role": "ROLE_USER",
+        "parts": [{"text": "hi"}],
+    }
+    params: JsonObject = {
+        "message": message,
+        "configuration": {"taskPushNotificationConfig": config},
+    }
+    call: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    return call, {"A2A-Version": "1.0"}
+
+
+def _of_0_3(config: JsonObject, *, credentials: bool) -> tuple[JsonObject, dict[str, str]]:
+    if credentials:
+        config["authentication"] = {"schemes": ["Bearer"], "credentials": CREDENTIALS}
+    message: JsonObject = {
+        "kind": "message",
+        "messageId": uuid.uuid4().hex,
+        "role": "user",
+        "parts": [{"kind": "text", "text": "hi"}],
+    }
+    configuration: JsonObject = {
+        "acceptedOutputModes": ["text/plain"],
+        "blocking": True,
+        "pushNotificationConfig": config,
+    }
+    params: JsonObject = {"message": message, "configuration": configuration}
+    return {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}, {}
+
+
+async def _completed(called: list[Notification]) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not any(n.state is not None and n.state.terminal for n in called):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        states = [str(n.state) for n in called]
+        raise MismatchError(f"no completed task arrived; what did: {states}") from None
+
+
+def _compare(agent: Agent, called: list[Notification]) -> None:
+    tasks = {n.task_id for n in called}
+    if len(tasks) != 1:
+        raise MismatchError(f"expected one task, found {len(tasks)}")
+    versions = {n.update.origin.value for n in called if n.update.origin}
+    if versions != {agent.version}:
+        raise MismatchError(
+            f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
+        )
+    if agent.sender == "pushkit" and [n.seq for n in called] != list(range(1, len(called) + 1)):
+        raise MismatchError(f"expected every seq from 1 on, found {[n.seq for n in called]}")
+    ids = [n.delivery_id for n in called]
+    if len(set(ids)) != len(ids):
+        raise MismatchError("an update was called back twice")

@@ -1,0 +1,72 @@
+"""Peers as processes, and what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.interop.environments import PEERS, ROOT
+
+__all__ = ["PATIENCE", "TOKEN", "MismatchError", "free_port", "line_of", "running"]
+
+PATIENCE = 20.0  # seconds
+TOKEN = "tok-interop-1"  # of a peer on loopback
+
+
+class MismatchError(Exception):
+    """What arrived is not what was expected."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def running(*command: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a peer until the block ends, from the moment on at which it listens."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PEERS}"},
+    )
+    try:
+        await _listening(process, port)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def _listening(process: asyncio.subprocess.Process, port: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if process.returncode is not None:
+                _, errors = await process.communicate()
+                last = errors.decode(errors="replace").strip().splitlines()[-1:]
+                raise MismatchError(f"the peer ended by itself: {''.join(last)[:200]}")
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.close()
+            return
+
+
+async def line_of(peer: asyncio.subprocess.Process) -> dict[str, Any]:
+    """Return the next line of JSON that a peer writes."""
+    assert peer.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        said: dict[str, Any] = json.loads(await peer.stdout.readline())
+    return said

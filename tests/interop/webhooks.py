@@ -1,0 +1,123 @@
+"""pushkit's sender, and webhooks that verify by somebody else's library."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from pushkit import KeyRing, PushSender, Scheme, SenderOptions, Signing
+from pushkit.integrations.aiohttp import jwks_route
+from tests.interop.environments import NODE, PEERS, node_modules
+from tests.interop.processes import (
+    PATIENCE,
+    TOKEN,
+    MismatchError,
+    free_port,
+    line_of,
+    running,
+)
+from tests.interop.samples import UPDATES
+from tests.interop.verifiers import SECRET, Library, verifying
+
+__all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library"]
+
+_NODE_VERIFIERS = ("jose@5", "standardwebhooks@1", "svix@1")
+
+
+@asynccontextmanager
+async def sending(folder: Path, **options: Any) -> AsyncIterator[tuple[PushSender, str]]:
+    """Run a sender and its JWK Set; yield it and its issuer."""
+    port = free_port()
+    issuer = f"http://127.0.0.1:{port}"
+    push = PushSender(
+        issuer=issuer,
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=folder / "outbox.db",
+        allow=["127.0.0.1:*"],
+        **options,
+    )
+    app = web.Application()
+    app.add_routes([jwks_route(push)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        async with push:
+            yield push, issuer
+    finally:
+        await runner.cleanup()
+
+
+async def sender_to_jose() -> None:
+    """Let a Node webhook verify with `jose` and a remote JWK Set."""
+    port = free_port()
+    modules = node_modules("js-verifiers", *_NODE_VERIFIERS)
+    with tempfile.TemporaryDirectory() as name:
+        async with sending(Path(name)) as (push, issuer):
+            command = (
+                *(str(NODE), str(PEERS / "receiver.mjs"), "--port", str(port)),
+                *("--modules", str(modules), "--issuer", issuer),
+                *("--jwks", f"{issuer}/.well-known/jwks.json"),
+            )
+            async with running(*command, port=port) as peer:
+                await _notify_all(push, port)
+                for seq in range(1, len(UPDATES) + 1):
+                    said = await line_of(peer)
+                    if not said["ok"]:
+                        raise MismatchError(str(said["reason"])[:200])
+                    if (said["seq"], said["token"]) != (seq, TOKEN):
+                        raise MismatchError(f"expected seq {seq}, found {said['seq']}")
+
+
+async def sender_to_node_library(library: str) -> None:
+    """Let a Node webhook verify Standard Webhooks signatures with a library."""
+    port = free_port()
+    modules = node_modules("js-verifiers", *_NODE_VERIFIERS)
+    signing = Signing(schemes=[Scheme.STANDARD_WEBHOOKS], webhook_secrets=[SECRET])
+    command = (
+        *(str(NODE), str(PEERS / "webhook_library.mjs"), "--port", str(port)),
+        *("--modules", str(modules), "--library", library, "--secret", SECRET),
+    )
+    with tempfile.TemporaryDirectory() as name:
+        options = SenderOptions(signing=signing)
+        async with (
+            sending(Path(name), options=options) as (push, _),
+            running(*command, port=port) as peer,
+        ):
+            await _notify_all(push, port)
+            for _update in UPDATES:
+                said = await line_of(peer)
+                if not said["ok"]:
+                    raise MismatchError(str(said["reason"])[:200])
+
+
+async def sender_to_library(library: Library, scheme: Scheme) -> None:
+    """Let a Python webhook verify with a library."""
+    port = free_port()
+    secrets = [SECRET] if scheme is Scheme.STANDARD_WEBHOOKS else []
+    options = SenderOptions(signing=Signing(schemes=[scheme], webhook_secrets=secrets))
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            sending(Path(name), options=options) as (push, issuer),
+            verifying(library, issuer, port) as said,
+        ):
+            await _notify_all(push, port)
+            for _update in UPDATES:
+                async with asyncio.timeout(PATIENCE):
+                    reason = await said.get()
+                if reason is not None:
+                    raise MismatchError(reason[:200])
+
+
+async def _notify_all(push: PushSender, port: int) -> None:
+    hook = {"url": f"http://127.0.0.1:{port}/hook", "token": TOKEN}
+    await push.subscribe("task-1", hook, version="1.0")
+    for update in UPDATES:
+        await push.notify(update)
