@@ -15,7 +15,6 @@ test: $(READY)  ## Every test.
 
 interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
-
 	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
 
 check: $(READY)  ## Format, lint, types.
