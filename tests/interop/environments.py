@@ -23,29 +23,39 @@ def python_of(name: str, *requirements: str) -> Path:
     """Return the interpreter of an environment that holds some packages, and pushkit's own."""
     folder = FOLDER / name
     python = folder / "bin" / "python"
-    ready = folder / ".installed"
-    if not ready.exists():
-        _run(sys.executable, "-m", "venv", str(folder))
+    # What pushkit itself needs is installed beside the peer, and may have changed since.
+    wanted = "\n".join([*requirements, (ROOT / "pyproject.toml").read_text("utf-8")])
+    if not _holds(folder, wanted):
+        _run(sys.executable, "-m", "venv", "--clear", str(folder))
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         # pushkit's dependencies; its code comes from the checkout, by PYTHONPATH.
         _run(*pip, *requirements, str(ROOT))
         _run(str(python), "-m", "pip", "uninstall", "--quiet", "--yes", "pushkit")
-        ready.touch()
+        _note(folder, wanted)
     return python
 
 
 def node_modules(name: str, *packages: str) -> Path:
     """Return a folder in which some npm packages are installed."""
     folder = FOLDER / name
-    ready = folder / ".installed"
-    if not ready.exists():
+    wanted = "\n".join(packages)
+    if not _holds(folder, wanted):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}\n', "utf-8")
         if shutil.which("npm") is None:
             raise UnavailableError("npm is not installed")
         _run("npm", "install", "--silent", "--no-audit", "--no-fund", *packages, folder=folder)
-        ready.touch()
+        _note(folder, wanted)
     return folder
+
+
+def _holds(folder: Path, wanted: str) -> bool:
+    note = folder / ".installed"
+    return note.exists() and note.read_text("utf-8") == wanted
+
+
+def _note(folder: Path, wanted: str) -> None:
+    (folder / ".installed").write_text(wanted, "utf-8")
 
 
 def _node() -> str:
