@@ -66,7 +66,7 @@ class SenderOptions:
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout: timedelta = timedelta(seconds=15)
-    concurrency: int = 64
+    concurrency: int = 256
     concurrency_per_host: int = 16
     max_body_bytes: int = 1024 * 1024
     go_token_spelling: bool = False
