@@ -1,0 +1,117 @@
+"""The receiver that is killed: it accepts over HTTP, and writes down when a callback is called.
+
+Its lines are appended to one file, a write each, so that a kill leaves no half of one:
+
+    START pid dispatcher
+    BEGIN pid callback task number delivery-id
+    END pid callback task number delivery-id
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from aiohttp import web
+
+from pushkit import RetryPolicy, StatusUpdate, wait_schedule
+from pushkit.work import stop_after_attempt
+from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
+from receiver.callbacks import dispatcher
+
+__all__ = ["ISSUER", "TOKEN", "Settings", "run"]
+
+ISSUER = "https://agent.example.com"
+TOKEN = "soak"
+_OFTEN = RateLimit(per_second=1e6, burst=10**6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a receiver process is told.
+
+    Attributes:
+        port: Where it listens on 127.0.0.1, beside others.
+        database: Where its inbox is.
+        replay: Where its memory of ids is; None for the database.
+        jwks: The file with the sender's keys.
+        calls: The file that it appends to.
+        log: The file that its log goes to.
+        lease: Of a notification in hand.
+        seed: Of how long callbacks take.
+    """
+
+    port: int
+    database: str
+    replay: str | None
+    jwks: Path
+    calls: Path
+    log: Path
+    lease: timedelta
+    seed: int
+
+
+class _Callbacks:
+    def __init__(self, settings: Settings) -> None:
+        self._random = random.Random(settings.seed)
+        self._file = os.open(settings.calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, what: str, *words: str) -> None:
+        os.write(self._file, f"{' '.join((what, str(os.getpid()), *words))}\n".encode())
+
+    async def first(self, notification: Notification) -> None:
+        await self._call("first", notification)
+
+    async def second(self, notification: Notification) -> None:
+        await self._call("second", notification)
+
+    async def _call(self, name: str, notification: Notification) -> None:
+        update = notification.update
+        assert isinstance(update, StatusUpdate)
+        assert update.task_id is not None
+        assert update.context_id is not None
+        words = (name, update.task_id, update.context_id, notification.delivery_id)
+        self.write("BEGIN", *words)
+        await asyncio.sleep(self._random.uniform(0, 0.01))
+        self.write("END", *words)
+
+
+def run(settings: Settings) -> None:
+    """Receive until killed."""
+    logging.basicConfig(filename=settings.log, level=logging.WARNING)
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    dispatcher._LEASE = settings.lease
+    receiver = Receiver(
+        url=f"http://127.0.0.1:{settings.port}",
+        senders=[
+            TrustedSender(
+                name="agent",
+                issuer=ISSUER,
+                jwks_file=settings.jwks,
+                tokens=[TOKEN],
+                tasks=TaskPolicy.ANY,
+            )
+        ],
+        database=settings.database,
+        replay=settings.replay,
+        limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
+        # What is in hand at several kills is put off, but by seconds, and never given up.
+        retry=RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6)),
+        concurrency=8,
+    )
+    callbacks = _Callbacks(settings)
+    receiver.on_update()(callbacks.first)
+    receiver.on_update()(callbacks.second)
+    callbacks.write("START", receiver.dispatcher.name)
+    runner = web.AppRunner(receiver.app(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", settings.port, reuse_port=True).start()
+    await asyncio.Event().wait()
