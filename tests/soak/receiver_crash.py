@@ -21,9 +21,7 @@ import asyncio
 import contextlib
 import json
 import logging
-import multiprocessing
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -58,14 +56,10 @@ from receiver.admin import open_inbox  # noqa: E402
 from receiver.inbox.inspection import Inspection  # noqa: E402
 from tests.soak.call_log import CallLog  # noqa: E402
 from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
-from tests.soak.webhook_process import ISSUER, TOKEN, Settings, run  # noqa: E402
+from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start  # noqa: E402
 
 TASKS = 100
 AHEAD = 20  # a task's updates that are accepted and not yet called back
-
-# Every process is a fork of one that has imported everything: a kill takes a tenth of a second.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["receiver", "aiohttp.web", "asyncpg", "redis.asyncio"])
 
 
 @dataclass(slots=True)
@@ -149,7 +143,7 @@ class Killer:
             json.dumps({"keys": [public_jwk(self._keys.signing_key(utc_now()))]}), "utf-8"
         )
         self._calls.touch()
-        with _reserved_port() as self._port:
+        with reserved_port() as self._port:
             async with self._sending() as sender, self._reading() as inbox:
                 reading = asyncio.create_task(self._follow())
                 accepting = [asyncio.create_task(self._accept(sender, n)) for n in range(TASKS)]
@@ -236,8 +230,7 @@ class Killer:
             lease=timedelta(seconds=self._lease),
             seed=self._seed + place.number * 100_000 + place.lives,
         )
-        place.process = _processes.Process(target=run, args=(settings,))
-        place.process.start()
+        place.process = start(settings)
         if len(self._places) == 1:  # nobody else could go on meanwhile
             self._awaited = dict.fromkeys(self._awaited, time.monotonic())
 
@@ -330,15 +323,6 @@ async def _unfinished(sender: PushSender, inbox: Database) -> int:
     statuses = (await inbox.read(Inspection().stats())).statuses
     undelivered = sum(outbox.values()) - outbox[DeliveryState.DELIVERED]
     return undelivered + sum(statuses.values()) - statuses[InboxStatus.DONE]
-
-
-@contextlib.contextmanager
-def _reserved_port() -> Iterator[int]:
-    """Keep a port that any number of receivers may listen on, one after another."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
-        yield reserved.getsockname()[1]
 
 
 async def main() -> int:

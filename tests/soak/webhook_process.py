@@ -10,13 +10,19 @@ Its lines are appended to one file, a write each, so that a kill leaves no half 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import multiprocessing
 import os
 import random
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import uvicorn
 from aiohttp import web
 
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
@@ -24,10 +30,16 @@ from pushkit.work import stop_after_attempt
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import dispatcher
 
-__all__ = ["ISSUER", "TOKEN", "Settings", "run"]
+__all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start"]
 
 ISSUER = "https://agent.example.com"
-TOKEN = "soak"
+TOKEN = "the-token-of-the-soak"
+# Every process is a fork of one that has imported everything: a start takes a tenth of a second.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    ["receiver", "aiohttp.web", "asyncpg", "redis.asyncio", "uvicorn"]
+)
+
 _OFTEN = RateLimit(per_second=1e6, burst=10**6)
 
 
@@ -44,6 +56,7 @@ class Settings:
         log: The file that its log goes to.
         lease: Of a notification in hand.
         seed: Of how long callbacks take.
+        edge: `aiohttp`, or `asgi` for uvicorn.
     """
 
     port: int
@@ -54,6 +67,7 @@ class Settings:
     log: Path
     lease: timedelta
     seed: int
+    edge: str = "aiohttp"
 
 
 class _Callbacks:
@@ -81,8 +95,23 @@ class _Callbacks:
         self.write("END", *words)
 
 
-def run(settings: Settings) -> None:
-    """Receive until killed."""
+def start(settings: Settings) -> ForkServerProcess:
+    """Start a process that receives until it is killed."""
+    process = _processes.Process(target=_run, args=(settings,))
+    process.start()
+    return process
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Keep a port that any number of receivers may listen on, one after another."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
+def _run(settings: Settings) -> None:
     logging.basicConfig(filename=settings.log, level=logging.WARNING)
     asyncio.run(_serve(settings))
 
@@ -111,7 +140,19 @@ async def _serve(settings: Settings) -> None:
     receiver.on_update()(callbacks.first)
     receiver.on_update()(callbacks.second)
     callbacks.write("START", receiver.dispatcher.name)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(("127.0.0.1", settings.port))
+        await (_serve_asgi if settings.edge == "asgi" else _serve_aiohttp)(receiver, listening)
+
+
+async def _serve_aiohttp(receiver: Receiver, listening: socket.socket) -> None:
     runner = web.AppRunner(receiver.app(), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", settings.port, reuse_port=True).start()
+    await web.SockSite(runner, listening, backlog=1024).start()
     await asyncio.Event().wait()
+
+
+async def _serve_asgi(receiver: Receiver, listening: socket.socket) -> None:
+    config = uvicorn.Config(receiver.asgi(), log_config=None, lifespan="on", ws="none")
+    await uvicorn.Server(config).serve(sockets=[listening])
