@@ -137,8 +137,8 @@ async def _serve(settings: Settings) -> None:
         concurrency=8,
     )
     callbacks = _Callbacks(settings)
-    receiver.on_update()(callbacks.first)
-    receiver.on_update()(callbacks.second)
+    receiver.on_update(name="first")(callbacks.first)
+    receiver.on_update(name="second")(callbacks.second)
     callbacks.write("START", receiver.dispatcher.name)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -30,7 +30,7 @@ async def findings_of(subject: Miniature) -> dict[str, list[str]]:
     await subject.start()
     try:
         found: dict[str, list[str]] = {}
-        for finding in await check_receiver(subject, subject.agent, deadline=DEADLINE, rounds=40):
+        for finding in await check_receiver(subject, subject.agent, deadline=DEADLINE):
             found.setdefault(finding.check, []).append(finding.detail)
     finally:
         await subject.stop()
