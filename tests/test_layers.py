@@ -22,7 +22,7 @@ SENDER_ROWS = [
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
-    {"__init__", "cli", "integrations"},
+    {"__init__", "cli", "integrations", "testing"},
     {"inbox_commands", "pin_command", "serving"},
     {"reload"},
     {"settings"},
@@ -46,7 +46,7 @@ DOORS = {
     "aiodns": set(),  # through aiohttp alone
     "aiohappyeyeballs": {"pushkit.net"},
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
-    | {"receiver.serving"},
+    | {"receiver.serving", "receiver.testing"},
     "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
     | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"},
     "cryptography": {"pushkit.keys"},

@@ -120,6 +120,16 @@ PUBLIC = {
         "load_trust",
         "verify_notification",
     ],
+    # For the tests of receivers, one's own ones too.
+    "receiver.testing": [
+        "CHECKS",
+        "Answer",
+        "Draft",
+        "Finding",
+        "ReceiverUnderTest",
+        "SigningAgent",
+        "check_receiver",
+    ],
 }
 
 

@@ -25,9 +25,9 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -44,6 +44,7 @@ if str(ROOT) not in sys.path:
 
 from pushkit.outbox import OutboxStore  # noqa: E402  # also run as a script
 from pushkit.storage import Database, Migration, Script, Statement, open_location  # noqa: E402
+from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
 
 TASKS = 8  # of each process
 _NOTHING = Migration(1, ())
@@ -165,7 +166,7 @@ class Killer:
     async def _reading(self) -> AsyncIterator[Database]:
         # Another component, without tables: it must not migrate what the agents migrate.
         database = open_location(
-            self._location, component="soak", migrations=(_NOTHING,), clock=_now
+            self._location, component="soak", migrations=(_NOTHING,), clock=utc_now
         )
         await database.open()
         yield database
@@ -175,7 +176,7 @@ class Killer:
         for _ in left:
             reading = await self._start(agent, agent.tasks)
             seen = sum(self.webhook.ids.values())
-            await _until(lambda: sum(self.webhook.ids.values()) > seen, seconds=60)  # noqa: B023
+            await until(lambda: sum(self.webhook.ids.values()) > seen, seconds=60)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
             await self._kill(agent, reading)
             await self._look_at_what_it_held(agent, database)
@@ -251,16 +252,6 @@ def _count_unfinished() -> Script[int]:
     return int(due is not None)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-async def _until(condition: Callable[[], bool], *, seconds: float) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # another process's doing
-            await asyncio.sleep(0.01)
-
-
 async def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -279,13 +270,7 @@ async def main() -> int:
             lease=(arguments.timeout, arguments.margin),
         )
         report = await killer.run(arguments.kills)
-    for entry in fields(report):
-        value = getattr(report, entry.name)
-        text = f"{value:.2f}" if isinstance(value, float) else str(value)
-        sys.stdout.write(f"{entry.name:24} {text}\n")
-    held = "every promise held" if report.holds else "A PROMISE WAS BROKEN"
-    sys.stdout.write(f"{held} (seed {arguments.seed})\n")
-    return 0 if report.holds else 1
+    return write_report(report, seed=arguments.seed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,18 @@
+"""A black-box kit for receivers: it signs as a pushkit sender does, and looks for broken promises.
+
+It knows nothing of how a receiver is built: it posts, counts callbacks, and restarts.
+"""
+
+from receiver.testing.agent import Draft, SigningAgent
+from receiver.testing.checks import CHECKS, Finding, check_receiver
+from receiver.testing.subject import Answer, ReceiverUnderTest
+
+__all__ = [
+    "CHECKS",
+    "Answer",
+    "Draft",
+    "Finding",
+    "ReceiverUnderTest",
+    "SigningAgent",
+    "check_receiver",
+]

@@ -1,0 +1,144 @@
+"""The agent of the kit: drafts of notifications, signed as a pushkit sender signs them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.signing.audience import audience_of
+from pushkit.signing.detached_jws import sign_detached
+from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.token import token_headers
+from pushkit.version import USER_AGENT
+from pushkit.webhook import Headers, WebhookRequest
+
+__all__ = ["Draft", "SigningAgent"]
+
+_MIN_TOKEN_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A notification that is accepted as it stands; a check replaces one thing.
+
+    Attributes:
+        url: The webhook.
+        issuer: `iss`.
+        audience: `aud`.
+        key: What signs it.
+        token: The notification token; empty for none.
+        delivery_id: `jti` and `webhook-id`.
+        task_id: The signed `taskId`.
+        seq: The signed `seq`.
+        body: The raw bytes that are signed.
+        body_sent: The raw bytes that are sent in their place, if any.
+        issued_at: The moment of this attempt; None for the moment of `request()`.
+        header: Members of the JWS header beside `typ`, `alg` and `kid`, or in place of these.
+        signed: Whether there is a JWT at all.
+    """
+
+    url: str
+    issuer: str
+    audience: str
+    key: SigningKey = field(repr=False)
+    token: str = field(repr=False)
+    delivery_id: str
+    task_id: str
+    seq: int
+    body: bytes = field(repr=False)
+    body_sent: bytes | None = field(default=None, repr=False)
+    issued_at: datetime | None = None
+    header: Mapping[str, JsonValue] = field(default_factory=dict)
+    signed: bool = True
+
+    def request(self) -> WebhookRequest:
+        """Return the request of an attempt that is made now."""
+        moment = self.issued_at or utc_now()
+        headers = [
+            ("Content-Type", "application/a2a+json"),
+            ("User-Agent", USER_AGENT),
+            *token_headers(self.token),
+            ("webhook-id", self.delivery_id),
+            ("webhook-timestamp", str(int(moment.timestamp()))),
+        ]
+        if self.signed:
+            headers.append(("Authorization", f"Bearer {self._jwt(moment)}"))
+        body = self.body if self.body_sent is None else self.body_sent
+        return WebhookRequest(target=self.url, headers=Headers(headers), body=body)
+
+    def _jwt(self, moment: datetime) -> str:
+        claims = NotificationClaims(
+            issuer=self.issuer,
+            audience=self.audience,
+            issued_at=moment,
+            delivery_id=self.delivery_id,
+            task_id=self.task_id,
+            config_id="receiver-testing",
+            seq=self.seq,
+            body_sha256=body_sha256(self.body),
+        )
+        compact = sign_notification(claims, self.key)
+        return self._with_header(compact) if self.header else compact
+
+    def _with_header(self, compact: str) -> str:
+        _, payload, _ = compact.split(".")
+        claims = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        jws = sign_detached(claims, {"typ": "JWT", **self.header}, self.key)
+        unsigned = self.header.get("alg") == "none"  # RFC 7515 §8: an empty signature
+        return f"{jws.protected}.{payload}.{'' if unsigned else jws.signature}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningAgent:
+    """The one agent that the receiver under test trusts.
+
+    Attributes:
+        webhook_url: Where the receiver takes notifications; it is the audience, too.
+        issuer: `iss`.
+        token: The notification token that the receiver handed out; of at least 16 characters.
+        key: What it signs with.
+    """
+
+    webhook_url: str
+    issuer: str = "https://agent.example.com"
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    key: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
+
+    def __post_init__(self) -> None:
+        # Shorter, and half of it might stand in an answer by chance.
+        if len(self.token) < _MIN_TOKEN_CHARS:
+            raise ConfigError(
+                f"token: found {len(self.token)} characters, expected at least {_MIN_TOKEN_CHARS}"
+            )
+
+    def jwks(self) -> JsonObject:
+        """Return the JWK Set that the receiver is to trust."""
+        return {"keys": [public_jwk(self.key)]}
+
+    def draft(self, task_id: str, seq: int = 1) -> Draft:
+        """Return a genuine notification with an id of its own: a status update, A2A 1.0."""
+        event: JsonObject = {
+            "taskId": task_id,
+            "contextId": "context-1",
+            "status": {"state": "TASK_STATE_WORKING"},
+            "metadata": {"seq": seq},
+        }
+        return Draft(
+            url=self.webhook_url,
+            issuer=self.issuer,
+            audience=audience_of(self.webhook_url),
+            key=self.key,
+            token=self.token,
+            delivery_id=f"dlv_{secrets.token_hex(16)}",
+            task_id=task_id,
+            seq=seq,
+            body=json.dumps({"statusUpdate": event}, separators=(",", ":")).encode(),
+        )

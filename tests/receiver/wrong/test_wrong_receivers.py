@@ -1,0 +1,94 @@
+"""Proof that the kit can fail: it catches each receiver that is wrong, for what it does wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pushkit.errors import ConfigError
+from pushkit.webhook import WebhookRequest
+from receiver.testing import CHECKS, Answer, check_receiver
+from tests.receiver.wrong.miniature import Miniature
+from tests.receiver.wrong.receivers import CAUGHT_BY, TOUCHED_TOO
+
+# Of a callback that never comes: a machine may be busy, and five seconds are a lot for this one.
+DEADLINE = timedelta(seconds=5)
+
+Make = Callable[[type[Miniature]], Miniature]
+
+
+@pytest.fixture
+def miniature(tmp_path: Path, unused_tcp_port: int) -> Make:
+    """Make a receiver that listens on a port of its own."""
+    return lambda kind: kind(tmp_path, unused_tcp_port)
+
+
+async def findings_of(subject: Miniature) -> dict[str, list[str]]:
+    await subject.start()
+    try:
+        found: dict[str, list[str]] = {}
+        for finding in await check_receiver(subject, subject.agent, deadline=DEADLINE):
+            found.setdefault(finding.check, []).append(finding.detail)
+    finally:
+        await subject.stop()
+    return found
+
+
+async def test_the_receiver_that_the_wrong_ones_are_made_of_keeps_every_promise(
+    miniature: Make,
+) -> None:
+    assert await findings_of(miniature(Miniature)) == {}
+
+
+@pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+async def test_a_wrong_receiver_is_caught_for_what_it_does_wrong_and_for_nothing_else(
+    miniature: Make, kind: type[Miniature]
+) -> None:
+    findings = await findings_of(miniature(kind))
+
+    assert set(findings) - TOUCHED_TOO.get(kind, set()) == CAUGHT_BY[kind], findings
+
+
+class AcceptsNothing(Miniature):
+    """Refuses whatever comes."""
+
+    async def post(self, request: WebhookRequest) -> Answer | None:
+        del request
+        return Answer(status=401, body=b"")
+
+
+class IsNotThere(Miniature):
+    """Is down."""
+
+    async def post(self, request: WebhookRequest) -> Answer | None:
+        del request
+        return None
+
+
+@pytest.mark.parametrize("kind", [AcceptsNothing, IsNotThere])
+async def test_a_receiver_that_accepts_nothing_does_not_pass_for_one_that_refuses_well(
+    miniature: Make, kind: type[Miniature]
+) -> None:
+    subject = miniature(kind)
+
+    findings = await check_receiver(subject, subject.agent)
+
+    assert [finding.check for finding in findings] == ["genuine"]
+    assert findings[0].promise == "A genuine notification is accepted, and called back once."
+
+
+async def test_a_check_that_there_is_none_of_is_a_mistake(miniature: Make) -> None:
+    subject = miniature(Miniature)
+
+    with pytest.raises(ConfigError, match="'replays'"):
+        await check_receiver(subject, subject.agent, only=["retry", "replays"])
+
+
+def test_every_check_but_the_first_two_has_a_receiver_that_it_catches() -> None:
+    # `genuine` and `signature` are broken by whoever accepts nothing, and by whoever accepts all.
+    caught = set().union(*CAUGHT_BY.values())
+
+    assert set(CHECKS) - caught == {"genuine", "signature"}

@@ -1,0 +1,125 @@
+"""What receiver processes wrote down of their calls, held against the promises. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+__all__ = ["Call", "CallLog"]
+
+CALLBACKS = ("first", "second")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One callback and one update."""
+
+    callback: str
+    task: str
+    number: int
+    delivery_id: str
+
+
+@dataclass(slots=True)
+class CallLog:
+    """The lines of every process, in the order in which they were written.
+
+    Attributes:
+        dispatchers: The name of each process's dispatcher.
+        begun: How many calls each process began.
+        runs: How often each call was begun.
+        numbers: The updates of a callback and task, in the order of their calls.
+        ended: The calls that came to an end.
+        excused: How often a call was in hand when its process was killed.
+        broken_off: How many calls a kill fell into: a BEGIN without an END.
+        again_after_end: Calls that had ended, and were begun again all the same.
+        overlapping: Calls that began while another one of their task went on.
+    """
+
+    dispatchers: dict[int, str] = field(default_factory=dict)
+    begun: Counter[int] = field(default_factory=Counter)
+    runs: Counter[Call] = field(default_factory=Counter)
+    numbers: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    ended: set[Call] = field(default_factory=set)
+    excused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    broken_off: int = 0
+    again_after_end: int = 0
+    overlapping: int = 0
+    _open: dict[tuple[str, str], tuple[int, Call]] = field(default_factory=dict)
+    _killed: set[int] = field(default_factory=set)
+
+    def read(self, line: str) -> Call | None:
+        """Take down one line; return the call that it is about."""
+        what, pid_word, *words = line.split()
+        pid = int(pid_word)
+        if what == "START":
+            self.dispatchers[pid] = words[0]
+            return None
+        call = Call(words[0], words[1], int(words[2]), words[3])
+        if what == "BEGIN":
+            self._begin(pid, call)
+        else:
+            self._end(call)
+        return call
+
+    def kill(self, pid: int) -> None:
+        """Note that a process is about to be killed: what it has begun may be begun again."""
+        self._killed.add(pid)
+
+    def excuse(self, held: Mapping[str, Collection[str]]) -> None:
+        """Note what a killed process had in hand: delivery ids, and the callbacks that had them."""
+        for delivery_id, done in held.items():
+            self.excused.update((name, delivery_id) for name in CALLBACKS if name not in done)
+
+    def count_broken_off(self, pid: int) -> None:
+        """Count the calls that a killed process never ended."""
+        self.broken_off += sum(owner == pid for owner, _ in self._open.values())
+
+    def missing(self, acknowledged: Mapping[str, int]) -> int:
+        """Return how many calls never ended, of the updates 1… of each task."""
+        seen = {(call.callback, call.task, call.number) for call in self.ended}
+        wanted = {
+            (callback, task, number)
+            for callback in CALLBACKS
+            for task, last in acknowledged.items()
+            for number in range(1, last + 1)
+        }
+        return len(wanted - seen)
+
+    @property
+    def overtaken(self) -> int:
+        """How often an earlier update was called back after a later one, or one was skipped."""
+        return sum(
+            later - earlier not in (0, 1)  # 0: again
+            for numbers in self.numbers.values()
+            for earlier, later in pairwise([0, *numbers])
+        )
+
+    @property
+    def called_again(self) -> int:
+        """How many calls were begun beyond the first of each."""
+        return sum(count - 1 for count in self.runs.values())
+
+    @property
+    def unexplained(self) -> int:
+        """How many calls were begun again though no kill fell into them."""
+        return sum(
+            max(0, count - 1 - self.excused[call.callback, call.delivery_id])
+            for call, count in self.runs.items()
+        )
+
+    def _begin(self, pid: int, call: Call) -> None:
+        place = (call.callback, call.task)
+        owner, _ = self._open.get(place, (pid, call))
+        self.overlapping += place in self._open and owner not in self._killed
+        self.again_after_end += call in self.ended
+        self._open[place] = (pid, call)
+        self.begun[pid] += 1
+        self.runs[call] += 1
+        self.numbers[place].append(call.number)
+
+    def _end(self, call: Call) -> None:
+        self._open.pop((call.callback, call.task), None)
+        self.ended.add(call)

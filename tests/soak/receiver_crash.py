@@ -1,0 +1,353 @@
+"""Kill receiver processes with SIGKILL, again and again, under a real sender, and count the calls.
+
+python tests/soak/receiver_crash.py --kills 1000 [--database postgresql://… --receivers 2]
+    [--replay redis://…] [--seed 7]
+
+What must hold, whatever the moment of the kill:
+
+- every update that the sender's `notify()` acknowledged is called back, by every callback,
+- per task in order, and never two at once,
+- none twice, unless it was in hand when its process was killed: a callback that died runs again,
+- work goes on soon: at once on SQLite, when the lease ends on PostgreSQL.
+
+What was in hand is read from the inbox once the process is gone; what a callback had begun, from
+the file to which callbacks append.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from pushkit import (  # noqa: E402  # also run as a script
+    BreakerPolicy,
+    DeliveryState,
+    KeyRing,
+    PushSender,
+    RetryPolicy,
+    SenderOptions,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    wait_schedule,
+)
+from pushkit.keys.jwk import public_jwk  # noqa: E402
+from pushkit.storage import Database, Script, Statement  # noqa: E402
+from pushkit.work import stop_after_attempt  # noqa: E402
+from receiver import InboxStatus  # noqa: E402
+from receiver.admin import open_inbox  # noqa: E402
+from receiver.inbox.inspection import Inspection  # noqa: E402
+from tests.soak.call_log import CallLog  # noqa: E402
+from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
+from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start  # noqa: E402
+
+TASKS = 100
+AHEAD = 20  # a task's updates that are accepted and not yet called back
+
+
+@dataclass(slots=True)
+class Report:
+    """What was counted; calls are those of each callback."""
+
+    kills: int = 0
+    kills_before_a_call: int = 0
+    acknowledged: int = 0
+    calls: int = 0
+    calls_missing: int = 0
+    overtaken: int = 0
+    overlapping: int = 0
+    in_hand_at_kills: int = 0
+    broken_off: int = 0
+    called_again: int = 0
+    called_again_after_end: int = 0
+    unexplained: int = 0
+    unfinished: int = 0
+    slowest_resume: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise was kept; the time to resume is judged by the caller."""
+        broken = (self.calls_missing, self.overtaken, self.overlapping, self.unexplained)
+        return not (any(broken) or self.unfinished)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one receiver process runs after the other."""
+
+    number: int
+    process: ForkServerProcess | None = None
+    lives: int = 0
+
+
+class Killer:
+    """Runs receivers, kills them, runs them again, while a sender delivers.
+
+    Args:
+        folder: Where outbox, keys, log and the file of calls are.
+        database: The inbox: a path or a DSN.
+        replay: The memory of ids; None for the inbox's database.
+        seed: Of the moments of the kills and of the callbacks' slowness.
+        receivers: How many processes at once, behind one port.
+        lease: Of a notification in hand, in seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        database: str,
+        replay: str | None = None,
+        seed: int = 0,
+        receivers: int = 1,
+        lease: float = 60,
+    ) -> None:
+        self._folder = folder
+        self._database_location = database
+        self._replay = replay
+        self._seed = seed
+        self._lease = lease
+        self._patience = 60 + lease
+        self._random = random.Random(seed)  # repeatable, not secret
+        self._keys = KeyRing.create(utc_now())
+        self._places = [Place(number) for number in range(receivers)]
+        self._acknowledged: dict[str, int] = {}
+        self._called: dict[str, int] = {}
+        self._awaited: dict[str, float] = {}
+        self._calls = folder / "calls"
+        self._read_to = 0
+        self._port = 0
+        self.log = CallLog()
+        self.report = Report()
+
+    async def run(self, kills: int) -> Report:
+        """Kill so many times in all, let the rest be called back, and count."""
+        (self._folder / "jwks.json").write_text(
+            json.dumps({"keys": [public_jwk(self._keys.signing_key(utc_now()))]}), "utf-8"
+        )
+        self._calls.touch()
+        with reserved_port() as self._port:
+            async with self._sending() as sender, self._reading() as inbox:
+                reading = asyncio.create_task(self._follow())
+                accepting = [asyncio.create_task(self._accept(sender, n)) for n in range(TASKS)]
+                left = iter(range(kills))
+                await asyncio.gather(*(self._lives(each, left, inbox) for each in self._places))
+                for task in accepting:
+                    task.cancel()
+                await asyncio.gather(*accepting, return_exceptions=True)
+                await self._finish(sender, inbox)
+                reading.cancel()
+        self._count()
+        return self.report
+
+    # --- the sender ----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _sending(self) -> AsyncIterator[PushSender]:
+        sender = PushSender(
+            issuer=ISSUER,
+            keys=self._keys,
+            database=self._folder / "outbox.db",
+            allow=["127.0.0.1:*"],
+            options=SenderOptions(
+                retry=RetryPolicy(
+                    wait=wait_schedule((0.05, 0.1, 0.2)), stop=stop_after_attempt(10**6)
+                ),
+                timeout=timedelta(seconds=5),
+                breaker=BreakerPolicy(failures=10**6),
+            ),
+        )
+        async with sender:
+            yield sender
+
+    async def _accept(self, sender: PushSender, task: int) -> None:
+        task_id = f"task-{task}"
+        config = {"url": f"http://127.0.0.1:{self._port}/a2a/push", "id": "soak", "token": TOKEN}
+        await sender.subscribe(task_id, config, version="1.0", owner="soak")
+        for number in range(1, sys.maxsize):
+            update = StatusUpdate(
+                task_id=task_id,
+                context_id=str(number),
+                status=TaskStatus(state=TaskState.WORKING),
+            )
+            # Not cancelled in the middle: what is stored is counted as acknowledged.
+            await asyncio.shield(self._notify(sender, update, number))
+            while number - self._called.get(task_id, 0) >= AHEAD:  # noqa: ASYNC110  # a file grows
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(self._random.uniform(0, 0.2))
+
+    async def _notify(self, sender: PushSender, update: StatusUpdate, number: int) -> None:
+        await sender.notify(update)
+        assert update.task_id is not None
+        self._acknowledged[update.task_id] = number
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Database]:
+        inbox = open_inbox(self._database_location)
+        await inbox.open()
+        yield inbox
+        await inbox.close()
+
+    # --- the receivers -------------------------------------------------------------------------
+
+    async def _lives(self, place: Place, left: Iterator[int], inbox: Database) -> None:
+        for _ in left:
+            self._start(place)
+            pid = _pid(place)
+            if self._random.random() < 0.8:  # else while it starts
+                await until(lambda: self.log.begun[pid] > 0, seconds=120)  # noqa: B023
+            await asyncio.sleep(self._random.uniform(0, 0.3))
+            await self._kill(place, inbox)
+            self.report.kills += 1
+            self.report.kills_before_a_call += not self.log.begun[pid]
+
+    def _start(self, place: Place) -> None:
+        place.lives += 1
+        settings = Settings(
+            port=self._port,
+            database=self._database_location,
+            replay=self._replay,
+            jwks=self._folder / "jwks.json",
+            calls=self._calls,
+            log=self._folder / "receiver.log",
+            lease=timedelta(seconds=self._lease),
+            seed=self._seed + place.number * 100_000 + place.lives,
+        )
+        place.process = start(settings)
+        if len(self._places) == 1:  # nobody else could go on meanwhile
+            self._awaited = dict.fromkeys(self._awaited, time.monotonic())
+
+    async def _kill(self, place: Place, inbox: Database) -> None:
+        pid, process = _pid(place), place.process
+        assert process is not None
+        if not process.is_alive():
+            raise RuntimeError(f"a receiver ended by itself, with {process.exitcode}: see its log")
+        self.log.kill(pid)
+        process.kill()
+        await asyncio.to_thread(process.join)
+        process.close()
+        self._read_lines()
+        held = await inbox.read(_held_by(self.log.dispatchers.get(pid, "")))
+        self.log.excuse(held)
+        self.log.count_broken_off(pid)
+        self._awaited.update(dict.fromkeys(held, time.monotonic()))
+        self.report.in_hand_at_kills += len(held)
+
+    async def _finish(self, sender: PushSender, inbox: Database) -> None:
+        for place in self._places:
+            self._start(place)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                while await _unfinished(sender, inbox):  # noqa: ASYNC110  # two databases'
+                    await asyncio.sleep(0.1)
+        self.report.unfinished = await _unfinished(sender, inbox)
+        for place in self._places:
+            await self._kill(place, inbox)
+
+    # --- what they wrote -----------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            self._read_lines()
+            await asyncio.sleep(0.01)
+
+    def _read_lines(self) -> None:
+        with self._calls.open("rb") as calls:
+            calls.seek(self._read_to)
+            lines, end, _ = calls.read().rpartition(b"\n")
+        self._read_to += len(lines) + len(end)
+        for line in lines.decode().splitlines():
+            call = self.log.read(line)
+            if call is None:
+                continue
+            self._called[call.task] = max(call.number, self._called.get(call.task, 0))
+            since = self._awaited.pop(call.delivery_id, None)
+            if since is not None:
+                waited = time.monotonic() - since
+                self.report.slowest_resume = max(self.report.slowest_resume, waited)
+
+    def _count(self) -> None:
+        report, log = self.report, self.log
+        report.acknowledged = sum(self._acknowledged.values())
+        report.calls = sum(log.begun.values())
+        report.calls_missing = log.missing(self._acknowledged)
+        report.overtaken = log.overtaken
+        report.overlapping = log.overlapping
+        report.broken_off = log.broken_off
+        report.called_again = log.called_again
+        report.called_again_after_end = log.again_after_end
+        report.unexplained = log.unexplained
+
+
+def _pid(place: Place) -> int:
+    assert place.process is not None
+    assert place.process.pid is not None
+    return place.process.pid
+
+
+def _held_by(dispatcher: str) -> Script[dict[str, set[str]]]:
+    """Return what a dispatcher holds: delivery ids, and the callbacks that had each."""
+    rows = yield Statement(
+        "SELECT i.delivery_id, c.callback FROM pushkit_inbox i LEFT JOIN pushkit_callbacks c"
+        " ON c.notification_id = i.id AND c.done = 1"
+        " WHERE i.lease_worker = $1 AND i.status = 'in_progress'",
+        (dispatcher,),
+    )
+    held: dict[str, set[str]] = {row["delivery_id"]: set() for row in rows}
+    for row in rows:
+        if row["callback"] is not None:
+            held[row["delivery_id"]].add(row["callback"])
+    return held
+
+
+async def _unfinished(sender: PushSender, inbox: Database) -> int:
+    """Return how much is not delivered, or not called back; a dead letter never will be."""
+    outbox = (await sender.outbox.stats()).states
+    statuses = (await inbox.read(Inspection().stats())).statuses
+    undelivered = sum(outbox.values()) - outbox[DeliveryState.DELIVERED]
+    return undelivered + sum(statuses.values()) - statuses[InboxStatus.DONE]
+
+
+async def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--receivers", type=int, default=1)
+    parser.add_argument("--database", help="A SQLite file or a PostgreSQL DSN; must be empty.")
+    parser.add_argument("--replay", help="A Redis URL, for the memory of ids.")
+    parser.add_argument("--lease", type=float, default=4, help="In seconds.")
+    arguments = parser.parse_args()
+    logging.getLogger("pushkit").setLevel(logging.CRITICAL)  # every kill fails many attempts
+    with tempfile.TemporaryDirectory(prefix="pushkit-crash-") as folder:
+        killer = Killer(
+            Path(folder),
+            database=arguments.database or f"{folder}/inbox.db",
+            replay=arguments.replay,
+            seed=arguments.seed,
+            receivers=arguments.receivers,
+            lease=arguments.lease,
+        )
+        report = await killer.run(arguments.kills)
+    return write_report(report, seed=arguments.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

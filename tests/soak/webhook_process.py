@@ -1,0 +1,158 @@
+"""The receiver that is killed: it accepts over HTTP, and writes down when a callback is called.
+
+Its lines are appended to one file, a write each, so that a kill leaves no half of one:
+
+    START pid dispatcher
+    BEGIN pid callback task number delivery-id
+    END pid callback task number delivery-id
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import uvicorn
+from aiohttp import web
+
+from pushkit import RetryPolicy, StatusUpdate, wait_schedule
+from pushkit.work import stop_after_attempt
+from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
+from receiver.callbacks import dispatcher
+
+__all__ = ["ISSUER", "TOKEN", "Settings", "reserved_port", "start"]
+
+ISSUER = "https://agent.example.com"
+TOKEN = "the-token-of-the-soak"
+# Every process is a fork of one that has imported everything: a start takes a tenth of a second.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    ["receiver", "aiohttp.web", "asyncpg", "redis.asyncio", "uvicorn"]
+)
+
+_OFTEN = RateLimit(per_second=1e6, burst=10**6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a receiver process is told.
+
+    Attributes:
+        port: Where it listens on 127.0.0.1, beside others.
+        database: Where its inbox is.
+        replay: Where its memory of ids is; None for the database.
+        jwks: The file with the sender's keys.
+        calls: The file that it appends to.
+        log: The file that its log goes to.
+        lease: Of a notification in hand.
+        seed: Of how long callbacks take.
+        edge: `aiohttp`, or `asgi` for uvicorn.
+    """
+
+    port: int
+    database: str
+    replay: str | None
+    jwks: Path
+    calls: Path
+    log: Path
+    lease: timedelta
+    seed: int
+    edge: str = "aiohttp"
+
+
+class _Callbacks:
+    def __init__(self, settings: Settings) -> None:
+        self._random = random.Random(settings.seed)
+        self._file = os.open(settings.calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, what: str, *words: str) -> None:
+        os.write(self._file, f"{' '.join((what, str(os.getpid()), *words))}\n".encode())
+
+    async def first(self, notification: Notification) -> None:
+        await self._call("first", notification)
+
+    async def second(self, notification: Notification) -> None:
+        await self._call("second", notification)
+
+    async def _call(self, name: str, notification: Notification) -> None:
+        update = notification.update
+        assert isinstance(update, StatusUpdate)
+        assert update.task_id is not None
+        assert update.context_id is not None
+        words = (name, update.task_id, update.context_id, notification.delivery_id)
+        self.write("BEGIN", *words)
+        await asyncio.sleep(self._random.uniform(0, 0.01))
+        self.write("END", *words)
+
+
+def start(settings: Settings) -> ForkServerProcess:
+    """Start a process that receives until it is killed."""
+    process = _processes.Process(target=_run, args=(settings,))
+    process.start()
+    return process
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Keep a port that any number of receivers may listen on, one after another."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
+def _run(settings: Settings) -> None:
+    logging.basicConfig(filename=settings.log, level=logging.WARNING)
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    dispatcher._LEASE = settings.lease
+    receiver = Receiver(
+        url=f"http://127.0.0.1:{settings.port}",
+        senders=[
+            TrustedSender(
+                name="agent",
+                issuer=ISSUER,
+                jwks_file=settings.jwks,
+                tokens=[TOKEN],
+                tasks=TaskPolicy.ANY,
+            )
+        ],
+        database=settings.database,
+        replay=settings.replay,
+        limits=Limits(peer_rate=_OFTEN, sender_rate=_OFTEN),
+        # What is in hand at several kills is put off, but by seconds, and never given up.
+        retry=RetryPolicy(wait=wait_schedule((0.1, 0.2, 0.5)), stop=stop_after_attempt(10**6)),
+        concurrency=8,
+    )
+    callbacks = _Callbacks(settings)
+    receiver.on_update(name="first")(callbacks.first)
+    receiver.on_update(name="second")(callbacks.second)
+    callbacks.write("START", receiver.dispatcher.name)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(("127.0.0.1", settings.port))
+        await (_serve_asgi if settings.edge == "asgi" else _serve_aiohttp)(receiver, listening)
+
+
+async def _serve_aiohttp(receiver: Receiver, listening: socket.socket) -> None:
+    runner = web.AppRunner(receiver.app(), access_log=None)
+    await runner.setup()
+    await web.SockSite(runner, listening, backlog=1024).start()
+    await asyncio.Event().wait()
+
+
+async def _serve_asgi(receiver: Receiver, listening: socket.socket) -> None:
+    config = uvicorn.Config(receiver.asgi(), log_config=None, lifespan="on", ws="none")
+    await uvicorn.Server(config).serve(sockets=[listening])
