@@ -77,8 +77,8 @@ class Miniature(ReceiverUnderTest):
         with closing(sqlite3.connect(self._path)) as connection:
             connection.executescript(TABLES)
         app = web.Application()
-        # What is cancelled is over: nothing to wait for.
         app.add_routes([web.post("/push", self._handle)])
+        # What is cancelled is over: nothing to wait for.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.001)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
