@@ -126,17 +126,17 @@ class Edge:
         if limited is not None:
             return problem(limited)
         if head.method in ("GET", "HEAD"):
-            return await self._get(head, path)
-        return _not_here(path)
+            return await self._get(head, path, peer)
+        return _not_here(head, path, peer)
 
-    async def _get(self, head: Head, path: str | None) -> Answer:
+    async def _get(self, head: Head, path: str | None, peer: str) -> Answer:
         if head.path == _LIVENESS:
             return _state(200, "alive")
         if head.path == _READINESS:
             return await self._readiness()
         if path is not None and self._validation_echo:
             return _echo(head.target)
-        return _not_here(path)
+        return _not_here(head, path, peer)
 
     async def _receive(
         self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]], path: str, peer: str
@@ -207,10 +207,13 @@ def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) 
     return Answer(status=verdict.status, headers=tuple(headers), body=body, close=close)
 
 
-def _not_here(path: str | None) -> Answer:
-    if path is None:
-        return problem(Verdict(status=404, code="not_found"))
-    return problem(Verdict(status=405, code="method_not_allowed"), allow="POST")
+def _not_here(head: Head, path: str | None, peer: str) -> Answer:
+    wrong_path = path is None
+    status, code = (404, "not_found") if wrong_path else (405, "method_not_allowed")
+    reason = f"no sender posts to {head.path[:200]!a}" if wrong_path else "expected POST"
+    facts = {"status": status, "code": code, "peer": peer, "reason": reason}
+    _log.warning("refused %d %s peer=%s: %s", status, code, peer, reason, extra=facts)
+    return problem(Verdict(status=status, code=code), allow=None if wrong_path else "POST")
 
 
 def _state(status: int, state: str, **more: list[str]) -> Answer:

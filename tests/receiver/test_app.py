@@ -357,6 +357,36 @@ async def test_another_path_is_a_problem(
     assert (response.status, problem["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        (
+            "POST",
+            "/a2a/other",
+            "refused 404 not_found peer=127.0.0.1: no sender posts to '/a2a/other'",
+        ),
+        ("POST", "/a%0Ab", "refused 404 not_found peer=127.0.0.1: no sender posts to '/a\\nb'"),
+        ("GET", "/a2a/push", "refused 405 method_not_allowed peer=127.0.0.1: expected POST"),
+    ],
+)
+async def test_the_log_says_which_path_or_method_was_wrong(
+    world: World,
+    aiohttp_client: AiohttpClient,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    method: str,
+    path: str,
+    said: str,
+) -> None:
+    client = await aiohttp_client(world.receiver.app())
+
+    async with client.request(method, path):
+        pass
+
+    refusals = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert refusals == [said]
+
+
 async def test_a_receiver_mounted_under_a_prefix_knows_its_paths(
     world: World, aiohttp_client: AiohttpClient
 ) -> None:
