@@ -32,7 +32,14 @@ __all__ = ["send"]
 _DELIVERY_ID = re.compile(r"[!-\-/-~]{1,256}")
 
 _SECRET_HEADERS = frozenset(
-    {"authorization", "x-a2a-signature", "x-a2a-token", "x-a2a-notification-token"}
+    {
+        "authorization",
+        "signature",
+        "webhook-signature",
+        "x-a2a-notification-token",
+        "x-a2a-signature",
+        "x-a2a-token",
+    }
 )
 
 

@@ -192,6 +192,9 @@ def test_every_scheme_can_be_tried_out(
     assert request.header("Authorization")
     assert 'tag="a2a-push"' in (request.header("Signature-Input") or "")
     assert secret not in ran.out
+    for name in ("Authorization", "Signature", "webhook-signature"):
+        assert f"> {name}: ***" in ran.out
+        assert (request.header(name) or "").removeprefix("Bearer ") not in ran.out
 
 
 @pytest.mark.parametrize(
