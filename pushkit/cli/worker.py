@@ -63,7 +63,13 @@ class _Settings:
     )
 )
 @database_option
-@click.option("--issuer", required=True, envvar="PUSHKIT_ISSUER", help="`iss`: who this is from.")
+@click.option(
+    "--issuer",
+    required=True,
+    envvar="PUSHKIT_ISSUER",
+    show_envvar=True,
+    help="`iss`: who this is from.",
+)
 @key_file_options
 @signing_options
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
@@ -72,6 +78,7 @@ class _Settings:
     "--destinations",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="PUSHKIT_DESTINATIONS",
+    show_envvar=True,
     help="A TOML file: rules, proxy, credentials.",
 )
 @click.option(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,11 +29,14 @@ class WorkerLocks:
 
     def hold(self, worker: str) -> None:
         """Hold the lock of a worker of this process, until `release` or the process ends."""
-        if worker in self._held:
-            return
-        descriptor = os.open(self._path(worker), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._held[worker] = descriptor
+        while worker not in self._held:
+            descriptor = os.open(self._path(worker), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Somebody may have swept the file away before it was locked: then nobody sees the lock.
+            if self._is_there(worker, descriptor):
+                self._held[worker] = descriptor
+            else:
+                os.close(descriptor)
 
     def release(self, worker: str) -> None:
         """Let go of a worker's lock: its rows are anybody's."""
@@ -44,6 +48,21 @@ class WorkerLocks:
     def dead(self, workers: Iterable[str]) -> list[str]:
         """Return those workers whose lock nobody holds any more."""
         return [worker for worker in workers if worker not in self._held and self._is_free(worker)]
+
+    def sweep(self) -> None:
+        """Remove the lock files of dead workers that had nothing in work: nobody asks for those."""
+        prefix, suffix = f"{self._database.name}-", ".lock"
+        for path in self._database.parent.glob(f"{glob.escape(prefix)}*{suffix}"):
+            worker = path.name.removeprefix(prefix).removesuffix(suffix)
+            if worker not in self._held:
+                self._is_free(worker)
+
+    def _is_there(self, worker: str, descriptor: int) -> bool:
+        try:
+            found = self._path(worker).stat()
+        except FileNotFoundError:
+            return False
+        return found.st_ino == os.fstat(descriptor).st_ino
 
     def _is_free(self, worker: str) -> bool:
         try:

@@ -85,6 +85,7 @@ class SqliteDatabase:
         except BaseException:
             writer.stop()
             raise
+        self.locks.sweep()
         self._writer = writer
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pushkit-reader")
 

@@ -1,0 +1,92 @@
+"""The locks that say which workers are alive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pushkit.storage import SqliteDatabase, WorkerLocks
+from pushkit.storage.migrations import Migration
+
+HOLD = """
+import sys
+from pathlib import Path
+from pushkit.storage import WorkerLocks
+locks = WorkerLocks(Path(sys.argv[1]))
+locks.hold("theirs")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "outbox.db"
+
+
+def lock_files(database: Path) -> list[str]:
+    return sorted(path.name for path in database.parent.glob("*.lock"))
+
+
+def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: Path) -> None:
+    ours = WorkerLocks(database)
+    ours.hold("ours")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        ours.sweep()
+        assert lock_files(database) == ["outbox.db-ours.lock", "outbox.db-theirs.lock"]
+        assert ours.dead(["theirs"]) == []
+        process.kill()
+    ours.sweep()
+    assert lock_files(database) == ["outbox.db-ours.lock"]
+    assert ours.dead(["theirs"]) == ["theirs"]
+    ours.release("ours")
+
+
+def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl  # the one that is patched
+
+    sweeper, worker = WorkerLocks(database), WorkerLocks(database)
+    lock, swept = fcntl.flock, []
+
+    def swept_first(descriptor: int, operation: int) -> None:
+        if not swept and operation == fcntl.LOCK_EX:
+            swept.append(descriptor)
+            sweeper.sweep()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", swept_first)
+    worker.hold("worker")
+    monkeypatch.undo()
+    assert swept
+    assert sweeper.dead(["worker"]) == []
+    worker.release("worker")
+
+
+def test_what_is_no_lock_of_this_database_stays(database: Path) -> None:
+    other = database.with_name("other.db-worker.lock")
+    other.touch()
+    WorkerLocks(database).sweep()
+    assert other.exists()
+
+
+async def test_opening_a_database_sweeps(database: Path) -> None:
+    stale = database.with_name("outbox.db-dead.lock")
+    stale.touch()
+    opened = SqliteDatabase(
+        database, component="test", migrations=(Migration(1, ("CREATE TABLE t (a INTEGER)",)),)
+    )
+    await opened.open()
+    await opened.close()
+    assert not stale.exists()
