@@ -34,7 +34,7 @@ def lock_files(database: Path) -> list[str]:
 def test_the_lock_of_a_living_worker_is_kept_and_of_a_dead_one_swept(database: Path) -> None:
     ours = WorkerLocks(database)
     ours.hold("ours")
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603  # our own interpreter
         [sys.executable, "-c", HOLD, str(database)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -58,7 +58,8 @@ def test_a_lock_that_was_swept_away_before_it_was_held_is_taken_again(
     import fcntl  # the one that is patched
 
     sweeper, worker = WorkerLocks(database), WorkerLocks(database)
-    lock, swept = fcntl.flock, []
+    lock = fcntl.flock
+    swept: list[int] = []
 
     def swept_first(descriptor: int, operation: int) -> None:
         if not swept and operation == fcntl.LOCK_EX:
