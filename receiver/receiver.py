@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,20 +14,11 @@ from typing import Self, TypeVar
 
 from aiohttp import web
 
-from pushkit.a2a import (
-    PushConfig,
-    TaskState,
-    UpdateKind,
-    WireVersion,
-    check_structured_data,
-    format_push_config,
-)
-from pushkit.bounded_json import JsonObject
+from pushkit.a2a import TaskState, UpdateKind, WireVersion, check_structured_data
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError, StorageError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.signing.token import hash_token
 from pushkit.webhook import WebhookRequest
 from pushkit.work import RetryPolicy, cancelled
 from receiver.admin import InboxAdmin, open_inbox
@@ -36,9 +27,9 @@ from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
-from receiver.credentials import mint_authentication, mint_token
 from receiver.edge import Edge
-from receiver.expected import ExpectedStore, Registration
+from receiver.expected import ExpectedStore
+from receiver.expecting import Expectation, hand_out, mint
 from receiver.forwards import Forward
 from receiver.inbox import Inbox, InboxRetention, Notification
 from receiver.peers import ForwardedHeader, Peers
@@ -47,7 +38,7 @@ from receiver.replay import open_replay
 from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust, warn_of_weak_trust
 
-__all__ = ["Expectation", "Receiver"]
+__all__ = ["Receiver"]
 
 F = TypeVar("F", bound=CallbackFunction)
 
@@ -55,25 +46,6 @@ _log = logging.getLogger("receiver")
 
 _DRAIN = timedelta(seconds=20)
 _HOUSEKEEPING = timedelta(minutes=10)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """What `expect()` hands out.
-
-    Attributes:
-        sender: The agent that may use it.
-        config: The push config for that agent, with URL and token.
-        version: The A2A version that it is written in.
-    """
-
-    sender: str
-    config: PushConfig
-    version: WireVersion
-
-    def as_json(self) -> JsonObject:
-        """Return the config object as this A2A version writes it."""
-        return format_push_config(self.config, self.version)
 
 
 class Receiver:
@@ -423,34 +395,25 @@ class Receiver:
         """
         if replaces is not None and task_id is not None:
             raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
-        trusted, wire_version = self._sender(sender), WireVersion.parse(str(version))
-        if wire_version is WireVersion.AGENTVAULT_0_2 and task_id is None:
-            # Its config is a URL: what it sends can only be told by its task.
-            raise ConfigError("task_id: expected one, since AgentVault's config carries no token")
-        token, now = mint_token(), self._clock()
-        minted = mint_authentication(authentication) if authentication else None
-        registration = Registration(
-            sender=trusted.name,
-            expectation=mint_token(),
-            token_sha256=hash_token(token),
-            credentials_sha256=minted.sha256 if minted else None,
+        trusted = self._sender(sender)
+        minted = mint(
+            trusted,
             task_id=task_id,
-            created_at=now,
-            expires_at=now + expires_in if expires_in else None,
+            version=version,
+            expires_in=expires_in,
+            authentication=authentication,
+            now=self._clock(),
         )
         await self.open()
-        if replaces is None:
-            await self._database.write(self._expected.register(registration))
-        else:
-            replacing = self._expected.replace(hash_token(replaces), registration, overlap=overlap)
-            task_id = await self._database.write(replacing)
-        config = PushConfig(
-            url=f"{self.url}{trusted.path}",
-            token=token,
-            task_id=task_id,
-            authentication=minted.authentication if minted else None,
+        return await self._database.write(
+            hand_out(
+                self._expected,
+                minted,
+                url=f"{self.url}{trusted.path}",
+                replaces=replaces,
+                overlap=overlap,
+            )
         )
-        return Expectation(sender=trusted.name, config=config, version=wire_version)
 
     async def expect_no_longer(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None

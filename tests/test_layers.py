@@ -27,7 +27,7 @@ RECEIVER_ROWS = [
     {"reload"},
     {"settings"},
     {"receiver"},
-    {"admin", "app", "asgi", "callbacks", "forwards"},
+    {"admin", "app", "asgi", "callbacks", "expecting", "forwards"},
     {"connections", "edge"},
     {"pipeline"},
     {"expected", "inbox"},
