@@ -27,6 +27,7 @@ RECEIVER_ROWS = [
     {"reload"},
     {"settings"},
     {"receiver"},
+    {"life"},
     {"admin", "app", "asgi", "callbacks", "expecting", "forwards"},
     {"connections", "edge"},
     {"pipeline"},
