@@ -22,6 +22,7 @@ from pushkit.net.transport import Transport
 from pushkit.webhook import WebhookRequest
 from pushkit.work import Housekeeper, RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
+from receiver.admission import Limits
 from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
@@ -34,10 +35,11 @@ from receiver.forwards import Forward
 from receiver.inbox import InboxRetention, Notification
 from receiver.life import Life
 from receiver.peers import ForwardedHeader, Peers
-from receiver.pipeline import Limits, Pipeline, ProvenHead, Verdict
+from receiver.pipeline import Pipeline, ProvenHead
 from receiver.replay import open_replay
 from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust, warn_of_weak_trust
+from receiver.verdicts import Verdict
 
 __all__ = ["Receiver"]
 
@@ -219,7 +221,7 @@ class Receiver:
             path: The sender's path, where the request's own path has a prefix before it.
             peer: The address that it came from.
         """
-        refused = self.pipeline.admit(request.headers, len(request.body), peer=peer)
+        refused = self.pipeline.admission.admit(request.headers, len(request.body), peer=peer)
         if refused is not None:
             return refused
         path = path or request.target.partition("?")[0]

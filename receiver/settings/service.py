@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from receiver.admission import Limits
 from receiver.connections import ConnectionLimits
 from receiver.inbox import InboxRetention
 from receiver.peers import ForwardedHeader
-from receiver.pipeline import Limits
 from receiver.receiver import Receiver
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
