@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import asyncpg
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.outbox import Claim, OutboxStore
+from pushkit.outbox import Claim, Leases
 from pushkit.storage import Database, Script, Statement, to_micros
 from tests.databases import PostgresServer, execute, fresh
 
@@ -267,12 +267,12 @@ async def milliseconds(run: Callable[[], Any], times: int) -> float:
 
 async def measure_claim(name: str, sender: PushSender, rows: int, times: int) -> None:
     """Print what a claim costs with a short and with a long backlog."""
-    store, database = OutboxStore(), database_of(sender)
+    leases, database = Leases(), database_of(sender)
     later = NOW + timedelta(hours=1)
 
     def claim_and_undo() -> Script[None]:
         claim = Claim(worker="benchmark", until=later + timedelta(minutes=1))
-        found = yield from store.claim(claim, limit=64, per_origin=16, now=later)
+        found = yield from leases.claim(claim, limit=64, per_origin=16, now=later)
         assert found  # noqa: S101  # else nothing is measured
         raise Undone
 
@@ -281,7 +281,7 @@ async def measure_claim(name: str, sender: PushSender, rows: int, times: int) ->
             await database.write(claim_and_undo())
 
     async def next_due() -> None:
-        await database.read(store.next_due(later))
+        await database.read(leases.next_due(later))
 
     say(f"claim, {name}, ms", "100 rows", f"{rows} rows", "", "ratio")
     for shape in SHAPES:
@@ -349,8 +349,8 @@ async def measure_memory(location: str, rows: int) -> None:
             await asyncio.gather(*(sender.notify(update(f"m{task}")) for task in range(64)))
     began, before, peak = time.perf_counter(), resident_mib(), 0.0
     async with opened(location, working=True) as sender:
-        store, early = OutboxStore(), 0.0
-        while await database_of(sender).read(store.next_due(datetime.now(UTC))) is not None:
+        leases, early = Leases(), 0.0
+        while await database_of(sender).read(leases.next_due(datetime.now(UTC))) is not None:
             await asyncio.sleep(0.2)
             peak = max(peak, resident_mib())
             if not early and time.perf_counter() > began + 2:

@@ -1,4 +1,4 @@
-"""What commands share: how they read an age, and how they end.
+"""What commands share: `--json`, how they read an age, and how they end.
 
 0 done, 1 refused or failed, 2 called wrongly; errors in readable lines.
 """
@@ -13,7 +13,9 @@ import click
 
 from pushkit.errors import PushkitError
 
-__all__ = ["age", "run_command"]
+__all__ = ["age", "json_option", "run_command"]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
 _AGE = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

@@ -1,16 +1,32 @@
-"""How commands write: tables, moments, durations, and what others wrote."""
+"""How commands write: records, tables, moments, durations, and what others wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-__all__ = ["example", "harmless", "milliseconds", "moment", "table"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from pushkit.bounded_json import JsonObject
+
+__all__ = ["document", "example", "harmless", "milliseconds", "moment", "table"]
 
 
 def example(*lines: str) -> str:
     """Return the epilog of a command."""
     return "\n".join(("\b", "Example:", *(f"  {line}" for line in lines)))
+
+
+def document(record: DataclassInstance) -> JsonObject:
+    """Return a flat record as a JSON object, its moments as text."""
+    found: JsonObject = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        found[field.name] = value.isoformat() if isinstance(value, datetime) else value
+    return found
 
 
 def table(*rows: Sequence[str]) -> str:

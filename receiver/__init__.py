@@ -4,13 +4,15 @@ from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import InboundError
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.admission import Limits
+from receiver.expecting import Expectation
 from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, Notification
 from receiver.limits import RateLimit
-from receiver.pipeline import Limits, Verdict
-from receiver.receiver import Expectation, Receiver
+from receiver.receiver import Receiver
 from receiver.selection import TrustSnapshot
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
 from receiver.trusted_keys import fetch_trust, load_trust
+from receiver.verdicts import Verdict
 from receiver.verify import VerifiedNotification, verify_notification
 
 __all__ = [

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.peers import Peers
-from receiver.pipeline import Verdict
+from receiver.verdicts import Verdict
 
 if TYPE_CHECKING:
     from receiver.receiver import Receiver
@@ -122,7 +122,7 @@ class Edge:
         path = self._sender_path(head.path)
         if path is not None and head.method == "POST":
             return await self._receive(head, read, path, peer)
-        limited = self._receiver.pipeline.admit_peer(peer)
+        limited = self._receiver.pipeline.admission.admit_peer(peer)
         if limited is not None:
             return problem(limited)
         if head.method in ("GET", "HEAD"):
@@ -145,7 +145,8 @@ class Edge:
             _log.error("refused 503 not_started: %s", _HOW_TO_START)
             return problem(Verdict(status=503, code="not_started"), close=True)
         pipeline = self._receiver.pipeline
-        verdict = pipeline.admit(head.headers, _declared_length(head.headers), peer=peer)
+        declared = _declared_length(head.headers)
+        verdict = pipeline.admission.admit(head.headers, declared, peer=peer)
         if verdict is not None:
             return problem(verdict, close=verdict.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         # Who cannot prove to be somebody is refused here: a stranger's body is never read.
@@ -172,10 +173,10 @@ class Edge:
             async with asyncio.timeout(pipeline.limits.request_timeout.total_seconds()):
                 body = await _read_bounded(read(), limit)
         except TimeoutError:
-            return pipeline.body_too_slow(peer=peer)
+            return pipeline.admission.body_too_slow(peer=peer)
         except BrokenBodyError:
-            return pipeline.body_broken(peer=peer)
-        return pipeline.body_too_large(peer=peer) if body is None else body
+            return pipeline.admission.body_broken(peer=peer)
+        return pipeline.admission.body_too_large(peer=peer) if body is None else body
 
     async def _readiness(self) -> Answer:
         unready = await self._receiver.unready()

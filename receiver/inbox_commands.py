@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import click
 
 from pushkit.bounded_json import JsonObject
-from pushkit.command import age
+from pushkit.command import age, json_option
 from pushkit.errors import ConfigError
-from pushkit.output import example, harmless, moment, table
+from pushkit.output import document, example, harmless, moment, table
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import (
     CallbackState,
@@ -54,9 +53,6 @@ def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     return click.option("--sender", help="Of this sender.")(command)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
-
-
 @click.group(
     epilog=example(
         "receiver inbox stats",
@@ -74,7 +70,7 @@ def inbox() -> None:
 @_filter_options
 @click.option("--after", type=int, default=0, help="The last id of the page before.")
 @click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True)
-@_json_option
+@json_option
 def list_(
     *,
     config: Path,
@@ -92,7 +88,7 @@ def list_(
     )
     found = _run(config, database, lambda admin: admin.find(wanted, after=after, limit=limit))
     if as_json:
-        click.echo(json.dumps([_document(summary) for summary in found], indent=2))
+        click.echo(json.dumps([document(summary) for summary in found], indent=2))
         return
     headings = ("ID", "STATUS", "SENDER", "TASK", "SEQ", "GAP", "ATTEMPTS", "RECEIVED", "ERROR")
     click.echo(table(headings, *map(_summary_row, found)))
@@ -104,7 +100,7 @@ def list_(
 @click.argument("notification_id", metavar="ID", type=int)
 @_location_options
 @click.option("--body", "with_body", is_flag=True, help="Show the body, too.")
-@_json_option
+@json_option
 def show(
     *, notification_id: int, config: Path, database: str | None, with_body: bool, as_json: bool
 ) -> None:
@@ -115,7 +111,7 @@ def show(
     if as_json:
         click.echo(json.dumps(_report_document(report, with_body=with_body), indent=2))
         return
-    for name, value in _document(report.notification).items():
+    for name, value in document(report.notification).items():
         click.echo(f"{name:16} {'-' if value is None else _printable(str(value))}")
     click.echo("\n" + table(_CALLBACK_HEADINGS, *map(_callback_row, report.callbacks)))
     if with_body:
@@ -194,7 +190,7 @@ def purge(
 
 @inbox.command(epilog=example("receiver inbox stats --json"))
 @_location_options
-@_json_option
+@json_option
 def stats(*, config: Path, database: str | None, as_json: bool) -> None:
     """Show how many notifications stand where, and what never came."""
     found = _run(config, database, lambda admin: admin.stats())
@@ -262,20 +258,12 @@ def _callback_row(state: CallbackState) -> tuple[str, ...]:
     )
 
 
-def _document(record: NotificationSummary | CallbackState) -> JsonObject:
-    document: JsonObject = {}
-    for field in fields(record):
-        value: Any = getattr(record, field.name)
-        document[field.name] = value.isoformat() if isinstance(value, datetime) else value
-    return document
-
-
 def _report_document(report: NotificationReport, *, with_body: bool) -> JsonObject:
-    document = _document(report.notification)
-    document["callbacks"] = [_document(state) for state in report.callbacks]
+    found = document(report.notification)
+    found["callbacks"] = [document(state) for state in report.callbacks]
     if with_body:
-        document["body"] = report.body.decode("utf-8", "backslashreplace")
-    return document
+        found["body"] = report.body.decode("utf-8", "backslashreplace")
+    return found
 
 
 def _stats_document(stats: InboxStats) -> JsonObject:

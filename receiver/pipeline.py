@@ -1,9 +1,9 @@
 """`Pipeline`: the ten steps from a request to an answer (wire profile §4). No web framework.
 
-The steps are numbered as on that page. The edge calls `admit` and `select` with the head, so that a
-stranger's body is never read, then reads the body within the limits, and calls `receive`; all three
-end in a verdict, never in an exception. Step 10, the callbacks, begins where the notification is
-committed.
+The steps are numbered as on that page. The edge calls `admission.admit` and `select` with the head,
+so that a stranger's body is never read, then reads the body within the limits, and calls `receive`;
+all three end in a verdict, never in an exception. Step 10, the callbacks, begins where the
+notification is committed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import TypeVar
 from pushkit.errors import InboundError, MalformedRequestError, StorageError
 from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.admission import Admission, Limits
 from receiver.credentials import HandedOut, ProvenSecret, check_presented, presented
 from receiver.expected import ExpectedStore
 from receiver.inbox import Inbox, task_lock
-from receiver.limits import RateLimit, RateLimitedError, RateLimiter
-from receiver.peers import rate_key
+from receiver.limits import RateLimit, RateLimiter
 from receiver.replay import (
-    BeingStoredError,
     ConflictError,
     Replay,
     ReplayMemory,
@@ -34,6 +33,7 @@ from receiver.replay import (
 from receiver.selection import Selected, printable
 from receiver.trust import TaskPolicy, TrustedSender
 from receiver.trusted_keys import Trust
+from receiver.verdicts import Verdict, refusal
 from receiver.verify import (
     VerifiedHead,
     VerifiedNotification,
@@ -42,58 +42,13 @@ from receiver.verify import (
     verify_head,
 )
 
-__all__ = ["Limits", "Pipeline", "ProvenHead", "Verdict"]
+__all__ = ["Pipeline", "ProvenHead"]
 
 _log = logging.getLogger("receiver")
 
 T = TypeVar("T")
 
 _MAX_ID_BYTES = 512
-_CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
-# About what one process can verify: a flood is cut, a busy agent is not.
-_PEER_RATE = RateLimit(per_second=1000, burst=2000)
-_SENDER_RATE = RateLimit(per_second=1000, burst=2000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What step 1 and step 6 allow.
-
-    Attributes:
-        max_body_bytes: The largest body.
-        max_header_bytes: The largest header section.
-        request_timeout: The deadline for reading one request.
-        peer_rate: Per peer address, before the signature: strangers.
-        sender_rate: Per sender, after the signature: a stranger cannot use up its share.
-    """
-
-    max_body_bytes: int = 1024 * 1024
-    max_header_bytes: int = 16 * 1024
-    request_timeout: timedelta = timedelta(seconds=10)
-    peer_rate: RateLimit = _PEER_RATE
-    sender_rate: RateLimit = _SENDER_RATE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The answer to one request.
-
-    Attributes:
-        status: The HTTP status.
-        code: `accepted`, `duplicate`, or the stable code of the refusal.
-        retry_after: For 429 and 503.
-        notification_id: Of a notification that was accepted now; None otherwise.
-    """
-
-    status: int
-    code: str
-    retry_after: timedelta | None = None
-    notification_id: int | None = None
-
-    @property
-    def refused(self) -> bool:
-        """Whether the sender gets a problem instead of a thank-you."""
-        return self.status >= 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,30 +67,6 @@ class ProvenHead:
 
 
 _DUPLICATE = Verdict(status=200, code="duplicate")
-
-
-class _BodyTooLargeError(InboundError):
-    code = "body_too_large"
-    status = 413
-
-
-class _BodyTimeoutError(InboundError):
-    code = "body_timeout"
-    status = 408
-
-
-class _IncompleteBodyError(InboundError):
-    code = "incomplete_body"
-
-
-class _HeadersTooLargeError(InboundError):
-    code = "headers_too_large"
-    status = 431
-
-
-class _MediaTypeError(InboundError):
-    code = "unsupported_media_type"
-    status = 415
 
 
 class Pipeline:
@@ -161,9 +92,9 @@ class Pipeline:
     ) -> None:
         self.trust = trust
         self.limits = limits
+        self.admission = Admission(limits, clock)
         self._database = database
         self._clock = clock
-        self._peers = RateLimiter(limits.peer_rate)
         self._senders = RateLimiter(limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._replay = replay
@@ -171,35 +102,6 @@ class Pipeline:
         self._inbox = Inbox()
 
     # --- the calls of the edge ------------------------------------------------------------------
-
-    def admit(self, headers: Headers, declared_length: int | None, *, peer: str) -> Verdict | None:
-        """Do step 1 before the body is read; None to go on."""
-        limited = self.admit_peer(peer)
-        if limited is not None:
-            return limited
-        try:
-            self._check_head(headers, declared_length)
-        except InboundError as exc:
-            return self._refuse(exc, peer=peer)
-        return None
-
-    def admit_peer(self, peer: str) -> Verdict | None:
-        """Count one request of an address; None to go on."""
-        try:
-            self._peers.take(rate_key(peer), self._clock())
-        except InboundError as exc:
-            return self._refuse(exc, peer=peer)
-        return None
-
-    def body_too_slow(self, *, peer: str) -> Verdict:
-        """Return the verdict on a body that was not there at the deadline."""
-        limit = self.limits.request_timeout.total_seconds()
-        return self._refuse(_BodyTimeoutError(f"not whole within {limit:g} s"), peer=peer)
-
-    def body_broken(self, *, peer: str) -> Verdict:
-        """Return the verdict on a body that ended early: nobody to answer, no fault here."""
-        error = _IncompleteBodyError("the peer went away, or its framing is broken")
-        return self._refuse(error, peer=peer)
 
     async def select(
         self, headers: Headers, *, target: str, path: str, peer: str
@@ -213,12 +115,6 @@ class Pipeline:
             peer: The address that it came from, for the log.
         """
         return await self._answer(self._prove_head(headers, target, path), peer=peer)
-
-    def body_too_large(self, *, peer: str) -> Verdict:
-        """Return the verdict on a body that turned out to be over the limit."""
-        return self._refuse(
-            _BodyTooLargeError(f"more than {self.limits.max_body_bytes} bytes"), peer=peer
-        )
 
     async def receive(
         self, request: WebhookRequest, *, path: str, peer: str, proven: ProvenHead | None = None
@@ -241,7 +137,7 @@ class Pipeline:
             _log.exception("refused 503 storage peer=%s", peer)
             return Verdict(status=503, code="storage", retry_after=timedelta(seconds=1))
         except InboundError as exc:
-            return self._refuse(exc, peer=peer)
+            return refusal(exc, peer=peer)
 
     # --- the steps --------------------------------------------------------------------------------
 
@@ -265,7 +161,7 @@ class Pipeline:
         if proven is None:
             proven = await self._prove_head(request.headers, request.target, path)
         sender, size = proven.head.sender, len(request.body)
-        self._check_body_size(size, proven.max_body_bytes)
+        self.admission.check_body_size(size, proven.max_body_bytes)
         verify_body(proven.head, request.body)  # 3, the body's part
         self._rate_of(sender).take(sender.name, self._clock())  # 6
         verified = read_notification(proven.head, request)
@@ -292,23 +188,6 @@ class Pipeline:
             },
         )
         return verdict
-
-    def _check_head(self, headers: Headers, declared_length: int | None) -> None:
-        """Step 1: sizes and media type, from the head alone."""
-        size = headers.size()
-        if size > self.limits.max_header_bytes:
-            raise _HeadersTooLargeError(f"{size} bytes of headers")
-        self._check_body_size(declared_length or 0, self.limits.max_body_bytes)
-        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
-        if media_type not in _CONTENT_TYPES:
-            raise _MediaTypeError("expected application/json or application/a2a+json")
-        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
-        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
-            raise _MediaTypeError("the body is compressed, expected Content-Encoding identity")
-
-    def _check_body_size(self, size: int, limit: int) -> None:
-        if size > limit:
-            raise _BodyTooLargeError(f"a body of {size} bytes, expected at most {limit}")
 
     def _rate_of(self, sender: TrustedSender) -> RateLimiter:
         if sender.rate is None:
@@ -392,19 +271,6 @@ class Pipeline:
             return _DUPLICATE
         yield from self._database.wake()
         return Verdict(status=202, code="accepted", notification_id=notification_id)
-
-    def _refuse(self, error: InboundError, *, peer: str) -> Verdict:
-        # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
-        facts = {"status": error.status, "code": error.code, "peer": peer, "reason": str(error)}
-        _log.warning(
-            "refused %d %s peer=%s: %s", error.status, error.code, peer, error, extra=facts
-        )
-        retry_after = None
-        if isinstance(error, RateLimitedError | BeingStoredError):
-            retry_after = error.retry_after
-        elif error.status == 503:
-            retry_after = timedelta(seconds=5)
-        return Verdict(status=error.status, code=error.code, retry_after=retry_after)
 
 
 def _check_ids(*ids: str | None) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,66 +14,38 @@ from typing import Self, TypeVar
 
 from aiohttp import web
 
-from pushkit.a2a import (
-    PushConfig,
-    TaskState,
-    UpdateKind,
-    WireVersion,
-    check_structured_data,
-    format_push_config,
-)
-from pushkit.bounded_json import JsonObject
+from pushkit.a2a import TaskState, UpdateKind, WireVersion, check_structured_data
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, PushkitError, StorageError
+from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.signing.token import hash_token
 from pushkit.webhook import WebhookRequest
-from pushkit.work import RetryPolicy, cancelled
+from pushkit.work import Housekeeper, RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
+from receiver.admission import Limits
 from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
-from receiver.credentials import mint_authentication, mint_token
 from receiver.edge import Edge
-from receiver.expected import ExpectedStore, Registration
+from receiver.expected import ExpectedStore
+from receiver.expecting import Expectation, hand_out, mint
 from receiver.forwards import Forward
-from receiver.inbox import Inbox, InboxRetention, Notification
+from receiver.inbox import InboxRetention, Notification
+from receiver.life import Life
 from receiver.peers import ForwardedHeader, Peers
-from receiver.pipeline import Limits, Pipeline, ProvenHead, Verdict
+from receiver.pipeline import Pipeline, ProvenHead
 from receiver.replay import open_replay
 from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust, warn_of_weak_trust
+from receiver.verdicts import Verdict
 
-__all__ = ["Expectation", "Receiver"]
+__all__ = ["Receiver"]
 
 F = TypeVar("F", bound=CallbackFunction)
 
 _log = logging.getLogger("receiver")
-
-_DRAIN = timedelta(seconds=20)
-_HOUSEKEEPING = timedelta(minutes=10)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """What `expect()` hands out.
-
-    Attributes:
-        sender: The agent that may use it.
-        config: The push config for that agent, with URL and token.
-        version: The A2A version that it is written in.
-    """
-
-    sender: str
-    config: PushConfig
-    version: WireVersion
-
-    def as_json(self) -> JsonObject:
-        """Return the config object as this A2A version writes it."""
-        return format_push_config(self.config, self.version)
 
 
 class Receiver:
@@ -128,19 +100,15 @@ class Receiver:
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
+        retention = retention or InboxRetention()
         self._clock = clock
-        self._retention = retention or InboxRetention()
         self._database = open_inbox(database, clock=clock)
         self._transport = Transport(DestinationPolicy(allow))
         trust = Trust.build(url, senders, self._transport, clock)
         self.url = trust.url
-        self._replay = open_replay(replay, namespace=self.url, remember_for=self._retention.ids)
+        memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
         self.pipeline = Pipeline(
-            trust,
-            self._database,
-            self._replay,
-            limits=limits or Limits(),
-            clock=clock,
+            trust, self._database, memory, limits=limits or Limits(), clock=clock
         )
         self.callbacks = CallbackRegistry()
         self.dispatcher = Dispatcher(
@@ -156,14 +124,17 @@ class Receiver:
             validation_echo=validation_echo,
         )
         self.inbox = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
-        self._forwards: list[Forward] = []
         self._arrivals = Arrivals(self._database)
-        self._inbox = Inbox()
-        self._expected = ExpectedStore(self._retention.ids)
-        self._opening = asyncio.Lock()
-        self.is_open = False
-        self._background: list[asyncio.Task[None]] = []
-        self._listening: asyncio.Task[None] | None = None
+        self._expected = ExpectedStore(retention.ids)
+        self._life = Life(
+            self._database,
+            memory,
+            self._transport,
+            pipeline=self.pipeline,
+            dispatcher=self.dispatcher,
+            arrivals=self._arrivals,
+            housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
+        )
 
     @property
     def trust(self) -> Trust:
@@ -179,50 +150,23 @@ class Receiver:
 
     async def open(self) -> None:
         """Open the inbox without callbacks: for a process that only expects, or only waits."""
-        async with self._opening:
-            await self._database.open()
-            self.is_open = True
+        await self._life.open()
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
-        await self._listen()
-        try:
-            await self._replay.open()
-        except StorageError as exc:  # callbacks go on without it
-            _log.error("%s: notifications are answered 503 until it is back", exc)
-        if not self._background:
-            warn_of_weak_trust(self.trust.senders())
-            if allowed := self._transport.policy.allow:
-                _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
-            self._background = [
-                asyncio.create_task(self.dispatcher.pump.run(), name="receiver-callbacks"),
-                asyncio.create_task(self._keep_house(), name="receiver-housekeeping"),
-            ]
+        await self._life.start()
 
     async def close(self) -> None:
         """Wait for running callbacks, then close the inbox. What is left stays for the next start.
 
         A callback that does not end in time is cancelled, and called again then.
         """
-        self.is_open = False
-        background, self._background = self._background, []
-        if self._listening is not None:
-            background.append(self._listening)
-            self._listening = None
-        for task in background:
-            await cancelled(task)
-        try:
-            async with asyncio.timeout(_DRAIN.total_seconds()):
-                await self.dispatcher.pump.drain()
-        except TimeoutError:
-            await self.dispatcher.pump.abandon()
-        for forward in self._forwards:
-            await forward.close()
-        await self.dispatcher.retire()
-        await self._replay.close()
-        await self.trust.close()
-        await self._transport.close()
-        await self._database.close()
+        await self._life.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether notifications can be taken in."""
+        return self._life.is_open
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -265,19 +209,7 @@ class Receiver:
         `storage`, `keys` (of a sender, never loaded and not to be had) and `callbacks` (they do not
         run), each with the reason.
         """
-        unready: dict[str, str] = {}
-        try:
-            await self._database.read(self._inbox.next_due())
-        except StorageError as exc:
-            unready["storage"] = f"storage: {exc}"
-        for name, keys in self.trust.keys_by_sender().items():
-            try:
-                await keys.keys()
-            except PushkitError as exc:
-                unready["keys"] = f"keys of sender {name}: {exc}"
-        if not self._background or any(task.done() for task in self._background):
-            unready["callbacks"] = "callbacks: the dispatcher does not run"
-        return unready
+        return await self._life.unready()
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
@@ -289,7 +221,7 @@ class Receiver:
             path: The sender's path, where the request's own path has a prefix before it.
             peer: The address that it came from.
         """
-        refused = self.pipeline.admit(request.headers, len(request.body), peer=peer)
+        refused = self.pipeline.admission.admit(request.headers, len(request.body), peer=peer)
         if refused is not None:
             return refused
         path = path or request.target.partition("?")[0]
@@ -308,7 +240,7 @@ class Receiver:
         """
         verdict = await self.pipeline.receive(request, path=path, peer=peer, proven=proven)
         if verdict.notification_id is not None:
-            self._hear()
+            self._life.hear()
         return verdict
 
     # --- trust ---------------------------------------------------------------------------------
@@ -390,7 +322,7 @@ class Receiver:
         self.callbacks.add(
             to.send, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
         )
-        self._forwards.append(to)
+        self._life.close_with(to)
 
     # --- expecting and waiting -----------------------------------------------------------------
 
@@ -423,34 +355,25 @@ class Receiver:
         """
         if replaces is not None and task_id is not None:
             raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
-        trusted, wire_version = self._sender(sender), WireVersion.parse(str(version))
-        if wire_version is WireVersion.AGENTVAULT_0_2 and task_id is None:
-            # Its config is a URL: what it sends can only be told by its task.
-            raise ConfigError("task_id: expected one, since AgentVault's config carries no token")
-        token, now = mint_token(), self._clock()
-        minted = mint_authentication(authentication) if authentication else None
-        registration = Registration(
-            sender=trusted.name,
-            expectation=mint_token(),
-            token_sha256=hash_token(token),
-            credentials_sha256=minted.sha256 if minted else None,
+        trusted = self._sender(sender)
+        minted = mint(
+            trusted,
             task_id=task_id,
-            created_at=now,
-            expires_at=now + expires_in if expires_in else None,
+            version=version,
+            expires_in=expires_in,
+            authentication=authentication,
+            now=self._clock(),
         )
         await self.open()
-        if replaces is None:
-            await self._database.write(self._expected.register(registration))
-        else:
-            replacing = self._expected.replace(hash_token(replaces), registration, overlap=overlap)
-            task_id = await self._database.write(replacing)
-        config = PushConfig(
-            url=f"{self.url}{trusted.path}",
-            token=token,
-            task_id=task_id,
-            authentication=minted.authentication if minted else None,
+        return await self._database.write(
+            hand_out(
+                self._expected,
+                minted,
+                url=f"{self.url}{trusted.path}",
+                replaces=replaces,
+                overlap=overlap,
+            )
         )
-        return Expectation(sender=trusted.name, config=config, version=wire_version)
 
     async def expect_no_longer(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
@@ -489,7 +412,7 @@ class Receiver:
         Raises:
             TimeoutError: Nothing of that kind arrived in time.
         """
-        await self._listen()
+        await self._life.listen()
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         async with asyncio.timeout(seconds):
             found = await self._arrivals.wait(
@@ -504,7 +427,7 @@ class Receiver:
         self, task_id: str, *, sender: str | None = None
     ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications, from the first; ends after a terminal state."""
-        await self._listen()
+        await self._life.listen()
         arrivals = self._arrivals.updates(task_id, sender=self._sender(sender).name)
         async with contextlib.aclosing(arrivals) as updates:
             async for notification in updates:
@@ -528,23 +451,3 @@ class Receiver:
         # A large document takes its time: not on the loop.
         found = await asyncio.to_thread(check_structured_data, notification.update, sender.schemas)
         return replace(notification, data=tuple(found))
-
-    async def _listen(self) -> None:
-        """Open the inbox, and hear of what other processes accept from now on."""
-        await self.open()
-        if self._listening is None:
-            self._listening = asyncio.create_task(
-                self._database.listen(self._hear), name="receiver-listening"
-            )
-
-    def _hear(self) -> None:
-        self.dispatcher.pump.wake()
-        self._arrivals.announce()
-
-    async def _keep_house(self) -> None:
-        while True:
-            try:
-                await self.inbox.retain(self._retention)
-            except StorageError:
-                _log.exception("housekeeping: the inbox is out of reach; trying again later")
-            await asyncio.sleep(_HOUSEKEEPING.total_seconds())

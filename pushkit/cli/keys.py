@@ -12,6 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject
+from pushkit.command import json_option
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, public_pem
@@ -123,7 +124,7 @@ def new(
     ),
 )
 @key_file_options
-@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of a table.")
+@json_option
 def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
     """List the keys with their states."""
     ring = load_key_ring(path, read_passphrase(passphrase_file))

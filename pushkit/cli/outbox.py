@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import click
 
-from pushkit.bounded_json import JsonObject
-from pushkit.command import age
+from pushkit.cli.outbox_report import (
+    attempt_row,
+    report_document,
+    stats_document,
+    summary_row,
+)
+from pushkit.command import age, json_option
 from pushkit.delivery.admin import OutboxAdmin, Redriven, open_outbox
 from pushkit.errors import ConfigError
 from pushkit.keys.sealing import SecretKeys
 from pushkit.outbox import (
     DeliveryFilter,
-    DeliveryReport,
     DeliveryState,
-    DeliverySummary,
     Envelopes,
-    LoggedAttempt,
-    OutboxStats,
 )
-from pushkit.output import example, harmless, milliseconds, moment, table
+from pushkit.output import document, example, harmless, table
 
 __all__ = ["checked_database", "database_option", "outbox"]
 
@@ -74,9 +74,6 @@ def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     return command
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
-
-
 @click.group(
     epilog=example(
         "pushkit outbox stats --database outbox.db",
@@ -96,7 +93,7 @@ def outbox() -> None:
 @_filter_options
 @click.option("--after", help="The last id of the page before.")
 @click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True)
-@_json_option
+@json_option
 def list_(
     *,
     database: str,
@@ -110,10 +107,10 @@ def list_(
     chosen = _filter(wanted, DeliveryState(state) if state else None)
     found = _run(database, lambda admin: admin.find(chosen, after=after, limit=limit))
     if as_json:
-        click.echo(json.dumps([_summary_document(summary) for summary in found], indent=2))
+        click.echo(json.dumps([document(summary) for summary in found], indent=2))
         return
     headings = ("ID", "STATE", "TASK", "SEQ", "ORIGIN", "ATTEMPTS", "NOTIFIED", "STATUS", "ERROR")
-    click.echo(table(headings, *map(_summary_row, found)))
+    click.echo(table(headings, *map(summary_row, found)))
     if len(found) == limit:
         click.echo(f"there may be more: --after {found[-1].id}", err=True)
 
@@ -123,7 +120,7 @@ def list_(
 @database_option
 @click.option("--body", "with_body", is_flag=True, help="Show the payload, too.")
 @click.option("--answers", "with_answers", is_flag=True, help="Show the answers that were kept.")
-@_json_option
+@json_option
 def show(
     *, delivery_id: str, database: str, with_body: bool, with_answers: bool, as_json: bool
 ) -> None:
@@ -132,14 +129,14 @@ def show(
     if report is None:
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `pushkit outbox list`")
     if as_json:
-        document = _report_document(report, with_body=with_body, with_answers=with_answers)
-        click.echo(json.dumps(document, indent=2))
+        found = report_document(report, with_body=with_body, with_answers=with_answers)
+        click.echo(json.dumps(found, indent=2))
         return
-    for name, value in _summary_document(report.delivery).items():
+    for name, value in document(report.delivery).items():
         click.echo(f"{name:16} {'-' if value is None else value}")
     click.echo()
     headings = ("#", "STARTED", "MS", "RESOLVE", "CONNECT", "WAIT", "BODY", "ADDRESS")
-    rows = map(_attempt_row, report.attempts)
+    rows = map(attempt_row, report.attempts)
     click.echo(table((*headings, "OUTCOME", "STATUS", "ERROR"), *rows))
     if with_answers:
         for attempt in report.attempts:
@@ -255,12 +252,12 @@ def erase(*, task: str, database: str, tenant: str) -> None:
 
 @outbox.command(epilog=example("pushkit outbox stats --json"))
 @database_option
-@_json_option
+@json_option
 def stats(*, database: str, as_json: bool) -> None:
     """Show how many deliveries are in which state, and where they wait."""
     found = _run(database, lambda admin: admin.stats())
     if as_json:
-        click.echo(json.dumps(_stats_document(found), indent=2))
+        click.echo(json.dumps(stats_document(found), indent=2))
         return
     for state, count in found.states.items():
         click.echo(f"{state.value:12} {count}")
@@ -307,86 +304,3 @@ def _tell_redriven(redriven: Redriven, what: str, *, named: bool) -> None:
     if named:
         raise ConfigError(f"{redriven.skipped} not sent again: {reason}")
     click.echo(f"{redriven.skipped} skipped: {reason}", err=True)
-
-
-def _summary_row(summary: DeliverySummary) -> tuple[str, ...]:
-    return (
-        summary.id,
-        summary.state.value,
-        summary.task_id,
-        str(summary.seq),
-        summary.origin,
-        str(summary.attempts),
-        moment(summary.notified_at),
-        str(summary.last_status or "-"),
-        summary.last_error or "-",
-    )
-
-
-def _attempt_row(attempt: LoggedAttempt) -> tuple[str, ...]:
-    timing = attempt.timing
-    phases = (attempt.duration, timing.resolve, timing.connect, timing.wait, timing.body)
-    return (
-        str(attempt.number),
-        moment(attempt.started_at),
-        *map(milliseconds, phases),
-        timing.address or "-",
-        attempt.outcome,
-        str(attempt.status or "-"),
-        attempt.error or "-",
-    )
-
-
-def _summary_document(summary: DeliverySummary) -> JsonObject:
-    document: JsonObject = {}
-    for field in fields(summary):
-        value = getattr(summary, field.name)
-        document[field.name] = value.isoformat() if isinstance(value, datetime) else value
-    return document
-
-
-def _report_document(report: DeliveryReport, *, with_body: bool, with_answers: bool) -> JsonObject:
-    document = _summary_document(report.delivery)
-    document["log"] = [
-        _attempt_document(attempt, with_answer=with_answers) for attempt in report.attempts
-    ]
-    if with_body:
-        body = report.body
-        document["body"] = None if body is None else body.decode("utf-8", "backslashreplace")
-    return document
-
-
-def _attempt_document(attempt: LoggedAttempt, *, with_answer: bool) -> JsonObject:
-    timing = attempt.timing
-    document: JsonObject = {
-        "number": attempt.number,
-        "started_at": attempt.started_at.isoformat(),
-        "duration_seconds": attempt.duration.total_seconds(),
-        "resolve_seconds": _seconds(timing.resolve),
-        "connect_seconds": _seconds(timing.connect),
-        "wait_seconds": _seconds(timing.wait),
-        "body_seconds": _seconds(timing.body),
-        "address": timing.address,
-        "outcome": attempt.outcome,
-        "status": attempt.status,
-        "error": attempt.error,
-    }
-    if with_answer and attempt.answer is not None:
-        document["answer"] = attempt.answer.decode("utf-8", "backslashreplace")
-    return document
-
-
-def _stats_document(stats: OutboxStats) -> JsonObject:
-    oldest = stats.oldest_pending_at
-    return {
-        "states": {state.value: count for state, count in stats.states.items()},
-        "oldest_pending_at": oldest.isoformat() if oldest else None,
-        "origins": [
-            {"origin": o.origin, "pending": o.pending, "in_flight": o.in_flight, "dead": o.dead}
-            for o in stats.origins
-        ],
-    }
-
-
-def _seconds(duration: timedelta | None) -> float | None:
-    return None if duration is None else duration.total_seconds()

@@ -12,6 +12,7 @@ import click
 
 from pushkit.bounded_json import JsonObject
 from pushkit.cli.outbox import checked_database, database_option
+from pushkit.command import json_option
 from pushkit.delivery.admin import open_outbox
 from pushkit.delivery.secrets import SecretsAdmin, SecretsStatus
 from pushkit.errors import ConfigError, SealedSecretError
@@ -93,7 +94,7 @@ def rotate(*, database: str, bodies: bool) -> None:
 
 @secrets.command(epilog=example("pushkit secrets status --database outbox.db --json"))
 @database_option
-@click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
+@json_option
 def status(*, database: str, as_json: bool) -> None:
     """Show how much is encrypted with which key."""
     keys = SecretKeys.from_environment()

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.delivery.events import EventKind, SenderEvent, event_of
 from pushkit.errors import SealedSecretError, SecretKeyMissingError
-from pushkit.outbox import Delivery, OutboxStore, Outcome, Result
+from pushkit.outbox import Delivery, DestinationStore, OutboxStore, Outcome, Result
 from pushkit.storage import Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 
@@ -33,6 +33,7 @@ class Consequences:
     breaker: BreakerPolicy
     disable_after: timedelta
     outbox: OutboxStore = field(default_factory=OutboxStore)
+    destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def of(
@@ -88,7 +89,7 @@ class Consequences:
     def _for_destination(
         self, delivery: Delivery, result: Result, now: datetime
     ) -> Script[list[SenderEvent]]:
-        destinations = self.outbox.destinations
+        destinations = self.destinations
         working = works(result)
         events = []
         if working is True:

@@ -23,7 +23,7 @@ from pushkit.a2a import (
 from pushkit.delivery.enqueue import Enqueuer
 from pushkit.delivery.limits import OwnerRoom
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.outbox import OutboxStore
+from pushkit.outbox import OutboxStore, hold_back, mark_oldest
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
     Filter,
@@ -126,7 +126,7 @@ class Registrar:
         now = yield from self.database.now()
         for subscription in chosen:
             yield from self.subscriptions.set_paused(subscription.key, now, paused=True)
-            yield from self.outbox.hold_back(subscription.id)
+            yield from hold_back(subscription.id)
         return len(chosen)
 
     def resume(self, choice: Choice) -> Script[int]:
@@ -135,7 +135,7 @@ class Registrar:
         now = yield from self.database.now()
         for subscription in chosen:
             yield from self.subscriptions.set_paused(subscription.key, now, paused=False)
-            yield from self.outbox.mark_oldest(subscription.id)
+            yield from mark_oldest(subscription.id)
         yield from self.database.wake()
         return len(chosen)
 

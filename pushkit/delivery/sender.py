@@ -27,7 +27,6 @@ from pushkit.delivery.bodies import BodyEncoder
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.enqueue import Enqueuer, WholeBacklog
 from pushkit.delivery.events import SenderEvent
-from pushkit.delivery.housekeeping import Housekeeper
 from pushkit.delivery.limits import OwnerRoom, Pace
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
@@ -58,7 +57,7 @@ from pushkit.subscriptions import (
     SubscriptionStore,
     Vault,
 )
-from pushkit.work import cancelled
+from pushkit.work import Housekeeper, cancelled
 
 __all__ = ["PushSender", "SenderOptions"]
 
@@ -185,7 +184,8 @@ class PushSender:
         await self.open()
         if self._running is None:
             self._running = asyncio.create_task(self.worker.run(), name="pushkit-worker")
-            housekeeper = Housekeeper(self.outbox, self.options.retain)
+            outbox, retention = self.outbox, self.options.retain
+            housekeeper = Housekeeper("outbox", lambda: outbox.retain(retention), log=_log)
             self._housekeeping = asyncio.create_task(housekeeper.run(), name="pushkit-housekeeping")
 
     async def open(self) -> None:
@@ -229,10 +229,7 @@ class PushSender:
                 await cancelled(task)
         worker, self._worker = self._worker, None
         if worker is not None:
-            try:
-                await asyncio.wait_for(worker.pump.drain(), self.options.drain.total_seconds())
-            except TimeoutError:
-                await worker.pump.abandon()
+            await worker.pump.finish(within=self.options.drain)
             worker.retire()
         await self._credentials.close()
         if self._ownership is not None:

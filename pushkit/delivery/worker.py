@@ -14,7 +14,7 @@ from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent, tell
 from pushkit.errors import StorageError
-from pushkit.outbox import AttemptLog, Claim, Delivery, OutboxStore, Outcome, Result
+from pushkit.outbox import AttemptLog, Claim, Delivery, Leases, Outcome, Result
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
 from pushkit.work import Pump, cancelled, persist
@@ -65,7 +65,7 @@ class Worker:
         self._clock = clock
         self._consequences = consequences
         self._on_event = on_event
-        self._outbox = OutboxStore()
+        self._leases = Leases()
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self.name = f"worker_{secrets.token_hex(8)}"
@@ -104,7 +104,7 @@ class Worker:
         yield from self._take_over()
         now = yield from self._database.now()
         claim = Claim(worker=self.name, until=now + self._attempt.longest + self._lease_margin)
-        deliveries = yield from self._outbox.claim(
+        deliveries = yield from self._leases.claim(
             claim,
             limit=limit,
             per_origin=self._per_origin,
@@ -119,10 +119,10 @@ class Worker:
         locks = self._database.locks
         if locks is None:
             return
-        working = yield from self._outbox.working()
+        working = yield from self._leases.working()
         for worker in locks.dead(name for name in working if name != self.name):
             _log.warning("worker %s died; its deliveries are taken over", worker)
-            yield from self._outbox.take_over(worker)
+            yield from self._leases.take_over(worker)
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
@@ -156,7 +156,7 @@ class Worker:
             yield from self._attempts.record(delivery.id, result.made, result)
         # The destination comes last, and counts a failure before it is told to wait.
         kept = replace(result, hold_until=None)
-        if not (yield from self._outbox.settle(delivery, self.name, kept, now)):
+        if not (yield from self._leases.settle(delivery, self.name, kept, now)):
             return []
         return (yield from self._consequences.of(delivery, current, result, now))
 
@@ -165,7 +165,7 @@ class Worker:
 
     def _until_due_script(self) -> Script[timedelta | None]:
         now = yield from self._database.now()
-        due = yield from self._outbox.next_due(now)
+        due = yield from self._leases.next_due(now)
         return None if due is None else due - now
 
 

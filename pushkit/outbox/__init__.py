@@ -2,7 +2,9 @@
 
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
 from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.envelopes import PLAIN, Envelopes
+from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, IdempotencyKey, find_enqueued
 from pushkit.outbox.inspection import (
     DeliveryFilter,
@@ -12,10 +14,12 @@ from pushkit.outbox.inspection import (
     OriginStats,
     OutboxStats,
 )
+from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Made, Outcome, Result, StatusMark
 from pushkit.outbox.resealing import BodyResealing, ResealedBody, StoredBody
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.store import MIGRATION, OutboxStore
+from pushkit.outbox.schema import MIGRATION
+from pushkit.outbox.store import OutboxStore
 
 __all__ = [
     "ATTEMPTS_MIGRATION",
@@ -31,9 +35,11 @@ __all__ = [
     "DeliveryReport",
     "DeliveryState",
     "DeliverySummary",
+    "DestinationStore",
     "Envelopes",
     "IdempotencyKey",
     "Inspection",
+    "Leases",
     "LoggedAttempt",
     "Made",
     "OriginStats",
@@ -47,4 +53,6 @@ __all__ = [
     "StatusMark",
     "StoredBody",
     "find_enqueued",
+    "hold_back",
+    "mark_oldest",
 ]

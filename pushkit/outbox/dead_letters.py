@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import DeliveryState
-from pushkit.outbox.store import OutboxStore
 from pushkit.storage import Script, Statement, among, to_micros
 
 __all__ = ["DeadLetters"]
@@ -18,9 +18,6 @@ __all__ = ["DeadLetters"]
 
 class DeadLetters:
     """Scripts that bring finished deliveries back, or end waiting ones."""
-
-    def __init__(self) -> None:
-        self._outbox = OutboxStore()
 
     def subscriptions_of(self, ids: Sequence[str]) -> Script[dict[str, list[str]]]:
         """Return which of these deliveries belong to which subscription, in order of both."""
@@ -59,7 +56,7 @@ class DeadLetters:
             )
             revived += [str(row["id"]) for row in rows]
         if revived:
-            yield from self._outbox.mark_oldest(subscription_id)
+            yield from mark_oldest(subscription_id)
         return sorted(revived)
 
     def cancel(self, subscription_id: str, ids: Sequence[str], now: datetime) -> Script[list[str]]:
@@ -73,5 +70,5 @@ class DeadLetters:
             )
             cancelled += [str(row["id"]) for row in rows]
         if cancelled:
-            yield from self._outbox.mark_oldest(subscription_id)
+            yield from mark_oldest(subscription_id)
         return sorted(cancelled)

@@ -32,12 +32,8 @@ from pushkit.keys.primitives import sign_bytes, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing.base import SignedMessage, signature_base
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
-from pushkit.signing.notification_jwt import (
-    EXPIRY_LEEWAY,
-    TOKEN_LIFETIME,
-    TOLERANCE,
-    check_timestamp,
-)
+from pushkit.signing.jwt_checks import EXPIRY_LEEWAY, TOLERANCE, check_timestamp
+from pushkit.signing.notification_jwt import TOKEN_LIFETIME
 from pushkit.signing.signatures import sign
 from pushkit.signing.structured import (
     Parameters,

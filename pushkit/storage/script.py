@@ -2,9 +2,8 @@
 
 A script is a generator that yields statements and is sent their rows. It holds the SQL and the
 decisions between two statements; it opens no connection and awaits nothing. A driver runs it: the
-SQLite writer thread today, an asyncpg connection or a connection of the caller's own tomorrow. The
-same script therefore runs unchanged inside any transaction, and two scripts join into one by
-`yield from`.
+SQLite writer thread, an asyncpg connection, or a connection of the caller's own. The same script
+therefore runs unchanged inside any transaction, and two scripts join into one by `yield from`.
 
     def rename(old: str, new: str) -> Script[bool]:
         rows = yield Statement("SELECT 1 FROM things WHERE name = $1", (old,))

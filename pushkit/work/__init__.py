@@ -1,6 +1,7 @@
 """What outbox and inbox share: when to try again, and how work is pumped and shared."""
 
 from pushkit.work.flight import Flight
+from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import (
     DEFAULT_SCHEDULE,
@@ -15,6 +16,7 @@ from pushkit.work.retry import (
 __all__ = [
     "DEFAULT_SCHEDULE",
     "Flight",
+    "Housekeeper",
     "Pump",
     "RetryPolicy",
     "cancelled",

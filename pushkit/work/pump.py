@@ -98,6 +98,14 @@ class Pump(Generic[Item]):
         while self._running or self._filling:
             await asyncio.wait({*self._running, *self._filling})
 
+    async def finish(self, within: timedelta) -> None:
+        """Wait for the items that are in work, and break off what is not done by then."""
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await self.drain()
+        except TimeoutError:
+            await self.abandon()
+
     async def abandon(self) -> None:
         """Break off the items that are in work; they come back with their leases."""
         while self._running or self._filling:

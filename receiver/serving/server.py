@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import LineTooLong
 from receiver.app import response
 from receiver.connections import ConnectionLimits, Connections
 from receiver.edge import problem
-from receiver.pipeline import Verdict
+from receiver.verdicts import Verdict
 
 __all__ = ["HttpServer"]
 

@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from pushkit.outbox import OutboxStore  # noqa: E402  # also run as a script
+from pushkit.outbox import Leases  # noqa: E402  # also run as a script
 from pushkit.storage import Database, Migration, Script, Statement, open_location  # noqa: E402
 from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
 
@@ -248,7 +248,7 @@ def _held_by(worker: str) -> Script[list[str]]:
 
 
 def _count_unfinished() -> Script[int]:
-    due = yield from OutboxStore().next_due(datetime.now(UTC))
+    due = yield from Leases().next_due(datetime.now(UTC))
     return int(due is not None)
 
 

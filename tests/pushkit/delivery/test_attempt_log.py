@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,12 +14,14 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.delivery.housekeeping import Housekeeper
 from pushkit.outbox import LoggedAttempt
+from pushkit.work import Housekeeper
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+LOG = logging.getLogger("pushkit.delivery")
 
 
 async def attempts_of(sender: PushSender, delivery_id: str) -> tuple[LoggedAttempt, ...]:
@@ -130,7 +133,9 @@ async def test_a_worker_keeps_house_beside_its_traffic(
 ) -> None:
     sender = await senders.open()
     await notify(sender, webhook.url(), status())
-    housekeeper = Housekeeper(sender.outbox, sender.options.retain)
+    housekeeper = Housekeeper(
+        "outbox", lambda: sender.outbox.retain(sender.options.retain), log=LOG
+    )
     assert await housekeeper.run_once() == 0
     clock.advance(timedelta(days=8).total_seconds())
     assert await housekeeper.run_once() == 1
@@ -143,7 +148,10 @@ async def test_housekeeping_outlives_a_database_that_is_out_of_reach(
     sender = await senders.open()
     outbox, retain = sender.outbox, sender.options.retain
     await sender.close()
-    running = asyncio.create_task(Housekeeper(outbox, retain, interval=timedelta(0)).run())
+    housekeeper = Housekeeper(
+        "outbox", lambda: outbox.retain(retain), log=LOG, interval=timedelta(0)
+    )
+    running = asyncio.create_task(housekeeper.run())
 
     async def twice() -> bool:
         return caplog.text.count("the outbox is out of reach") >= 2

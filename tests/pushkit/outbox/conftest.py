@@ -15,7 +15,9 @@ from pushkit.outbox import (
     MIGRATION,
     Claim,
     Delivery,
+    DestinationStore,
     IdempotencyKey,
+    Leases,
     OutboxStore,
     Outcome,
     Result,
@@ -41,6 +43,8 @@ class Ledger:
     scripts: ScriptRunner
     now: datetime = START
     outbox: OutboxStore = field(default_factory=OutboxStore)
+    leases: Leases = field(default_factory=Leases)
+    destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def __post_init__(self) -> None:
@@ -121,7 +125,7 @@ class Ledger:
         self, worker: str = "worker-1", *, limit: int = 100, per_origin: int = 100
     ) -> list[Delivery]:
         claim = Claim(worker=worker, until=self.now + LEASE)
-        return self.run(self.outbox.claim(claim, limit=limit, per_origin=per_origin, now=self.now))
+        return self.run(self.leases.claim(claim, limit=limit, per_origin=per_origin, now=self.now))
 
     def settle(
         self,
@@ -139,7 +143,7 @@ class Ledger:
             retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
             hold_until=None if hold is None else self.now + timedelta(seconds=hold),
         )
-        return self.run(self.outbox.settle(delivery, worker, result, self.now))
+        return self.run(self.leases.settle(delivery, worker, result, self.now))
 
     def cancel(self, subscription: Subscription) -> int:
         return self.run(self.outbox.cancel_subscription(subscription.id, self.now))
@@ -157,7 +161,7 @@ class Ledger:
         ]
 
     def next_due(self) -> datetime | None:
-        return self.run(self.outbox.next_due(self.now))
+        return self.run(self.leases.next_due(self.now))
 
     def heads(self) -> dict[str, list[int]]:
         """Return the marked `seq` of each subscription."""

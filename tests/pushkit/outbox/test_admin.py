@@ -18,6 +18,7 @@ from pushkit.outbox import (
     Delivery,
     DeliveryFilter,
     DeliveryState,
+    Leases,
     Made,
     OutboxStore,
     Outcome,
@@ -40,6 +41,7 @@ class Desk:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     woken: int = 0
     outbox: OutboxStore = field(default_factory=OutboxStore)
+    leases: Leases = field(default_factory=Leases)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     admin: OutboxAdmin = field(init=False)
 
@@ -100,7 +102,7 @@ class Desk:
         later = self.now + timedelta(minutes=1)
         claim = Claim(worker="worker-1", until=later + timedelta(minutes=1))
         return await self.database.write(
-            self.outbox.claim(claim, limit=100, per_origin=100, now=later)
+            self.leases.claim(claim, limit=100, per_origin=100, now=later)
         )
 
     async def settle(
@@ -130,7 +132,7 @@ class Desk:
         yield from self.subscriptions.lock(delivery.subscription_id)
         assert result.made is not None
         yield from AttemptLog().record(delivery.id, result.made, result)
-        assert (yield from self.outbox.settle(delivery, "worker-1", result, now))
+        assert (yield from self.leases.settle(delivery, "worker-1", result, now))
 
     async def finish(
         self,

@@ -15,7 +15,7 @@ THRESHOLD = 2
 
 def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
     return ledger.run(
-        ledger.outbox.claim(
+        ledger.leases.claim(
             Claim(worker=worker, until=ledger.now + timedelta(seconds=30)),
             limit=10,
             per_origin=10,
@@ -31,7 +31,7 @@ def enqueue(ledger: Ledger, *, owner: str = "alice", tasks: int = 3) -> None:
 
 
 def fail(ledger: Ledger, delivery: Delivery, times: int = 1) -> list[int | None]:
-    destinations = ledger.outbox.destinations
+    destinations = ledger.destinations
     return [ledger.run(destinations.failed(delivery, ledger.now)) for _ in range(times)]
 
 
@@ -48,8 +48,8 @@ def test_failures_are_counted_until_an_answer(ledger: Ledger) -> None:
     enqueue(ledger, tasks=1)
     [delivery] = claim(ledger)
     assert fail(ledger, delivery, 3) == [1, 2, 3]
-    assert ledger.run(ledger.outbox.destinations.answered(delivery)) == 3
-    assert ledger.run(ledger.outbox.destinations.answered(delivery)) == 0
+    assert ledger.run(ledger.destinations.answered(delivery)) == 3
+    assert ledger.run(ledger.destinations.answered(delivery)) == 0
     assert fail(ledger, delivery) == [1]
 
 
@@ -58,7 +58,7 @@ def test_a_failure_while_it_waits_already_does_not_count(ledger: Ledger) -> None
     [delivery] = claim(ledger)
     fail(ledger, delivery)
     until = ledger.now + timedelta(seconds=30)
-    ledger.run(ledger.outbox.destinations.hold(delivery, until))
+    ledger.run(ledger.destinations.hold(delivery, until))
     assert fail(ledger, delivery, 2) == [None, None]
     ledger.advance(30)
     assert fail(ledger, delivery) == [2]
@@ -76,7 +76,7 @@ def test_of_a_failing_destination_one_delivery_is_offered(ledger: Ledger) -> Non
 def test_after_an_answer_all_of_them_are_offered(ledger: Ledger) -> None:
     delivery = failing(ledger)
     enqueue(ledger)
-    ledger.run(ledger.outbox.destinations.answered(delivery))
+    ledger.run(ledger.destinations.answered(delivery))
     assert len(claim(ledger)) == 3
 
 
@@ -101,6 +101,6 @@ def test_the_next_moment_is_the_end_of_the_wait(ledger: Ledger) -> None:
     delivery = failing(ledger)
     enqueue(ledger, tasks=1)
     until = ledger.now + timedelta(seconds=45)
-    ledger.run(ledger.outbox.destinations.hold(delivery, until))
+    ledger.run(ledger.destinations.hold(delivery, until))
     assert claim(ledger) == []
     assert ledger.next_due() == until

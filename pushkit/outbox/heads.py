@@ -1,0 +1,54 @@
+"""The mark of the oldest, as scripts: order is kept by `head`.
+
+Of each subscription's unfinished deliveries only the oldest is the head, and only heads are
+claimed. A claim therefore looks at an index of heads that are due, whatever the length of the
+backlog behind them; settling a head passes the mark on. Of a paused subscription nothing is the
+head.
+"""
+
+from __future__ import annotations
+
+from pushkit.outbox.rows import UNFINISHED
+from pushkit.storage import Script, Statement
+
+__all__ = ["hold_back", "mark_oldest", "pass_head_on"]
+
+
+def hold_back(subscription_id: str) -> Script[None]:
+    """Offer nothing of a subscription until `mark_oldest`; what is in flight goes on."""
+    yield Statement(
+        "UPDATE pushkit_deliveries SET head = 0"
+        f" WHERE subscription_id = $1 AND head = 1 AND {UNFINISHED}",
+        (subscription_id,),
+    )
+
+
+def pass_head_on(subscription_id: str) -> Script[None]:
+    """Offer the oldest that is unfinished of a subscription, unless that is paused."""
+    yield Statement(
+        "UPDATE pushkit_deliveries SET head = 1 WHERE id = (SELECT id FROM pushkit_deliveries"
+        f" WHERE subscription_id = $1 AND {UNFINISHED} ORDER BY seq LIMIT 1)"
+        " AND NOT EXISTS (SELECT 1 FROM pushkit_subscriptions WHERE id = $1 AND paused = 1)",
+        (subscription_id,),
+    )
+
+
+def mark_oldest(subscription_id: str) -> Script[None]:
+    """Offer the oldest, after a change in the middle of what is unfinished.
+
+    What is in flight keeps the mark, and passes it on when it settles: two of a subscription
+    are never under way at once.
+    """
+    # A head that is being claimed is waited for here, and then is in flight.
+    yield Statement(
+        "UPDATE pushkit_deliveries SET head = 0"
+        f" WHERE subscription_id = $1 AND head = 1 AND state = 'pending' AND {UNFINISHED}",
+        (subscription_id,),
+    )
+    yield Statement(
+        "UPDATE pushkit_deliveries SET head = 1 WHERE id = (SELECT id FROM pushkit_deliveries"
+        f" WHERE subscription_id = $1 AND {UNFINISHED}"
+        " ORDER BY CASE WHEN state = 'in_flight' THEN 0 ELSE 1 END, seq LIMIT 1)"
+        " AND NOT EXISTS (SELECT 1 FROM pushkit_subscriptions WHERE id = $1 AND paused = 1)",
+        (subscription_id,),
+    )

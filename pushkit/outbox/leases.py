@@ -1,0 +1,180 @@
+"""What workers do with deliveries, as scripts: claim under a lease, settle, take over.
+
+Only heads are claimed (see `pushkit.outbox.heads`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox.heads import pass_head_on
+from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
+from pushkit.outbox.rows import delivery_of
+from pushkit.storage import Script, Statement, from_micros, to_micros
+
+__all__ = ["Leases"]
+
+_BUSY = (
+    "SELECT origin, COUNT(*) AS busy FROM pushkit_deliveries"
+    " WHERE state = 'in_flight' GROUP BY origin"
+)
+_DESTINATION = "h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
+_PROBED = "(SELECT tenant, owner, origin FROM pushkit_deliveries WHERE state = 'in_flight')"
+
+# A window over the due heads of destinations that neither wait nor are full, then the first few of
+# each. The window keeps a claim short; heads beyond it are found by the next one, which comes at
+# once. A destination with too many failures in a row is given one delivery at a time (workers on
+# PostgreSQL that claim in the same moment may take one each).
+_WINDOW = (
+    "SELECT d.id, d.tenant, d.owner, d.origin, d.not_before, COALESCE(h.failures, 0) AS failures"
+    f" FROM pushkit_deliveries d LEFT JOIN pushkit_destinations h ON {_DESTINATION}"
+    " WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1"
+    " AND COALESCE(h.until, 0) <= $1"
+    " AND (COALESCE(h.failures, 0) < CAST($6 AS BIGINT)"
+    f" OR (d.tenant, d.owner, d.origin) NOT IN {_PROBED})"
+    f" AND d.origin NOT IN (SELECT origin FROM ({_BUSY}) b WHERE b.busy >= $5)"
+    " ORDER BY d.not_before LIMIT CAST($4 AS BIGINT) * 2 FOR UPDATE OF d SKIP LOCKED"
+)
+_PROBES = (
+    "SELECT w.*, CASE WHEN w.failures < CAST($6 AS BIGINT) THEN 1 ELSE ROW_NUMBER() OVER"
+    " (PARTITION BY w.tenant, w.owner, w.origin ORDER BY w.not_before, w.id) END AS probe"
+    f" FROM ({_WINDOW}) w"
+)
+_CLAIMABLE = (
+    "SELECT c.id FROM (SELECT p.*, ROW_NUMBER() OVER"
+    " (PARTITION BY p.origin ORDER BY p.not_before, p.id) + COALESCE(f.busy, 0) AS place"
+    f" FROM ({_PROBES}) p LEFT JOIN ({_BUSY}) f ON f.origin = p.origin WHERE p.probe = 1) c"
+    " WHERE c.place <= $5 ORDER BY c.not_before LIMIT CAST($4 AS BIGINT)"
+)
+_NEVER = 2**31 - 1
+
+
+class Leases:
+    """Scripts by which workers take deliveries, and give them back."""
+
+    def __init__(self) -> None:
+        self._destinations = DestinationStore()
+
+    def claim(
+        self,
+        claim: Claim,
+        *,
+        limit: int,
+        per_origin: int,
+        now: datetime,
+        one_at_a_time_from: int = _NEVER,
+    ) -> Script[list[Delivery]]:
+        """Take heads that are due, under a lease; oldest due first.
+
+        Args:
+            claim: Who takes them, and until when.
+            limit: How many at most.
+            per_origin: How many of one destination may be in flight, over all owners and workers.
+                A slow webhook of many tasks would otherwise take every slot there is.
+            now: The present.
+            one_at_a_time_from: From so many failures in a row on, a destination is given one
+                delivery at a time.
+        """
+        moment = to_micros(now)
+        yield Statement(
+            "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
+            " last_error = 'lease_expired' WHERE id IN (SELECT id FROM pushkit_deliveries"
+            " WHERE state = 'in_flight' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
+            (moment,),
+        )
+        rows = yield Statement(
+            "UPDATE pushkit_deliveries SET state = 'in_flight', lease_worker = $2,"
+            " lease_until = $3, attempts = attempts + 1"
+            f" WHERE id IN ({_CLAIMABLE}) RETURNING *",
+            (
+                moment,
+                claim.worker,
+                to_micros(claim.until),
+                limit,
+                per_origin,
+                one_at_a_time_from,
+            ),
+        )
+        return sorted(map(delivery_of, rows), key=lambda delivery: delivery.not_before)
+
+    def next_due(self, now: datetime) -> Script[datetime | None]:
+        """Return when the next claim may find something; None if nothing is unfinished.
+
+        Never late, whatever the backlog: the first head of a destination that does not wait, the
+        end of the first wait that has heads behind it, or of the first lease.
+        """
+        rows = yield Statement(
+            "SELECT MIN(due) AS due FROM (SELECT due FROM (SELECT d.not_before AS due"
+            " FROM pushkit_deliveries d WHERE d.head = 1 AND d.state = 'pending'"
+            # Scalar subqueries, not joins: a planner must not read every head for the first one.
+            " AND COALESCE((SELECT h.until FROM pushkit_destinations h"
+            f" WHERE {_DESTINATION}), 0) <= $1 ORDER BY d.not_before LIMIT 1) free"
+            " UNION ALL SELECT CASE WHEN EXISTS (SELECT 1 FROM pushkit_deliveries d"
+            f" WHERE {_DESTINATION} AND d.head = 1 AND d.state = 'pending') THEN h.until END"
+            " FROM pushkit_destinations h WHERE h.until > $1"
+            " UNION ALL SELECT lease_until FROM pushkit_deliveries"
+            " WHERE state = 'in_flight') moments",
+            (to_micros(now),),
+        )
+        due = rows[0]["due"]
+        return None if due is None else from_micros(due)
+
+    def settle(
+        self, delivery: Delivery, worker: str, result: Result, now: datetime
+    ) -> Script[bool]:
+        """Write down what an attempt came to; False if the row is no longer this worker's.
+
+        A row is lost to a cancellation, or to another attempt after the lease ended. Its result is
+        then dropped: the canceller or the other attempt decides. The number of the attempt tells
+        two attempts of one worker apart.
+        """
+        state = _STATE_AFTER[result.outcome]
+        finished = state is not DeliveryState.PENDING
+        rows = yield Statement(
+            "UPDATE pushkit_deliveries SET state = $3, last_status = $4, last_error = $5,"
+            " not_before = COALESCE($6, not_before), finished_at = $7, lease_worker = NULL,"
+            " lease_until = NULL, head = 0"
+            " WHERE id = $1 AND lease_worker = $2 AND state = 'in_flight' AND attempts = $8"
+            " RETURNING id",
+            (
+                delivery.id,
+                worker,
+                state.value,
+                result.status,
+                result.error,
+                to_micros(result.retry_at) if result.retry_at else None,
+                to_micros(now) if finished else None,
+                delivery.attempts,
+            ),
+        )
+        if not rows:
+            return False
+        if result.hold_until is not None:
+            yield from self._destinations.hold(delivery, result.hold_until)
+        # After a retry it is the oldest again, unless an older one was redriven in the meantime.
+        yield from pass_head_on(delivery.subscription_id)
+        return True
+
+    def working(self) -> Script[list[str]]:
+        """Return the names of the workers that have rows in flight."""
+        rows = yield Statement(
+            "SELECT DISTINCT lease_worker FROM pushkit_deliveries WHERE state = 'in_flight'"
+        )
+        return [str(row["lease_worker"]) for row in rows]
+
+    def take_over(self, worker: str) -> Script[None]:
+        """Give a dead worker's rows back, before their leases end."""
+        yield Statement(
+            "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
+            " last_error = 'worker_died' WHERE state = 'in_flight' AND lease_worker = $1",
+            (worker,),
+        )
+
+
+_STATE_AFTER = {
+    Outcome.DELIVERED: DeliveryState.DELIVERED,
+    Outcome.RETRY: DeliveryState.PENDING,
+    Outcome.DEAD: DeliveryState.DEAD,
+    Outcome.GONE: DeliveryState.DEAD,
+}

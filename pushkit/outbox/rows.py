@@ -1,0 +1,34 @@
+"""What scripts over `pushkit_deliveries` share: a row as a `Delivery`, and what is unfinished."""
+
+from __future__ import annotations
+
+from pushkit.outbox.model import Delivery, DeliveryState
+from pushkit.storage import Row, from_micros
+
+__all__ = ["UNFINISHED", "delivery_of"]
+
+# The condition of an index: SQLite uses that only where the condition reads the same.
+UNFINISHED = "state IN ('pending', 'in_flight')"
+
+
+def delivery_of(row: Row) -> Delivery:
+    """Return the delivery that a whole row is."""
+    return Delivery(
+        id=row["id"],
+        subscription_id=row["subscription_id"],
+        tenant=row["tenant"],
+        owner=row["owner"],
+        task_id=row["task_id"],
+        config_id=row["config_id"],
+        seq=row["seq"],
+        origin=row["origin"],
+        content_type=row["content_type"],
+        body=bytes(row["body"]),
+        state=DeliveryState(row["state"]),
+        attempts=row["attempts"],
+        notified_at=from_micros(row["notified_at"]),
+        not_before=from_micros(row["not_before"]),
+        last_status=row["last_status"],
+        last_error=row["last_error"],
+        redriven_at=None if row["redriven_at"] is None else from_micros(row["redriven_at"]),
+    )

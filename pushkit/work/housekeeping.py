@@ -1,0 +1,58 @@
+"""Housekeeping: what has been finished for long goes, beside the traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from pushkit.errors import StorageError
+
+__all__ = ["Housekeeper"]
+
+_INTERVAL = timedelta(minutes=10)
+
+
+class Housekeeper:
+    """Deletes what may go, again and again. Several at once, in other processes, do no harm.
+
+    Args:
+        store: What is kept, for the log: `outbox`, `inbox`.
+        retain: Deletes what a retention does not keep, and returns how many that was.
+        log: Where faults are told.
+        interval: How long to rest in between.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        retain: Callable[[], Awaitable[int]],
+        *,
+        log: logging.Logger,
+        interval: timedelta = _INTERVAL,
+    ) -> None:
+        self._store = store
+        self._retain = retain
+        self._log = log
+        self._interval = interval
+
+    async def run(self) -> None:
+        """Keep house until cancelled; a fault is logged and outlived."""
+        while True:
+            try:
+                await self.run_once()
+            except StorageError:
+                self._log.exception(
+                    "housekeeping: the %s is out of reach; trying again later", self._store
+                )
+            except Exception:  # noqa: BLE001  # the top of a worker loop
+                self._log.exception("housekeeping: failed unexpectedly; trying again later")
+            await asyncio.sleep(self._interval.total_seconds())
+
+    async def run_once(self) -> int:
+        """Delete what may go; return how many that was."""
+        purged = await self._retain()
+        if purged:
+            self._log.info("housekeeping: %d finished, deleted from the %s", purged, self._store)
+        return purged

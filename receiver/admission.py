@@ -1,0 +1,130 @@
+"""Step 1 (wire profile §4): addresses, sizes and media type, before a body is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pushkit.errors import InboundError
+from pushkit.webhook import Headers
+from receiver.limits import RateLimit, RateLimiter
+from receiver.peers import rate_key
+from receiver.verdicts import Verdict, refusal
+
+__all__ = ["Admission", "Limits"]
+
+_CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
+# About what one process can verify: a flood is cut, a busy agent is not.
+_PEER_RATE = RateLimit(per_second=1000, burst=2000)
+_SENDER_RATE = RateLimit(per_second=1000, burst=2000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What step 1 and step 6 allow.
+
+    Attributes:
+        max_body_bytes: The largest body.
+        max_header_bytes: The largest header section.
+        request_timeout: The deadline for reading one request.
+        peer_rate: Per peer address, before the signature: strangers.
+        sender_rate: Per sender, after the signature: a stranger cannot use up its share.
+    """
+
+    max_body_bytes: int = 1024 * 1024
+    max_header_bytes: int = 16 * 1024
+    request_timeout: timedelta = timedelta(seconds=10)
+    peer_rate: RateLimit = _PEER_RATE
+    sender_rate: RateLimit = _SENDER_RATE
+
+
+class _BodyTooLargeError(InboundError):
+    code = "body_too_large"
+    status = 413
+
+
+class _BodyTimeoutError(InboundError):
+    code = "body_timeout"
+    status = 408
+
+
+class _IncompleteBodyError(InboundError):
+    code = "incomplete_body"
+
+
+class _HeadersTooLargeError(InboundError):
+    code = "headers_too_large"
+    status = 431
+
+
+class _MediaTypeError(InboundError):
+    code = "unsupported_media_type"
+    status = 415
+
+
+class Admission:
+    """Admits requests by their head, and says what is wrong with a body that does not come whole.
+
+    Args:
+        limits: Sizes and rates.
+        clock: Returns now, aware, in UTC.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], datetime]) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._peers = RateLimiter(limits.peer_rate)
+
+    def admit(self, headers: Headers, declared_length: int | None, *, peer: str) -> Verdict | None:
+        """Do step 1 before the body is read; None to go on."""
+        limited = self.admit_peer(peer)
+        if limited is not None:
+            return limited
+        try:
+            self._check_head(headers, declared_length)
+        except InboundError as exc:
+            return refusal(exc, peer=peer)
+        return None
+
+    def admit_peer(self, peer: str) -> Verdict | None:
+        """Count one request of an address; None to go on."""
+        try:
+            self._peers.take(rate_key(peer), self._clock())
+        except InboundError as exc:
+            return refusal(exc, peer=peer)
+        return None
+
+    def body_too_slow(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that was not there at the deadline."""
+        limit = self._limits.request_timeout.total_seconds()
+        return refusal(_BodyTimeoutError(f"not whole within {limit:g} s"), peer=peer)
+
+    def body_broken(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that ended early: nobody to answer, no fault here."""
+        error = _IncompleteBodyError("the peer went away, or its framing is broken")
+        return refusal(error, peer=peer)
+
+    def body_too_large(self, *, peer: str) -> Verdict:
+        """Return the verdict on a body that turned out to be over the limit."""
+        return refusal(
+            _BodyTooLargeError(f"more than {self._limits.max_body_bytes} bytes"), peer=peer
+        )
+
+    def _check_head(self, headers: Headers, declared_length: int | None) -> None:
+        """Step 1: sizes and media type, from the head alone."""
+        size = headers.size()
+        if size > self._limits.max_header_bytes:
+            raise _HeadersTooLargeError(f"{size} bytes of headers")
+        self.check_body_size(declared_length or 0, self._limits.max_body_bytes)
+        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
+        if media_type not in _CONTENT_TYPES:
+            raise _MediaTypeError("expected application/json or application/a2a+json")
+        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
+        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
+            raise _MediaTypeError("the body is compressed, expected Content-Encoding identity")
+
+    def check_body_size(self, size: int, limit: int) -> None:
+        """Refuse a body over a limit."""
+        if size > limit:
+            raise _BodyTooLargeError(f"a body of {size} bytes, expected at most {limit}")

@@ -1,0 +1,137 @@
+"""The life of a receiver: what is opened, what runs, and what is closed in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+from pushkit.errors import PushkitError, StorageError
+from pushkit.net.transport import Transport
+from pushkit.storage import Database
+from pushkit.work import Housekeeper, cancelled
+from receiver.callbacks.dispatcher import Dispatcher
+from receiver.callbacks.waiting import Arrivals
+from receiver.forwards import Forward
+from receiver.inbox import Inbox
+from receiver.pipeline import Pipeline
+from receiver.replay import ReplayMemory
+from receiver.trusted_keys import warn_of_weak_trust
+
+__all__ = ["Life"]
+
+_log = logging.getLogger("receiver")
+
+_DRAIN = timedelta(seconds=20)
+
+
+class Life:
+    """Opens, runs and closes what a receiver is made of.
+
+    Args:
+        database: Where inbox and expected tasks live.
+        replay: The memory of ids.
+        transport: Fetches JWK Sets.
+        pipeline: Holds the trust, which may be replaced at any time.
+        dispatcher: Calls back.
+        arrivals: Tells waiters.
+        housekeeper: Deletes what is over.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        replay: ReplayMemory,
+        transport: Transport,
+        *,
+        pipeline: Pipeline,
+        dispatcher: Dispatcher,
+        arrivals: Arrivals,
+        housekeeper: Housekeeper,
+    ) -> None:
+        self.is_open = False
+        self._database = database
+        self._replay = replay
+        self._transport = transport
+        self._pipeline = pipeline
+        self._dispatcher = dispatcher
+        self._arrivals = arrivals
+        self._housekeeper = housekeeper
+        self._inbox = Inbox()
+        self._forwards: list[Forward] = []
+        self._opening = asyncio.Lock()
+        self._background: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
+
+    def close_with(self, forward: Forward) -> None:
+        """Close this too, when callbacks have ended."""
+        self._forwards.append(forward)
+
+    async def open(self) -> None:
+        """Open the inbox, without callbacks."""
+        async with self._opening:
+            await self._database.open()
+            self.is_open = True
+
+    async def listen(self) -> None:
+        """Open the inbox, and hear of what other processes accept from now on."""
+        await self.open()
+        if self._listening is None:
+            self._listening = asyncio.create_task(
+                self._database.listen(self.hear), name="receiver-listening"
+            )
+
+    async def start(self) -> None:
+        """Open the inbox and start the callbacks. Does nothing if it runs already."""
+        await self.listen()
+        try:
+            await self._replay.open()
+        except StorageError as exc:  # callbacks go on without it
+            _log.error("%s: notifications are answered 503 until it is back", exc)
+        if not self._background:
+            warn_of_weak_trust(self._pipeline.trust.senders())
+            if allowed := self._transport.policy.allow:
+                _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
+            self._background = [
+                asyncio.create_task(self._dispatcher.pump.run(), name="receiver-callbacks"),
+                asyncio.create_task(self._housekeeper.run(), name="receiver-housekeeping"),
+            ]
+
+    async def close(self) -> None:
+        """Wait for running callbacks, then close everything; the inbox last."""
+        self.is_open = False
+        background, self._background = self._background, []
+        if self._listening is not None:
+            background.append(self._listening)
+            self._listening = None
+        for task in background:
+            await cancelled(task)
+        await self._dispatcher.pump.finish(within=_DRAIN)
+        for forward in self._forwards:
+            await forward.close()
+        await self._dispatcher.retire()
+        await self._replay.close()
+        await self._pipeline.trust.close()
+        await self._transport.close()
+        await self._database.close()
+
+    def hear(self) -> None:
+        """Wake callbacks and waiters: a notification was accepted, here or elsewhere."""
+        self._dispatcher.pump.wake()
+        self._arrivals.announce()
+
+    async def unready(self) -> dict[str, str]:
+        """Return what stands in the way of serving, each part with its reason."""
+        unready: dict[str, str] = {}
+        try:
+            await self._database.read(self._inbox.next_due())
+        except StorageError as exc:
+            unready["storage"] = f"storage: {exc}"
+        for name, keys in self._pipeline.trust.keys_by_sender().items():
+            try:
+                await keys.keys()
+            except PushkitError as exc:
+                unready["keys"] = f"keys of sender {name}: {exc}"
+        if not self._background or any(task.done() for task in self._background):
+            unready["callbacks"] = "callbacks: the dispatcher does not run"
+        return unready

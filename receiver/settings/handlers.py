@@ -1,0 +1,92 @@
+"""The `[[callbacks]]` and `[[forwards]]` tables: what notifications come to."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from pushkit.a2a import TaskState, UpdateKind
+from pushkit.errors import ConfigError, PushkitError
+from receiver.callbacks.registry import CallbackFunction
+from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
+from receiver.settings.values import ModuleAndFunction, Positive
+
+__all__ = ["CallbackSettings", "ForwardSettings"]
+
+
+class CallbackSettings(BaseModel):
+    """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    call: ModuleAndFunction
+    kinds: list[UpdateKind] = []
+    states: list[TaskState] = []
+    senders: list[str] = []
+    tasks: list[str] = []
+
+    def load(self, folder: Path) -> CallbackFunction:
+        """Import the function, looking beside the configuration file first.
+
+        Raises:
+            ConfigError: There is no such module or function.
+        """
+        return _load_function(self.call, folder)
+
+
+class ForwardSettings(BaseModel):
+    """One `[[forwards]]` table: a URL or a command, and what is handed on to it."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    to: str | None = None
+    command: list[str] | None = None
+    name: str | None = None
+    timeout_seconds: Positive = 30
+    kinds: list[UpdateKind] = []
+    states: list[TaskState] = []
+    senders: list[str] = []
+    tasks: list[str] = []
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.to is None) == (self.command is None):
+            raise ValueError("expected exactly one of to and command")
+        return self
+
+    def build(self, folder: Path) -> Forward:
+        """Return what hands notifications on.
+
+        Raises:
+            ConfigError: The URL or the command is none.
+        """
+        timeout = timedelta(seconds=self.timeout_seconds)
+        if self.command is not None:
+            return CommandForward(self.command, folder=folder, timeout=timeout)
+        to = self.to or ""
+        stream = to.startswith(("redis://", "rediss://"))
+        forward = StreamForward if stream else HttpForward
+        return forward(to, timeout=timeout)
+
+
+def _load_function(call: str, folder: Path) -> CallbackFunction:
+    module_name, _, function_name = call.partition(":")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found: object = importlib.import_module(module_name)
+        for step in function_name.split("."):
+            found = getattr(found, step)
+    except PushkitError:
+        raise
+    except Exception as exc:
+        raise ConfigError(f"callback {call}: {type(exc).__name__}: {exc}") from exc
+    if not callable(found):
+        raise ConfigError(f"callback {call}: found a {type(found).__name__}, expected a function")
+    function: CallbackFunction = found
+    return function

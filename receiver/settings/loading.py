@@ -1,0 +1,90 @@
+"""Reading the file: every mistake with its place, what was found and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from pushkit.errors import ConfigError
+from receiver.settings.handlers import CallbackSettings, ForwardSettings
+from receiver.settings.places import Location, line_of
+from receiver.settings.sender import SenderSettings
+from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
+
+__all__ = ["load_settings"]
+
+
+def load_settings(path: Path) -> ReceiverSettings:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: `file:line: member: what was expected`, one line per mistake.
+    """
+    try:
+        text = path.read_text("utf-8")
+        settings = ReceiverSettings(**tomllib.loads(text))
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path}: not UTF-8 at byte {exc.start}") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{path}: not TOML: {exc}") from exc
+    except ValidationError as exc:
+        raise ConfigError("\n".join(_mistakes(exc, path, text))) from exc
+    except SettingsError as exc:
+        field = re.search(r'field "(\w+)"', str(exc))
+        variable = f"RECEIVER_{field[1].upper()}" if field else "the environment"
+        raise ConfigError(f"{variable}: expected JSON") from exc
+    strangers = [f"{_place(path, text, at)}: {says}" for at, says in _unknown_senders(settings)]
+    if strangers:
+        raise ConfigError("\n".join(strangers))
+    return settings
+
+
+def _unknown_senders(settings: ReceiverSettings) -> Iterator[tuple[Location, str]]:
+    """Find callbacks that would never be called, because they name a sender that is none."""
+    known = [sender.name for sender in settings.senders]
+    for table in ("callbacks", "forwards"):
+        for number, wish in enumerate(getattr(settings, table)):
+            for name in wish.senders:
+                if name not in known:
+                    says = f"found {name!r}, expected one of {', '.join(known)}"
+                    yield (table, number, "senders"), says
+
+
+def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
+    lines = []
+    # Without input and URL: a value may be a token.
+    for mistake in error.errors(include_input=False, include_url=False, include_context=False):
+        location = mistake["loc"]
+        message = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] == "extra_forbidden":
+            message = "there is no such setting" + _did_you_mean(str(location[-1]))
+        lines.append(f"{_place(path, text, location)}: {message}")
+    return lines
+
+
+def _place(path: Path, text: str, location: Location) -> str:
+    """Return where a member was set: the variable, or the line of the file, and its name."""
+    variable = f"RECEIVER_{str(location[0]).upper()}" if location else ""
+    if variable in os.environ:
+        return variable
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return f"{path}:{line_of(text, location)}: {''.join(steps).lstrip('.')}"
+
+
+def _did_you_mean(name: str) -> str:
+    models = (
+        *(ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings),
+        *(TlsSettings, RetentionSettings),
+    )
+    known = [field for model in models for field in model.model_fields]
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

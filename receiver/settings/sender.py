@@ -1,0 +1,139 @@
+"""The `[[senders]]` tables, and the files that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pushkit.bounded_json import JsonValue, read_json
+from pushkit.errors import ConfigError, PushkitError
+from pushkit.keys.jwk import Algorithm
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import generate_webhook_secret
+from receiver.settings.values import Positive, Url, rate
+from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
+
+__all__ = ["SenderSettings"]
+
+
+class SenderSettings(BaseModel):
+    """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    issuer: str | None = None
+    jwks_url: str | None = None
+    jwks_file: Path | None = None
+    path: str = DEFAULT_PATH
+    audience: list[Url] = []
+    profile: SenderProfile = SenderProfile.STANDARD
+    schemes: list[Scheme] = [Scheme.JWT]
+    webhook_secrets: list[str] = []
+    webhook_secrets_file: Path | None = None
+    algorithms: list[Algorithm] = list(Algorithm)
+    tolerance_seconds: Annotated[int, Field(gt=0, le=86400)] = 300
+    tokens: list[str] = []
+    tokens_file: Path | None = None
+    token_required: bool = True
+    credentials: list[str] = []
+    tasks: TaskPolicy = TaskPolicy.REGISTERED
+    max_body_bytes: Positive | None = None
+    rate: Positive | None = None
+    id_field: str | None = None
+    card: Path | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Hold the rules of `TrustedSender` here, where the line of the table is known."""
+        by_key = self.profile.signed and set(self.schemes) != {Scheme.STANDARD_WEBHOOKS}
+        if by_key and (self.jwks_url is None) == (self.jwks_file is None):
+            raise ValueError("expected exactly one of jwks_url and jwks_file")
+        # A file is read later: until then a secret that nobody has stands for what is in it.
+        in_file = [generate_webhook_secret()] if self.webhook_secrets_file else []
+        try:
+            self._trusted(
+                Path(), tokens=self.tokens, webhook_secrets=[*self.webhook_secrets, *in_file]
+            )
+        except ConfigError as exc:
+            raise ValueError(str(exc).removeprefix(f"sender {self.name!r}: ")) from exc
+        return self
+
+    def build(self, folder: Path) -> TrustedSender:
+        """Return the sender, its files of tokens and secrets read.
+
+        Args:
+            folder: Where relative paths are found.
+
+        Raises:
+            ConfigError: Such a file cannot be read, or holds no webhook secret or card.
+        """
+        tokens = self._lines("tokens_file", folder)
+        webhook_secrets = self._lines("webhook_secrets_file", folder)
+        return self._trusted(
+            folder,
+            tokens=[*self.tokens, *tokens],
+            webhook_secrets=[*self.webhook_secrets, *webhook_secrets],
+            card=self._card(folder),
+        )
+
+    def _trusted(
+        self,
+        folder: Path,
+        *,
+        tokens: Sequence[str],
+        webhook_secrets: Sequence[str],
+        card: Mapping[str, JsonValue] | None = None,
+    ) -> TrustedSender:
+        return TrustedSender(
+            name=self.name,
+            issuer=self.issuer,
+            jwks_url=self.jwks_url,
+            jwks_file=folder / self.jwks_file if self.jwks_file else None,
+            path=self.path,
+            audience=self.audience,
+            profile=self.profile,
+            schemes=frozenset(self.schemes),
+            webhook_secrets=webhook_secrets,
+            algorithms=frozenset(self.algorithms),
+            tolerance=timedelta(seconds=self.tolerance_seconds),
+            tokens=tokens,
+            token_required=self.token_required,
+            credentials=self.credentials,
+            tasks=self.tasks,
+            max_body_bytes=self.max_body_bytes,
+            rate=rate(self.rate) if self.rate else None,
+            id_field=self.id_field,
+            card=card,
+        )
+
+    def _lines(
+        self, member: Literal["tokens_file", "webhook_secrets_file"], folder: Path
+    ) -> Sequence[str]:
+        """Return what stands in a file of secrets, one a line; nothing if there is no such file."""
+        named: Path | None = getattr(self, member)
+        if named is None:
+            return []
+        path = folder / named
+        try:
+            lines = path.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"sender {self.name!r}: {member}: cannot read {path}") from exc
+        return [line.strip() for line in lines if line.strip()]
+
+    def _card(self, folder: Path) -> Mapping[str, JsonValue] | None:
+        if self.card is None:
+            return None
+        path = folder / self.card
+        try:
+            document = read_json(path.read_bytes())
+        except (OSError, PushkitError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else exc
+            raise ConfigError(f"sender {self.name!r}: card: {path}: {reason}") from exc
+        if not isinstance(document, dict):
+            raise ConfigError(f"sender {self.name!r}: card: {path}: expected a JSON object")
+        return document

@@ -1,0 +1,207 @@
+"""The whole file, and the receiver that it describes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from receiver.admission import Limits
+from receiver.connections import ConnectionLimits
+from receiver.inbox import InboxRetention
+from receiver.peers import ForwardedHeader
+from receiver.receiver import Receiver
+from receiver.settings.handlers import CallbackSettings, ForwardSettings
+from receiver.settings.sender import SenderSettings
+from receiver.settings.values import HostAndPort, Positive, Url, rate
+from receiver.trust import TrustedSender
+
+__all__ = ["ReceiverSettings", "RetentionSettings", "TlsSettings"]
+
+
+class TlsSettings(BaseModel):
+    """The `[tls]` table: PEM files, read again upon SIGHUP."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    certificate: Path
+    key: Path
+
+
+class RetentionSettings(BaseModel):
+    """The `[retention]` table; see `receiver.inbox.InboxRetention`. Left out: kept for ever."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    done_days: Positive | None = 7
+    dead_days: Positive | None = None
+    max_done: Annotated[int, Field(ge=0)] | None = None
+    remember_hours: Positive = 96
+
+    def build(self) -> InboxRetention:
+        """Return what a receiver is made with."""
+        return InboxRetention(
+            done=timedelta(days=self.done_days) if self.done_days else None,
+            dead=timedelta(days=self.dead_days) if self.dead_days else None,
+            max_done=self.max_done,
+            ids=timedelta(hours=self.remember_hours),
+        )
+
+
+class ReceiverSettings(BaseSettings):
+    """The whole file.
+
+    Attributes:
+        url: The base URL at which agents reach this receiver.
+        listen: `host:port` to listen on.
+        database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
+        replay: A Redis URL, for the memory of ids alone.
+        retention: How long things stay in the inbox.
+        allow: Hosts named for development, as `host:port` or `host:*`.
+        max_body_bytes: The largest body.
+        peer_rate: Requests a second from one address, before the signature; twice that at once.
+        sender_rate: Notifications a second from one sender, after it; twice that at once.
+        callback_concurrency: How many callbacks at once.
+        max_header_bytes: The largest header section.
+        request_timeout_seconds: For the head of a request, and for its body.
+        keep_alive_seconds: How long a connection may wait for its next request.
+        stop_timeout_seconds: How long requests in flight are given at the end.
+        max_connections: How many at once, in each process.
+        max_connections_per_peer: How many from one address.
+        trusted_proxies: Addresses and networks of the reverse proxies in front.
+        forwarded_header: Which header they write: `X-Forwarded-For` or `Forwarded`.
+        validation_echo: Whether `GET ?validationToken=` is answered with the token.
+        tls: Certificate and key.
+        senders: Who is trusted.
+        callbacks: What is called.
+        forwards: Where notifications are handed on to.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
+    )
+
+    url: Url
+    listen: HostAndPort = "127.0.0.1:9000"
+    database: Annotated[str, Field(min_length=1)] = "inbox.db"
+    replay: str | None = None
+    retention: RetentionSettings = RetentionSettings()
+    allow: list[str] = []
+    max_body_bytes: Positive = 1024 * 1024
+    peer_rate: Positive = 1000
+    sender_rate: Positive = 1000
+    callback_concurrency: Positive = 16
+    max_header_bytes: Positive = 16 * 1024
+    request_timeout_seconds: Positive = 10
+    keep_alive_seconds: Positive = 75
+    stop_timeout_seconds: Positive = 20
+    max_connections: Positive = 512
+    max_connections_per_peer: Positive = 128
+    trusted_proxies: list[str] = []
+    forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
+    validation_echo: bool = False
+    tls: TlsSettings | None = None
+    senders: Annotated[list[SenderSettings], Field(min_length=1)]
+    callbacks: list[CallbackSettings] = []
+    forwards: list[ForwardSettings] = []
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003  # the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the environment over the file."""
+        return env_settings, init_settings
+
+    def inbox_location(self, folder: Path) -> str:
+        """Return where the inbox is: a DSN as it stands, or a path in this folder."""
+        return self.database if "://" in self.database else str(folder / self.database)
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Where to listen."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def stop_timeout(self) -> timedelta:
+        """How long requests in flight are given at the end."""
+        return timedelta(seconds=self.stop_timeout_seconds)
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """What a connection may take."""
+        timeout = timedelta(seconds=self.request_timeout_seconds)
+        return ConnectionLimits(
+            max_connections=self.max_connections,
+            max_connections_per_peer=self.max_connections_per_peer,
+            head_timeout=timeout,
+            write_timeout=timeout,
+            keep_alive=timedelta(seconds=self.keep_alive_seconds),
+        )
+
+    def trusted_senders(self, folder: Path) -> list[TrustedSender]:
+        """Return the senders, their files of tokens and secrets read.
+
+        Args:
+            folder: Where relative paths are found.
+
+        Raises:
+            ConfigError: Such a file cannot be read, or holds no webhook secret.
+        """
+        return [sender.build(folder) for sender in self.senders]
+
+    def build(self, folder: Path) -> Receiver:
+        """Return the receiver that this configuration describes, its callbacks loaded.
+
+        Args:
+            folder: Where relative paths and the callbacks' modules are found.
+
+        Raises:
+            ConfigError: A value that only shows when it is used: a key file, a module, a URL.
+        """
+        receiver = Receiver(
+            url=self.url,
+            senders=self.trusted_senders(folder),
+            database=self.inbox_location(folder),
+            replay=self.replay,
+            retention=self.retention.build(),
+            allow=self.allow,
+            limits=Limits(
+                max_body_bytes=self.max_body_bytes,
+                max_header_bytes=self.max_header_bytes,
+                request_timeout=timedelta(seconds=self.request_timeout_seconds),
+                peer_rate=rate(self.peer_rate),
+                sender_rate=rate(self.sender_rate),
+            ),
+            concurrency=self.callback_concurrency,
+            trusted_proxies=self.trusted_proxies,
+            forwarded_header=self.forwarded_header,
+            validation_echo=self.validation_echo,
+        )
+        for callback in self.callbacks:
+            receiver.callbacks.add(
+                callback.load(folder),
+                kinds=callback.kinds,
+                states=callback.states,
+                senders=callback.senders,
+                tasks=callback.tasks,
+                name=callback.call,
+            )
+        for forward in self.forwards:
+            receiver.forward(
+                forward.build(folder),
+                kinds=forward.kinds,
+                states=forward.states,
+                senders=forward.senders,
+                tasks=forward.tasks,
+                name=forward.name,
+            )
+        return receiver

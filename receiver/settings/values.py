@@ -1,0 +1,48 @@
+"""The values that settings are made of."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from pushkit.errors import ConfigError
+from pushkit.signing.audience import audience_of
+from receiver.limits import RateLimit
+
+__all__ = ["HostAndPort", "ModuleAndFunction", "Positive", "Url", "rate"]
+
+_MAX_PORT = 65535
+
+
+def _absolute_url(value: str) -> str:
+    try:
+        audience_of(value)
+    except ConfigError as exc:
+        raise ValueError("expected an absolute http or https URL") from exc
+    return value
+
+
+def _host_and_port(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port[:6]) > _MAX_PORT:
+        raise ValueError("expected host:port, for example 127.0.0.1:9000")
+    return value
+
+
+def _module_and_function(value: str) -> str:
+    if not re.fullmatch(r"[\w.]+:[\w.]+", value):
+        raise ValueError("expected module:function, for example handlers:completed")
+    return value
+
+
+Positive = Annotated[int, Field(gt=0)]
+Url = Annotated[str, AfterValidator(_absolute_url)]
+HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
+ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]
+
+
+def rate(per_second: int) -> RateLimit:
+    """Return a rate that lets twice as much through at once."""
+    return RateLimit(per_second=per_second, burst=2 * per_second)

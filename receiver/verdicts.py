@@ -1,0 +1,50 @@
+"""`Verdict`: the answer to one request; refusals become one here, and are logged."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pushkit.errors import InboundError
+from receiver.limits import RateLimitedError
+from receiver.replay import BeingStoredError
+
+__all__ = ["Verdict", "refusal"]
+
+_log = logging.getLogger("receiver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to one request.
+
+    Attributes:
+        status: The HTTP status.
+        code: `accepted`, `duplicate`, or the stable code of the refusal.
+        retry_after: For 429 and 503.
+        notification_id: Of a notification that was accepted now; None otherwise.
+    """
+
+    status: int
+    code: str
+    retry_after: timedelta | None = None
+    notification_id: int | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the sender gets a problem instead of a thank-you."""
+        return self.status >= 400
+
+
+def refusal(error: InboundError, *, peer: str) -> Verdict:
+    """Return the verdict that an error is, and log its reason."""
+    # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
+    facts = {"status": error.status, "code": error.code, "peer": peer, "reason": str(error)}
+    _log.warning("refused %d %s peer=%s: %s", error.status, error.code, peer, error, extra=facts)
+    retry_after = None
+    if isinstance(error, RateLimitedError | BeingStoredError):
+        retry_after = error.retry_after
+    elif error.status == 503:
+        retry_after = timedelta(seconds=5)
+    return Verdict(status=error.status, code=error.code, retry_after=retry_after)
