@@ -212,7 +212,9 @@ class Attempt:
             owner=key.owner,
             clients=credential_header(subscription.config.authentication),
         )
-        await self._require_proof(Owner(tenant=key.tenant, name=key.owner), destination, access, ends)
+        await self._require_proof(
+            Owner(tenant=key.tenant, name=key.owner), destination, access, ends
+        )
         answer = await self._post(delivery, subscription, destination, access, ends)
         if answer.status == _UNAUTHORIZED and access.renews():
             answer = await self._post(delivery, subscription, destination, access, ends)

@@ -329,7 +329,9 @@ def test_many_parts_share_one_limit() -> None:
     schemas = CardSchemas({"costly": doubling(12)})
     parts = tuple(part({}, "costly") for _ in range(500))
     message = Message(message_id="1", role=Role.AGENT, parts=parts)
-    fits = [verdict.fit for verdict in check_structured_data(MessageUpdate(message=message), schemas)]
+    fits = [
+        verdict.fit for verdict in check_structured_data(MessageUpdate(message=message), schemas)
+    ]
     assert fits[0] is Fit.VALID
     assert fits[50:] == [Fit.UNDECIDED] * 450
 
