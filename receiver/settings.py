@@ -42,6 +42,7 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.callbacks.registry import CallbackFunction
 from receiver.connections import ConnectionLimits
 from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
+from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
 from receiver.inbox import InboxRetention
 from receiver.limits import RateLimit
 from receiver.peers import ForwardedHeader
@@ -170,7 +171,7 @@ class ForwardSettings(BaseModel):
         if self.command is not None:
             return CommandForward(self.command, folder=folder, **timeout)
         to = self.to or ""
-        stream = to.startswith(("redis://", "rediss://"))
+        stream = to.partition("://")[0] in STREAM_SCHEMES
         return StreamForward(to, **timeout) if stream else HttpForward(to, **timeout)
 
 
