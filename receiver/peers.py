@@ -19,8 +19,6 @@ __all__ = ["ForwardedHeader", "Peers", "rate_key"]
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# RFC 7239 §4: `for=` in one element of the list; quoted where it holds a colon.
-_FOR = re.compile(r"(?:^|;)\s*for=\"?([^\";,]*)\"?\s*(?:;|$)", re.IGNORECASE)
 _WITH_PORT = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](?::\d+)?")
 _MAX_HOPS = 32
 
@@ -82,13 +80,13 @@ class Peers:
 
     def _hops(self, headers: Headers) -> Iterator[str]:
         """Yield what the header names, from the right."""
-        elements = ",".join(headers.all(self._header)).split(",")
-        for element in reversed(elements[-_MAX_HOPS:]):
-            if self._header is ForwardedHeader.X_FORWARDED_FOR:
-                yield element.strip()
-            else:
-                found = _FOR.search(element)
-                yield found[1] if found else ""
+        value = ",".join(headers.all(self._header))
+        if self._header is ForwardedHeader.X_FORWARDED_FOR:
+            for address in value.split(",")[: -_MAX_HOPS - 1 : -1]:
+                yield address.strip()
+        else:
+            for element in _unquoted(value, ",")[:_MAX_HOPS]:
+                yield _for(element)
 
 
 def rate_key(peer: str) -> str:
@@ -97,6 +95,29 @@ def rate_key(peer: str) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
     return peer if address is None else str(address)
+
+
+def _for(element: str) -> str:
+    """Return the `for` of one element (RFC 7239 §4); empty if it has not exactly one."""
+    pairs = [pair.partition("=") for pair in _unquoted(element, ";")]
+    named = [value.strip() for name, _, value in pairs if name.strip().lower() == "for"]
+    return named[0].removeprefix('"').removesuffix('"') if len(named) == 1 else ""
+
+
+def _unquoted(text: str, separator: str) -> list[str]:
+    """Split where no quotes are, from the right: there stands what the nearest proxy wrote.
+
+    A proxy quotes the `Host` that a client sent, which may hold `,for=192.0.2.1`; and what a client
+    leaves open, on the left, must not swallow what a proxy appended.
+    """
+    parts, end, quoted = [], len(text), False
+    for found in reversed(list(re.finditer(rf'(?<!\\)(\\*)"|{separator}', text))):
+        if found[0] != separator:
+            quoted ^= len(found[1]) % 2 == 0  # RFC 9110 §5.6.4: not an escaped quote
+        elif not quoted:
+            parts.append(text[found.end() : end])
+            end = found.start()
+    return [*parts, text[:end]]
 
 
 def _parse(text: str) -> _Address | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import unquote
 
 from pushkit.a2a import CardSchemas
 from pushkit.bounded_json import JsonValue
@@ -224,12 +225,18 @@ def check_senders(senders: Sequence[TrustedSender]) -> None:
     """Refuse senders that could not be told apart.
 
     Raises:
-        ConfigError: Two of one name, or one that shares its path although it names no key.
+        ConfigError: Two of one name, one path in two spellings, or one that shares its path
+            although it names no key.
     """
     names = [sender.name for sender in senders]
     if len(set(names)) != len(names):
         raise ConfigError("two trusted senders have the same name, expected unique names")
     paths = [sender.path for sender in senders]
+    # A request's path is compared decoded: of two spellings, chance would choose.
+    spelt: dict[str, str] = {}
+    for path in paths:
+        if (other := spelt.setdefault(unquote(path), path)) != path:
+            raise ConfigError(f"paths {other} and {path} are one path: expected one spelling of it")
     for sender in senders:
         if not sender.has_keys and paths.count(sender.path) > 1:
             how = "signs without naming a key" if sender.profile.signed else "does not sign"

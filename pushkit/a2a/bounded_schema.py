@@ -7,6 +7,7 @@ Schemas come from agents' cards. What is bounded, and against what:
 - Every keyword that is applied costs steps, and steps are limited: references that double at each
   level reach 2^n applications in n lines.
 - Schemas are limited in size and depth, data in how much of it there is.
+- Whatever the library raises is a verdict: a `$ref` may point at what is no schema.
 
 A schema that breaks a rule is unusable, and data that costs too much is undecided: never valid.
 """
@@ -34,7 +35,7 @@ from pushkit.errors import ConfigError, InvalidSchemaError
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-__all__ = ["BoundedSchema", "Complaint", "UndecidedError"]
+__all__ = ["MAX_STEPS", "BoundedSchema", "Complaint", "Steps", "UndecidedError"]
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
@@ -77,14 +78,18 @@ class BoundedSchema:
         self._base = base
         self._max_steps = max_steps
 
-    def check(self, data: JsonValue) -> Complaint | None:
+    def check(self, data: JsonValue, steps: Steps | None = None) -> Complaint | None:
         """Return what is wrong with data, or None.
 
+        Args:
+            data: The data.
+            steps: What may be spent, where several checks share it; by default `max_steps`.
+
         Raises:
-            UndecidedError: It cannot be decided within the limits.
+            UndecidedError: It cannot be decided within the limits, or not with this schema at all.
         """
         validator = bounded(self._base)(self._document, registry=_empty_registry())
-        steps = Steps(self._max_steps)
+        steps = Steps(self._max_steps) if steps is None else steps
         outer = STEPS.set(steps)
         try:
             steps.spend(nodes(data))
@@ -93,6 +98,11 @@ class BoundedSchema:
             raise UndecidedError("the schema goes in a circle, or too deep") from exc
         except _unresolvable() as exc:
             raise UndecidedError("a reference of the schema leads nowhere") from exc
+        except UndecidedError:
+            raise
+        except Exception as exc:  # a library's, on a stranger's schema and numbers
+            # A `$ref` to what is no schema is applied as it stands; floats have an end.
+            raise UndecidedError("the schema cannot be applied to this data") from exc
         finally:
             STEPS.reset(outer)
         if error is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pushkit.a2a.bounded_schema import BoundedSchema, UndecidedError
+from pushkit.a2a.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     DataPart,
@@ -123,8 +123,10 @@ class CardSchemas:
         """Which schemas cannot be used, and why."""
         return dict(self._unusable)
 
-    def verdict(self, part: DataPart, name: str, location: str) -> DataVerdict:
-        """Check a part against the schema of a name."""
+    def verdict(
+        self, part: DataPart, name: str, location: str, steps: Steps | None = None
+    ) -> DataVerdict:
+        """Check a part against the schema of a name, with what may be spent if that is shared."""
 
         def said(fit: Fit, path: str | None = None, rule: str | None = None) -> DataVerdict:
             return DataVerdict(
@@ -137,7 +139,7 @@ class CardSchemas:
         if schema is None:
             return said(Fit.UNKNOWN_SCHEMA)
         try:
-            complaint = schema.check(part.data)
+            complaint = schema.check(part.data, steps)
         except UndecidedError as exc:
             return said(Fit.UNDECIDED, rule=str(exc))
         if complaint is None:
@@ -160,11 +162,13 @@ def check_structured_data(update: TaskUpdate, schemas: CardSchemas) -> list[Data
     """Check what an agent sends: every data part of its artifacts and messages that names a schema.
 
     A task's history is left out: it is mostly what the client itself said. Pure, but not free:
-    a small part takes about a millisecond, the costliest that is still decided about one second.
+    a small part takes about a millisecond, all of them together at most about one second; what is
+    left then is undecided.
     In an event loop, `await asyncio.to_thread(check_structured_data, update, schemas)`.
     """
+    steps = Steps(MAX_STEPS)  # of the update: ten thousand parts are one sender's one body
     return [
-        schemas.verdict(part, part.schema_name, location)
+        schemas.verdict(part, part.schema_name, location, steps)
         for location, part in _data_parts(update)
         if part.schema_name is not None
     ]

@@ -212,13 +212,25 @@ class Attempt:
             owner=key.owner,
             clients=credential_header(subscription.config.authentication),
         )
-        if self.ownership is not None:
-            owner = Owner(tenant=key.tenant, name=key.owner)
-            await self.ownership.require(owner, destination, tls=access.tls)
+        await self._require_proof(
+            Owner(tenant=key.tenant, name=key.owner), destination, access, ends
+        )
         answer = await self._post(delivery, subscription, destination, access, ends)
         if answer.status == _UNAUTHORIZED and access.renews():
             answer = await self._post(delivery, subscription, destination, access, ends)
         return answer
+
+    async def _require_proof(
+        self, owner: Owner, destination: Destination, access: Access, ends: float
+    ) -> None:
+        """Let the question be part of the attempt: the lease lasts no longer than that."""
+        if self.ownership is None:
+            return
+        try:
+            async with asyncio.timeout(_until(ends).total_seconds()):
+                await self.ownership.require(owner, destination, tls=access.tls)
+        except TimeoutError as exc:
+            raise TransportError(f"no proof from {destination.origin} in time") from exc
 
     async def _post(
         self,

@@ -69,16 +69,20 @@ class Ownership:
         if proved_at is not None and self._clock() - proved_at < _VALID_FOR:
             return
         flight = self._flights.setdefault(key, Flight())
-        try:
-            await flight.join(lambda: self._prove(owner, destination, tls))
-        finally:
-            if not flight.is_flying:
-                self._flights.pop(key, None)
+        await flight.join(lambda: self._prove_and_land(owner, destination, tls))
 
     async def close(self) -> None:
         """End what is under way."""
         for flight in list(self._flights.values()):
             await flight.close()
+
+    async def _prove_and_land(
+        self, owner: Owner, destination: Destination, tls: ssl.SSLContext | None
+    ) -> None:
+        try:
+            await self._prove(owner, destination, tls)
+        finally:  # here, as whoever waited may have given up
+            self._flights.pop((owner, destination.url), None)
 
     async def _prove(
         self, owner: Owner, destination: Destination, tls: ssl.SSLContext | None

@@ -63,7 +63,7 @@ __all__ = ["PushSender", "SenderOptions"]
 
 _log = logging.getLogger("pushkit.delivery")
 
-_MAX_ID_CHARS = 512
+_MAX_ID_BYTES = 512  # what a receiver takes
 
 
 class PushSender:
@@ -503,9 +503,11 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
 
 
 def _checked_id(name: str, value: str) -> str:
-    if not value or len(value) > _MAX_ID_CHARS or not value.isprintable():
+    # Printable comes first: half of a surrogate pair is not, and has no bytes.
+    if not value or not value.isprintable() or len(value.encode()) > _MAX_ID_BYTES:
         raise InvalidPushConfigError(
-            f"{name}: expected 1 to {_MAX_ID_CHARS} printable characters, found {len(value)}"
+            f"{name}: expected printable characters, 1 to {_MAX_ID_BYTES} bytes of them,"
+            f" found {len(value)} characters"
         )
     return value
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing.http_message_signatures import sign_http_message_with
@@ -78,8 +78,20 @@ SigningChoice: TypeAlias = Signing | Callable[[Subscription], Signing]
 
 
 def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
-    """Return how the notifications of a subscription are signed."""
-    return choice if isinstance(choice, Signing) else choice(subscription)
+    """Return how the notifications of a subscription are signed.
+
+    Raises:
+        PushkitError: What the function raised of them.
+        SigningError: It failed otherwise; its own words may hold secrets.
+    """
+    if isinstance(choice, Signing):
+        return choice
+    try:
+        return choice(subscription)
+    except PushkitError:
+        raise
+    except Exception as exc:  # an application's code: the attempt is tried again on schedule
+        raise SigningError(f"signing: the function raised {type(exc).__name__}") from exc
 
 
 def warn_of_no_audience(choice: SigningChoice) -> None:

@@ -29,7 +29,8 @@ __all__ = [
 
 SIGNATURE_HEADER = "X-A2A-Signature"
 
-_MAX_TOKEN_CHARS = 4096
+# A header field has 8190 bytes at most; the longest URL with the longest ids takes most of them.
+_MAX_TOKEN_CHARS = 8000
 _MAX_SEQ = 2**63 - 1  # what a database column holds
 _MAX_EPOCH_SECONDS = 253402300799  # 9999-12-31: beyond it, no datetime
 

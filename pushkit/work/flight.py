@@ -17,11 +17,6 @@ class Flight(Generic[_T]):
     def __init__(self) -> None:
         self._task: asyncio.Task[_T] | None = None
 
-    @property
-    def is_flying(self) -> bool:
-        """Whether a call is under way."""
-        return self._task is not None and not self._task.done()
-
     async def join(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Return what the call under way returns, or raise what it raises; begin one if none is."""
         if self._task is None or self._task.done():

@@ -158,12 +158,13 @@ class Dispatcher:
             for callback in self._registry.wanting(notification)
             if not claimed.had_by(callback.name)
         ]
-        if wanting and self._prepare is not None:
-            notification = await self._prepare(notification)
         if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
             if await self._is_held_back(claimed, names):
                 return
+        # After that: what ends in the preparation has to come to an end, too.
+        if wanting and self._prepare is not None:
+            notification = await self._prepare(notification)
         await self._settle(claimed, await self._call_all(wanting, notification))
 
     async def _call_all(

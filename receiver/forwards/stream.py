@@ -35,8 +35,9 @@ class StreamForward:
             raise ConfigError("forward: redis is missing: pip install 'pushkit[redis]'") from exc
         parts = urlsplit(url)
         query = parse_qs(parts.query, keep_blank_values=True)
-        [stream], [maxlen] = query.pop("stream", [""]), query.pop("maxlen", ["0"])
-        known = parts.scheme in SCHEMES and not query
+        streams, lengths = query.pop("stream", [""]), query.pop("maxlen", ["0"])
+        stream, maxlen = streams[0], lengths[0]
+        known = parts.scheme in SCHEMES and not query and len(streams) == len(lengths) == 1
         if not (known and stream and maxlen.isdecimal()):
             raise ConfigError("forward: expected redis://host:port/db?stream=name[&maxlen=number]")
         seconds = timeout.total_seconds()

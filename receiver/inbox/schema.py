@@ -85,10 +85,12 @@ CALLBACKS_MIGRATION = Migration(
         "DROP TABLE pushkit_callbacks_done",
         "ALTER TABLE pushkit_inbox ADD COLUMN redriven_at BIGINT",
         # Of each task's unfinished notifications one is the head; what has no task is its own.
-        "ALTER TABLE pushkit_inbox ADD COLUMN head INTEGER NOT NULL DEFAULT 0",
+        # A process of the version before, still running, knows no heads: what it accepts is one,
+        # as it would be stranded otherwise.
+        "ALTER TABLE pushkit_inbox ADD COLUMN head INTEGER NOT NULL DEFAULT 1",
         (
-            "UPDATE pushkit_inbox SET head = 1 WHERE status IN ('received', 'in_progress')"
-            " AND NOT EXISTS (SELECT 1 FROM pushkit_inbox e WHERE e.sender = pushkit_inbox.sender"
+            "UPDATE pushkit_inbox SET head = 0 WHERE status NOT IN ('received', 'in_progress')"
+            " OR EXISTS (SELECT 1 FROM pushkit_inbox e WHERE e.sender = pushkit_inbox.sender"
             " AND e.task_id = pushkit_inbox.task_id AND e.id < pushkit_inbox.id"
             " AND e.status IN ('received', 'in_progress'))"
         ),

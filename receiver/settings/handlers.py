@@ -14,6 +14,7 @@ from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
 from receiver.callbacks.registry import CallbackFunction
 from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
+from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
 from receiver.settings.values import ModuleAndFunction, Positive
 
 __all__ = ["CallbackSettings", "ForwardSettings"]
@@ -69,7 +70,7 @@ class ForwardSettings(BaseModel):
         if self.command is not None:
             return CommandForward(self.command, folder=folder, timeout=timeout)
         to = self.to or ""
-        stream = to.startswith(("redis://", "rediss://"))
+        stream = to.partition("://")[0] in STREAM_SCHEMES
         forward = StreamForward if stream else HttpForward
         return forward(to, timeout=timeout)
 

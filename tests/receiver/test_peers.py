@@ -55,6 +55,14 @@ def test_lines_of_a_header_are_one_list() -> None:
     ("value", "expected"),
     [
         ("for=192.0.2.7", "192.0.2.7"),
+        # A proxy repeats what a client sent as its `Host`, in quotes.
+        ('for=192.0.2.7;host="a,for=1.1.1.1"', "192.0.2.7"),
+        ('host="a;for=1.1.1.1;";for=192.0.2.7', "192.0.2.7"),
+        (r'for=192.0.2.7;host="a\",for=1.1.1.1"', "192.0.2.7"),
+        # A client leaves quotes open, on the left of what the proxy appends.
+        ('for="1.1.1.1, for=192.0.2.7', "192.0.2.7"),
+        ("for=192.0.2.7;for=1.1.1.1", "10.0.0.1"),
+        ("\\" * 16_000 + ", for=192.0.2.7", "192.0.2.7"),
         ("For=192.0.2.7;proto=http;by=10.0.0.1", "192.0.2.7"),
         ('proto=https; for="[2001:db8:2::1]:4711"', "2001:db8:2::1"),
         ("for=1.1.1.1, for=192.0.2.7, for=10.2.2.2", "192.0.2.7"),

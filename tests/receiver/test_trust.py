@@ -260,3 +260,13 @@ async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:
 def test_a_snapshot_has_a_base_url(url: str) -> None:
     with pytest.raises(ConfigError):
         load_trust(url, [TrustedSender(**SETTINGS)])
+
+
+@pytest.mark.parametrize("spelling", ["/hooks/%61", "/hooks%2Fa"])
+def test_one_path_in_two_spellings_is_a_wrong_setting(spelling: str) -> None:
+    senders = [
+        TrustedSender(**{**SETTINGS, "name": name, "path": path})
+        for name, path in (("one", "/hooks/a"), ("two", spelling))
+    ]
+    with pytest.raises(ConfigError, match="are one path"):
+        load_trust("https://client.example.com", senders)

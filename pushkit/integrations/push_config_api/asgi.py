@@ -45,7 +45,7 @@ class PushConfigAsgi:
                 owner=await named if isawaitable(named) else named,
                 method=scope["method"],
                 segments=_segments(scope),
-                query=dict(parse_qsl(scope["query_string"].decode("latin-1"))),
+                query=dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"))),
                 content_type=headers.get(b"content-type", ""),
                 version=headers.get(b"a2a-version"),
                 body=await _read_body(receive, self._api.max_body_bytes),

@@ -70,7 +70,7 @@ async def answer_http_json(
         ApiError: It is refused.
     """
     check_version(version_header, V1_0)
-    caller = Caller(owner=owner, tenant=route.tenant or _query_tenant(query))
+    caller = Caller(owner=owner, tenant=_tenant(route, query))
     if method == "POST":
         return await _create(configs, caller, route, body)
     if route.config_id is None:
@@ -90,8 +90,12 @@ async def answer_http_json(
     return format_push_config(config, V1_0)
 
 
-def _query_tenant(query: Mapping[str, JsonValue]) -> str:
-    return optional_text(query, "tenant") or ""
+def _tenant(route: Route, query: Mapping[str, JsonValue]) -> str:
+    # Two readings of whose call it is are an attack on what stands before this API.
+    tenant = optional_text(query, "tenant") or ""
+    if tenant and route.tenant and tenant != route.tenant:
+        raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
+    return route.tenant or tenant
 
 
 async def _create(configs: Configs, caller: Caller, route: Route, body: bytes) -> JsonObject:
@@ -107,8 +111,8 @@ async def _create(configs: Configs, caller: Caller, route: Route, body: bytes) -
         raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
     if config.task_id not in (None, route.task_id):
         raise ApiError(ErrorKind.PARAMS, "taskId: expected the task of the path")
-    if config.tenant is not None and route.tenant and config.tenant != route.tenant:
-        raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
+    if config.tenant is not None and caller.tenant and config.tenant != caller.tenant:
+        raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path or the query")
     named = Caller(owner=caller.owner, tenant=caller.tenant or config.tenant or "")
     stored = await configs.put(named, route.task_id, config, V1_0)
     return format_push_config(stored, V1_0)

@@ -305,6 +305,37 @@ def test_what_costs_too_much_is_undecided(schema: Any, data: Any, says: str) -> 
         bounded.check(data)
 
 
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        pytest.param({"multipleOf": 0.5}, 10**400, id="an integer that is no double"),
+        pytest.param({"title": "x", "$ref": "#/title"}, 1, id="a string for a schema"),
+        pytest.param({"x": 3, "allOf": [{"$ref": "#/x"}]}, 1, id="a number for a schema"),
+        pytest.param({"x": {"type": "none"}, "$ref": "#/x"}, 1, id="no type"),
+        pytest.param({"x": {"properties": 5}, "$ref": "#/x"}, {"a": 1}, id="properties: a number"),
+        pytest.param({"x": {"required": 5}, "$ref": "#/x"}, {"a": 1}, id="required: a number"),
+        pytest.param({"x": {"multipleOf": 0}, "$ref": "#/x"}, 5, id="multiple of nothing"),
+        pytest.param({"$id": "http://[", "$ref": "#/a"}, 1, id="an id that is no URI"),
+        pytest.param({"x": {"type": [{"type": 5}]}, "$ref": "#/x"}, 1, id="a type of types"),
+        pytest.param({"allOf": [{"$id": "http://[::", "$ref": "#/a"}]}, 1, id="a URI broken off"),
+    ],
+)
+def test_what_the_library_fails_at_is_undecided(schema: Any, data: Any) -> None:
+    with pytest.raises(UndecidedError):
+        check(schema, data)
+
+
+def test_many_parts_share_one_limit() -> None:
+    schemas = CardSchemas({"costly": doubling(12)})
+    parts = tuple(part({}, "costly") for _ in range(500))
+    message = Message(message_id="1", role=Role.AGENT, parts=parts)
+    fits = [
+        verdict.fit for verdict in check_structured_data(MessageUpdate(message=message), schemas)
+    ]
+    assert fits[0] is Fit.VALID
+    assert fits[50:] == [Fit.UNDECIDED] * 450
+
+
 def test_a_pattern_that_backtracks_elsewhere_ends() -> None:
     complaint = check({"pattern": "^(a+)+$"}, "a" * 50_000 + "!")
     assert complaint is not None

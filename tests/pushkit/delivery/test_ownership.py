@@ -151,6 +151,28 @@ async def test_an_answer_to_nobody_is_no_proof(
     assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "transport")
 
 
+async def test_the_question_is_part_of_the_attempt(
+    senders: Senders, status: MakeStatus, aiohttp_server: Any
+) -> None:
+    asked, released = asyncio.Event(), asyncio.Event()
+
+    async def keep_silent(_: web.Request) -> web.Response:
+        asked.set()
+        await released.wait()
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_route("*", "/", keep_silent)
+    server = await aiohttp_server(app)
+    # Shorter than the question's own timeout, 10 s: the attempt's is the one that counts.
+    sender = await senders.open(verify_ownership=True, timeout=timedelta(seconds=0.2))
+    async with asyncio.timeout(8):
+        delivery = await deliver(sender, status, f"http://127.0.0.1:{server.port}/")
+    released.set()
+    assert asked.is_set()
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "transport")
+
+
 async def test_many_subscriptions_to_one_url_ask_it_once(
     sender: PushSender, echo: Echo, status: MakeStatus
 ) -> None:

@@ -124,7 +124,7 @@ async def test_an_unknown_profile_is_refused(sender: PushSender) -> None:
         await sender.subscribe("task-1", HOOK, version="1.0", profile="samples")
 
 
-@pytest.mark.parametrize("task_id", ["", "a\nb", "\ud800", "x" * 513])
+@pytest.mark.parametrize("task_id", ["", "a\nb", "\ud800", "x" * 513, "ü" * 257])
 async def test_a_task_id_must_be_printable(sender: PushSender, task_id: str) -> None:
     with pytest.raises(InvalidPushConfigError):
         await sender.subscribe(task_id, HOOK, version="1.0")

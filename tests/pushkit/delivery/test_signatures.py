@@ -207,6 +207,24 @@ async def test_an_attempt_that_cannot_be_signed_is_tried_again(
     assert webhook.received == []
 
 
+async def test_a_function_that_knows_no_such_client_holds_up_its_delivery_alone(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    known = {"alice": EVERY_SCHEME}
+    sender = await senders.open(signing=lambda subscription: known[subscription.key.owner])
+    for owner in ("alice", "bob"):
+        config = {"url": webhook.url(f"/{owner}")}
+        await sender.subscribe("task-1", config, version="1.0", owner=owner)
+    await sender.notify(status())
+    await sender.worker.run_once()
+    found = {each.owner: each for each in await sender.deliveries("task-1")}
+    assert found["alice"].state is DeliveryState.DELIVERED
+    assert (found["bob"].state, found["bob"].last_error) == (
+        DeliveryState.PENDING,
+        "signing_failed",
+    )
+
+
 async def test_one_secret_for_every_webhook_is_warned_of(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:

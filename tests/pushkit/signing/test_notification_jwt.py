@@ -502,3 +502,12 @@ def test_no_error_repeats_the_token() -> None:
             proven(token)
         assert "canary" not in str(caught.value)
         assert token not in str(caught.value)
+
+
+@pytest.mark.parametrize("ids", ["x" * 512, "ü" * 150])
+def test_the_longest_url_and_ids_that_a_sender_takes_can_be_verified(ids: str) -> None:
+    url = URL + "/" + "x" * (2047 - len(URL))
+    claims = replace(CLAIMS, audience=url, task_id=ids, config_id=ids)
+    token = sign_notification(claims, key(Algorithm.RS256))
+    verified = verify_signature(read_unverified(token), key(Algorithm.RS256).to_verification_key())
+    assert (verified.audience, verified.task_id) == ((url,), ids)

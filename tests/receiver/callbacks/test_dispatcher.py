@@ -622,3 +622,18 @@ async def test_every_subscription_has_its_own_sequence(house: House) -> None:
         continue
 
     assert sorted(seen, key=str) == [("a", 0, False), ("a", 2, False), ("b", 0, False)]
+
+
+async def test_what_fails_before_its_callbacks_ends_as_a_dead_letter(house: House) -> None:
+    house.record("note")
+    await house.store()
+
+    async def fail(notification: Notification) -> Notification:
+        raise ArithmeticError(str(notification.id))
+
+    failing = Dispatcher(house.database, house.registry, retry=RETRY, concurrency=4, prepare=fail)
+    for _ in range(12):
+        await failing.run_once()
+        house.now += LEASE + timedelta(seconds=1)
+    assert await house.counts() == {"dead": 1}
+    assert house.called == []

@@ -26,6 +26,7 @@ from receiver.forwards import (
     HttpForward,
     StreamForward,
 )
+from receiver.settings.handlers import ForwardSettings
 from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
@@ -217,6 +218,8 @@ async def test_no_server_is_tried_again(world: World, unused_tcp_port: int) -> N
 @pytest.mark.parametrize(
     "url",
     [
+        "redis://127.0.0.1/0?stream=a&stream=b",
+        "redis://127.0.0.1/0?stream=a&maxlen=1&maxlen=2",
         "redis://h/0",
         "redis://h/0?stream=",
         "redis://h/0?stream=s&maxlen=x",
@@ -227,6 +230,12 @@ async def test_no_server_is_tried_again(world: World, unused_tcp_port: int) -> N
 def test_a_stream_needs_a_name(url: str) -> None:
     with pytest.raises(ConfigError, match="stream=name"):
         StreamForward(url)
+
+
+async def test_a_socket_of_redis_may_stand_in_the_configuration(tmp_path: Path) -> None:
+    forward = ForwardSettings(to="unix:///run/redis.sock?stream=updates").build(tmp_path)
+    assert isinstance(forward, StreamForward)
+    await forward.close()
 
 
 # --- a command ------------------------------------------------------------------------------------

@@ -98,6 +98,17 @@ def test_the_numbers_count_every_status_and_what_never_came(shelf: Shelf) -> Non
     assert (other.sender, other.unfinished, other.missing, other.late) == ("other", 3, 2, 1)
 
 
+def test_a_sender_that_jumps_about_in_its_numbers_leaves_the_others_theirs(shelf: Shelf) -> None:
+    for number in range(2):
+        shelf.store(2**63 - 1, f"task-{number}", sender="leaper")
+    shelf.store(3, "task-9", sender="other")
+
+    leaper, other = shelf.run(shelf.inspection.stats()).senders
+
+    assert leaper.missing >= 2_000_000_000
+    assert other.missing == 2
+
+
 def test_an_empty_inbox_has_numbers_too(shelf: Shelf) -> None:
     stats = shelf.run(shelf.inspection.stats())
 

@@ -83,3 +83,31 @@ async def test_ids_and_sequences_of_an_old_file_are_remembered(tmp_path: Path) -
         "task-dead": (1, start),
         "task-retried": (4, start + 10_000_000),
     }
+
+
+async def test_what_a_process_of_the_version_before_still_accepts_is_called_back(
+    tmp_path: Path,
+) -> None:
+    path = old_file(tmp_path)
+    database = open_inbox(path, clock=lambda: LATER)
+    await database.open()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        # Its very statement: in a rolling upgrade it runs beside the new schema.
+        connection.execute(
+            "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
+            " late, kid, issued_at, received_at, not_before, body)"
+            " SELECT sender, 'late#1', 'task-late', config_id, seq, missing, late, kid, issued_at,"
+            " received_at, not_before, body FROM pushkit_inbox WHERE id = 1"
+        )
+    called: list[str] = []
+    registry = CallbackRegistry()
+
+    async def note(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+
+    registry.add(note, name="note")
+    dispatcher = Dispatcher(database, registry, retry=callback_retry(), concurrency=4)
+    while await dispatcher.run_once():
+        continue
+    await database.close()
+    assert "late#1" in called

@@ -89,6 +89,22 @@ async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
             id="another tenant in the body",
         ),
         pytest.param(
+            "POST",
+            f"{CONFIGS}?tenant=acme",
+            body({"url": URL, "tenant": "other"}),
+            400,
+            "INVALID_PARAMS",
+            id="another tenant in the body than in the query",
+        ),
+        pytest.param(
+            "GET",
+            f"/acme{CONFIGS}?tenant=other",
+            b"",
+            400,
+            "INVALID_PARAMS",
+            id="another tenant in the query than in the path",
+        ),
+        pytest.param(
             "POST", CONFIGS, body({"url": URL, "tenant": "x"}), 404, "TASK_NOT_FOUND", id="tenant"
         ),
         pytest.param("GET", f"{CONFIGS}/c", b"", 404, "TASK_NOT_FOUND", id="no such config"),
