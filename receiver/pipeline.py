@@ -8,12 +8,13 @@ notification is committed.
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pushkit.errors import InboundError, MalformedRequestError, StorageError
 from pushkit.storage import Database, Script
@@ -47,6 +48,7 @@ __all__ = ["Pipeline", "ProvenHead"]
 _log = logging.getLogger("receiver")
 
 T = TypeVar("T")
+_Facts: TypeAlias = dict[str, str | None]
 
 _MAX_ID_BYTES = 512
 
@@ -114,7 +116,8 @@ class Pipeline:
             path: The sender's path at which it arrived, without any prefix of a mount.
             peer: The address that it came from, for the log.
         """
-        return await self._answer(self._prove_head(headers, target, path), peer=peer)
+        proves = functools.partial(self._prove_head, headers, target, path)
+        return await self._answer(proves, peer=peer)
 
     async def receive(
         self, request: WebhookRequest, *, path: str, peer: str, proven: ProvenHead | None = None
@@ -127,26 +130,30 @@ class Pipeline:
             peer: The address that it came from, for the log.
             proven: What `select` said of its head; without it, that is done here.
         """
-        return await self._answer(self._steps(request, path, proven), peer=peer)
+        return await self._answer(functools.partial(self._steps, request, path, proven), peer=peer)
 
-    async def _answer(self, steps: Awaitable[T], *, peer: str) -> T | Verdict:
-        """Turn every refusal into its verdict."""
+    async def _answer(self, steps: Callable[[_Facts], Awaitable[T]], *, peer: str) -> T | Verdict:
+        """Turn every refusal into its verdict; what was proven until then goes into the log."""
+        facts: _Facts = {}
         try:
-            return await steps
+            return await steps(facts)
         except StorageError:
             _log.exception("refused 503 storage peer=%s", peer)
             return Verdict(status=503, code="storage", retry_after=timedelta(seconds=1))
         except InboundError as exc:
-            return refusal(exc, peer=peer)
+            return refusal(exc, peer=peer, proven=facts)
 
     # --- the steps --------------------------------------------------------------------------------
 
-    async def _prove_head(self, headers: Headers, target: str, path: str) -> ProvenHead:
+    async def _prove_head(
+        self, headers: Headers, target: str, path: str, facts: _Facts
+    ) -> ProvenHead:
         trust = self.trust
         selected = await trust.select(path, headers)  # 2
         head = verify_head(  # 3, 4
             selected, headers, target, own_url=f"{trust.url}{path}", now=self._clock()
         )
+        facts["sender"] = selected.sender.name
         secret = await self._check_secrets(headers, selected)  # 5
         limit = self.limits.max_body_bytes
         return ProvenHead(
@@ -156,15 +163,17 @@ class Pipeline:
         )
 
     async def _steps(
-        self, request: WebhookRequest, path: str, proven: ProvenHead | None
+        self, request: WebhookRequest, path: str, proven: ProvenHead | None, facts: _Facts
     ) -> Verdict:
         if proven is None:
-            proven = await self._prove_head(request.headers, request.target, path)
+            proven = await self._prove_head(request.headers, request.target, path, facts)
         sender, size = proven.head.sender, len(request.body)
+        facts["sender"] = sender.name
         self.admission.check_body_size(size, proven.max_body_bytes)
         verify_body(proven.head, request.body)  # 3, the body's part
         self._rate_of(sender).take(sender.name, self._clock())  # 6
         verified = read_notification(proven.head, request)
+        facts.update(task=verified.task_id, delivery_id=verified.delivery_id)
         _check_ids(verified.delivery_id, verified.config_id, verified.task_id)
         verdict = await self._store(sender, verified, proven.secret, request.body)  # 7, 8, 9
         _log.info(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from pushkit.errors import InboundError
 from receiver.limits import RateLimitedError
 from receiver.replay import BeingStoredError
+from receiver.selection import printable
 
 __all__ = ["Verdict", "refusal"]
 
@@ -37,11 +39,28 @@ class Verdict:
         return self.status >= 400
 
 
-def refusal(error: InboundError, *, peer: str) -> Verdict:
-    """Return the verdict that an error is, and log its reason."""
+_SHORT = {"delivery_id": "id"}
+
+
+def refusal(
+    error: InboundError, *, peer: str, proven: Mapping[str, str | None] | None = None
+) -> Verdict:
+    """Return the verdict that an error is, and log its reason.
+
+    Args:
+        error: The refusal.
+        peer: The address that the request came from.
+        proven: What the signature has shown before, for the log: sender, task, delivery id.
+    """
     # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
+    known = {name: value for name, value in (proven or {}).items() if value is not None}
     facts = {"status": error.status, "code": error.code, "peer": peer, "reason": str(error)}
-    _log.warning("refused %d %s peer=%s: %s", error.status, error.code, peer, error, extra=facts)
+    about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
+    _log.warning(
+        "refused %d %s peer=%s%s: %s",
+        *(error.status, error.code, peer, about, error),
+        extra=facts | known,
+    )
     retry_after = None
     if isinstance(error, RateLimitedError | BeingStoredError):
         retry_after = error.retry_after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -866,3 +867,24 @@ def of_task(world: World, task_id: str) -> Draft:
     written = json.dumps(task_id).encode()
     draft.set(task_id=task_id, body=draft.body.replace(b'"task-1"', written))
     return draft
+
+
+async def test_the_log_says_whose_task_was_refused_once_the_signature_holds(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.sender = dataclasses.replace(world.sender, tasks=TaskPolicy.REGISTERED)
+    stranger = world.draft(task_id="task-9")
+    assert (await world.receive(stranger)).status == 404
+    [record] = caplog.records
+    assert "sender=agent task=task-9 id=delivery-task-9-1: " in record.getMessage()
+    assert (record.sender, record.task) == ("agent", "task-9")  # type: ignore[attr-defined]
+
+
+async def test_what_a_stranger_states_is_not_logged_as_known(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = world.draft(task_id="task-9")
+    forged.body_sent = forged.body + b" "
+    assert (await world.receive(forged)).status == 401
+    [record] = caplog.records
+    assert "task-9" not in record.getMessage()
