@@ -97,7 +97,10 @@ def load_destinations(path: Path) -> DestinationsFile:
         raise ConfigError(f"{path}: not TOML: {_without_input(exc)}") from exc
     except ValidationError as exc:
         raise ConfigError(f"{path}: {_first(exc)}") from exc
-    return DestinationsFile(options=_Reader(path.parent).options(read))
+    try:
+        return DestinationsFile(options=_Reader(path.parent).options(read))
+    except ConfigError as exc:
+        raise ConfigError(f"{path}: {exc}") from exc
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,7 +297,8 @@ def _filter(wanted: dict[str, str | None], state: DeliveryState | None = None) -
 
 def _tell_redriven(redriven: Redriven, what: str, *, named: bool) -> None:
     plural = "" if len(redriven.ids) == 1 else "s"
-    click.echo(f"{len(redriven.ids)} {what}{plural} pending again{_REPEATS}")
+    repeats = _REPEATS if redriven.ids else ""
+    click.echo(f"{len(redriven.ids)} {what}{plural} pending again{repeats}")
     if not redriven.skipped:
         return
     reason = f"no {what}, or the subscription is removed or disabled"

@@ -64,6 +64,7 @@ class Signing:
         if bool(self.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in schemes):
             raise ConfigError(
                 f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
+                " (on the command line: --webhook-secrets-file)"
             )
         object.__setattr__(self, "schemes", schemes)
         object.__setattr__(self, "_signers", tuple(map(read_signer, self.webhook_secrets)))

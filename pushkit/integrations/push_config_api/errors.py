@@ -34,6 +34,7 @@ class ErrorKind(Enum):
     REQUEST = _Entry(
         -32600, "Request payload validation error", 400, "INVALID_ARGUMENT", "INVALID_REQUEST"
     )
+    CALLER = _Entry(-32600, "Not authenticated", 401, "UNAUTHENTICATED", "UNAUTHENTICATED")
     METHOD = _Entry(-32601, "Method not found", 404, "NOT_FOUND", "METHOD_NOT_FOUND")
     PARAMS = _Entry(-32602, "Invalid parameters", 400, "INVALID_ARGUMENT", "INVALID_PARAMS")
     INTERNAL = _Entry(-32603, "Internal error", 500, "INTERNAL", "INTERNAL_ERROR")

@@ -145,7 +145,7 @@ def _admitted(request: ApiRequest) -> tuple[Route | None, str]:
         detail = f"expected {', '.join(methods)}"
         raise ApiError(ErrorKind.METHOD, detail, status=405, allow=methods)
     if request.owner is None:
-        raise ApiError(ErrorKind.REQUEST, "the caller is not known", status=401)
+        raise ApiError(ErrorKind.CALLER, "the caller is not known")
     media_type = request.content_type.partition(";")[0].strip().lower()
     if request.method == "POST" and media_type not in _MEDIA_TYPES:
         raise ApiError(ErrorKind.REQUEST, f"expected {_JSON} or {_A2A_JSON}", status=415)

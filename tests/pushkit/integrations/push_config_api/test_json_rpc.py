@@ -354,6 +354,7 @@ async def test_the_version_header_must_fit_the_method(
 async def test_a_caller_that_nobody_knows_is_refused(server: Server, sender: PushSender) -> None:
     answer = await server.post(b"{}", user=None)
     assert answer.status_code == 401
+    assert answer.json()["error"]["status"] == "UNAUTHENTICATED"
     assert await stored(sender) == []
 
 
