@@ -75,7 +75,9 @@ async def opened(location: str, *, working: bool = False) -> AsyncIterator[PushS
         keys=KeyRing.create(NOW),
         database=location,
         allow=["127.0.0.1:*"],
-        options=SenderOptions(max_backlog_per_subscription=10**9, max_backlog=10**9),
+        options=SenderOptions(
+            max_backlog_per_subscription=10**9, max_backlog=10**9, max_backlog_per_owner=10**9
+        ),
     )
     await (sender.start() if working else sender.open())
     try:
