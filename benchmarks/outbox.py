@@ -140,7 +140,8 @@ async def record(sender: PushSender) -> Recorded:
 async def notify_rate(sender: PushSender, callers: int, seconds: float) -> float:
     """Return how many updates a second so many callers get onto the disk."""
     for caller in range(callers):
-        await sender.subscribe(f"t{caller}", {"url": "http://127.0.0.1:9/"}, version="1.0")
+        hook = {"url": "http://127.0.0.1:9/"}
+        await sender.subscribe(f"t{caller}", hook, version="1.0", owner=f"client-{caller}")
     count = 0
     end = time.perf_counter() + seconds
 
