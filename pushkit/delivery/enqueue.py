@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pushkit.a2a import (
     ArtifactUpdate,
@@ -14,7 +14,7 @@ from pushkit.a2a import (
     TaskUpdate,
 )
 from pushkit.delivery.bodies import Bodies
-from pushkit.delivery.limits import OwnerRoom
+from pushkit.delivery.limits import Room
 from pushkit.errors import BacklogFullError
 from pushkit.outbox import (
     PLAIN,
@@ -27,9 +27,7 @@ from pushkit.outbox import (
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Owner, Subscription, SubscriptionStore
 
-__all__ = ["Enqueuer", "WholeBacklog"]
-
-_COUNT_AGE = timedelta(seconds=1)
+__all__ = ["Enqueuer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +45,8 @@ class Enqueuer:
 
     database: Database
     max_backlog: int
-    whole_backlog: WholeBacklog
-    owner_backlog: OwnerRoom
+    whole_backlog: Room[None]
+    owner_backlog: Room[Owner]
     coalesce: bool
     envelopes: Envelopes = PLAIN
     outbox: OutboxStore = field(default_factory=OutboxStore)
@@ -85,7 +83,7 @@ class Enqueuer:
         now = yield from self.database.now()
         wanting = [each for each in subscriptions if each.wanted.accepts(update)]
         contents = bodies.of({each.version for each in wanting})
-        room = free = yield from self.whole_backlog.room(now)
+        room = free = yield from self.whole_backlog.of(None, now)
         added: Counter[Owner] = Counter()
         for subscription in wanting:
             if subscription.id not in ids:
@@ -105,7 +103,7 @@ class Enqueuer:
         if update.state is not None and update.state.terminal:
             for subscription in subscriptions:
                 yield from self._end(subscription, now)
-        self.whole_backlog.added(free - room)
+        self.whole_backlog.added(None, free - room)
         for owner, number in added.items():
             self.owner_backlog.added(owner, number)
         yield from self.database.wake()
@@ -189,30 +187,3 @@ def _status_mark(update: TaskUpdate) -> StatusMark | None:
         and not update.metadata
     )
     return StatusMark.BARE if bare else StatusMark.FULL
-
-
-class WholeBacklog:
-    """How much room the whole outbox has, counted at most once a second.
-
-    Between two counts it knows what this process added. What others add meanwhile may take the
-    outbox over its limit by as much as they add in a second.
-
-    Args:
-        limit: The most unfinished deliveries.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._counted_at: datetime | None = None
-        self._used = 0
-
-    def room(self, now: datetime) -> Script[int]:
-        """Return how many deliveries still fit; 0 or less if none does."""
-        if self._counted_at is None or not timedelta(0) <= now - self._counted_at < _COUNT_AGE:
-            self._used = yield from OutboxStore().whole_backlog(self._limit)
-            self._counted_at = now
-        return self._limit - self._used
-
-    def added(self, deliveries: int) -> None:
-        """Note what this process added."""
-        self._used += deliveries

@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.storage import Script
-from pushkit.subscriptions import Owner
 
-__all__ = ["OwnerRoom", "Pace", "check_pace"]
+__all__ = ["Pace", "Room", "check_pace"]
+
+_Holder = TypeVar("_Holder")
 
 _COUNT_AGE: Final = timedelta(seconds=1)
 _MAX_REMEMBERED: Final = 10_000
@@ -87,34 +88,34 @@ class Pace:
             return False
 
 
-class OwnerRoom:
-    """How much room each owner has, counted at most once a second.
+class Room(Generic[_Holder]):
+    """How much room there is for each of many (or for one: None), counted at most once a second.
 
-    Between two counts it knows what this process added; what others add meanwhile may take an owner
+    Between two counts it knows what this process added; what others add meanwhile may take somebody
     over the limit by as much as they add in a second.
 
     Args:
-        limit: The most that an owner may have.
-        count: Counts what an owner has, up to a limit.
+        limit: The most that each may have.
+        count: Counts what one has, up to a limit.
     """
 
-    def __init__(self, limit: int, count: Callable[[Owner, int], Script[int]]) -> None:
+    def __init__(self, limit: int, count: Callable[[_Holder, int], Script[int]]) -> None:
         self.limit = limit
         self._count = count
-        self._used: dict[Owner, tuple[datetime, int]] = {}
+        self._used: dict[_Holder, tuple[datetime, int]] = {}
 
-    def of(self, owner: Owner, now: datetime) -> Script[int]:
+    def of(self, holder: _Holder, now: datetime) -> Script[int]:
         """Return how many more fit; 0 or less if none does."""
-        counted_at, used = self._used.get(owner, (None, 0))
+        counted_at, used = self._used.get(holder, (None, 0))
         if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
-            used = yield from self._count(owner, self.limit)
+            used = yield from self._count(holder, self.limit)
             if len(self._used) >= _MAX_REMEMBERED:
                 self._used.clear()
-            self._used[owner] = (now, used)
+            self._used[holder] = (now, used)
         return self.limit - used
 
-    def added(self, owner: Owner, number: int) -> None:
+    def added(self, holder: _Holder, number: int) -> None:
         """Note what this process added, once it is stored."""
-        if owner in self._used:
-            counted_at, used = self._used[owner]
-            self._used[owner] = (counted_at, used + number)
+        if holder in self._used:
+            counted_at, used = self._used[holder]
+            self._used[holder] = (counted_at, used + number)

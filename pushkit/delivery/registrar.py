@@ -21,7 +21,7 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.delivery.enqueue import Enqueuer
-from pushkit.delivery.limits import OwnerRoom
+from pushkit.delivery.limits import Room
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox import OutboxStore, hold_back, mark_oldest
 from pushkit.storage import Database, Script
@@ -65,7 +65,7 @@ class Registrar:
     enqueuer: Enqueuer
     max_configs_per_task: int
     vault: Vault
-    room: OwnerRoom
+    room: Room[Owner]
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
 

@@ -25,9 +25,9 @@ from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder
 from pushkit.delivery.consequences import Consequences
-from pushkit.delivery.enqueue import Enqueuer, WholeBacklog
+from pushkit.delivery.enqueue import Enqueuer
 from pushkit.delivery.events import SenderEvent
-from pushkit.delivery.limits import OwnerRoom, Pace
+from pushkit.delivery.limits import Pace, Room
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registrar import Choice, Registrar
@@ -156,8 +156,10 @@ class PushSender:
         self._enqueuer = Enqueuer(
             database=self._database,
             max_backlog=self.options.max_backlog_per_subscription,
-            whole_backlog=WholeBacklog(self.options.max_backlog),
-            owner_backlog=OwnerRoom(self.options.max_backlog_per_owner, OwnerStore().backlog),
+            whole_backlog=Room(
+                self.options.max_backlog, lambda _, limit: OutboxStore().whole_backlog(limit)
+            ),
+            owner_backlog=Room(self.options.max_backlog_per_owner, OwnerStore().backlog),
             coalesce=self.options.coalesce,
             envelopes=self._envelopes,
         )
@@ -166,7 +168,7 @@ class PushSender:
             enqueuer=self._enqueuer,
             max_configs_per_task=self.options.max_configs_per_task,
             vault=self._vault,
-            room=OwnerRoom(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
+            room=Room(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
         self._on_event = on_event
         self._outbox = OutboxStore()
