@@ -25,14 +25,13 @@ from pushkit.errors import (
     ConfigError,
     InvalidSignatureError,
     PushkitError,
-    TimestampError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import sign_bytes, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing.base import SignedMessage, signature_base
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
-from pushkit.signing.jwt_checks import EXPIRY_LEEWAY, TOLERANCE, check_timestamp
+from pushkit.signing.jwt_checks import EXPIRY_LEEWAY, TOLERANCE, check_expiry, check_timestamp
 from pushkit.signing.notification_jwt import TOKEN_LIFETIME
 from pushkit.signing.signatures import sign
 from pushkit.signing.structured import (
@@ -325,9 +324,7 @@ def check_signature_times(
         TimestampError: Made more than `tolerance` ago or ahead, or expired by over `leeway`.
     """
     check_timestamp(verified.created, now, tolerance)
-    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
-    if now - leeway > verified.expires:
-        raise TimestampError("the HTTP message signature has expired")
+    check_expiry(verified.expires, now, leeway, "the HTTP message signature")
 
 
 def _holds(

@@ -24,6 +24,7 @@ __all__ = [
     "body_sha256",
     "check_audience",
     "check_body",
+    "check_expiry",
     "check_issuer",
     "check_times",
     "check_timestamp",
@@ -62,9 +63,8 @@ def check_times(
         TimestampError: Issued more than `tolerance` ago or ahead, or expired by over `leeway`.
     """
     check_timestamp(verified.issued_at, now, tolerance)
-    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
-    if verified.expires_at is not None and now - leeway > verified.expires_at:
-        raise TimestampError("the JWT has expired")
+    if verified.expires_at is not None:
+        check_expiry(verified.expires_at, now, leeway, "the JWT")
 
 
 def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> None:
@@ -74,6 +74,13 @@ def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> No
         seconds = int(tolerance.total_seconds())
         found = f"{int(abs(age).total_seconds())} s {'ago' if age > timedelta(0) else 'ahead'}"
         raise TimestampError(f"issued {found}, expected within {seconds} s: check the clocks")
+
+
+def check_expiry(moment: datetime, now: datetime, leeway: timedelta, what: str) -> None:
+    """Refuse what expired more than `leeway` ago."""
+    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
+    if now - leeway > moment:
+        raise TimestampError(f"{what} has expired")
 
 
 def check_issuer(verified: VerifiedJwt, issuer: str) -> None:
