@@ -12,7 +12,7 @@ from pushkit.keys.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.model import DeliveryState
-from pushkit.storage import Row, Script, Statement, from_micros
+from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
 
 __all__ = [
     "DeliveryFilter",
@@ -193,7 +193,7 @@ class Inspection:
         counted.update({DeliveryState(row["state"]): row["found"] for row in states})
         return OutboxStats(
             states=counted,
-            oldest_pending_at=_moment(oldest[0]["moment"]),
+            oldest_pending_at=moment_or_none(oldest[0]["moment"]),
             origins=tuple(_by_origin(origins)),
         )
 
@@ -229,13 +229,9 @@ def _summary(row: Row) -> DeliverySummary:
         state=DeliveryState(row["state"]),
         attempts=row["attempts"],
         notified_at=from_micros(row["notified_at"]),
-        redriven_at=_moment(row["redriven_at"]),
+        redriven_at=moment_or_none(row["redriven_at"]),
         not_before=from_micros(row["not_before"]),
-        finished_at=_moment(row["finished_at"]),
+        finished_at=moment_or_none(row["finished_at"]),
         last_status=row["last_status"],
         last_error=row["last_error"],
     )
-
-
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)

@@ -11,7 +11,7 @@ from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.heads import pass_head_on
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
 from pushkit.outbox.rows import delivery_of
-from pushkit.storage import Script, Statement, from_micros, to_micros
+from pushkit.storage import Script, Statement, moment_or_none, to_micros
 
 __all__ = ["Leases"]
 
@@ -117,8 +117,7 @@ class Leases:
             " WHERE state = 'in_flight') moments",
             (to_micros(now),),
         )
-        due = rows[0]["due"]
-        return None if due is None else from_micros(due)
+        return moment_or_none(rows[0]["due"])
 
     def settle(
         self, delivery: Delivery, worker: str, result: Result, now: datetime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pushkit.outbox.model import Delivery, DeliveryState
-from pushkit.storage import Row, from_micros
+from pushkit.storage import Row, from_micros, moment_or_none
 
 __all__ = ["UNFINISHED", "delivery_of"]
 
@@ -30,5 +30,5 @@ def delivery_of(row: Row) -> Delivery:
         not_before=from_micros(row["not_before"]),
         last_status=row["last_status"],
         last_error=row["last_error"],
-        redriven_at=None if row["redriven_at"] is None else from_micros(row["redriven_at"]),
+        redriven_at=moment_or_none(row["redriven_at"]),
     )

@@ -3,7 +3,15 @@
 from pushkit.storage.database import Database, open_location
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
-from pushkit.storage.script import Row, Script, Statement, among, from_micros, to_micros
+from pushkit.storage.script import (
+    Row,
+    Script,
+    Statement,
+    among,
+    from_micros,
+    moment_or_none,
+    to_micros,
+)
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "WorkerLocks",
     "among",
     "from_micros",
+    "moment_or_none",
     "open_location",
     "to_micros",
 ]

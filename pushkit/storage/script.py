@@ -33,6 +33,7 @@ __all__ = [
     "among",
     "driver_connection",
     "from_micros",
+    "moment_or_none",
     "to_micros",
 ]
 
@@ -77,6 +78,11 @@ def to_micros(moment: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """Return microseconds since the epoch as an aware moment in UTC."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+def moment_or_none(micros: int | None) -> datetime | None:
+    """Return the same of a column that may be NULL."""
+    return None if micros is None else from_micros(micros)
 
 
 def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...]]]:

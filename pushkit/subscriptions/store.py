@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
-from pushkit.storage import Migration, Row, Script, Statement, from_micros, to_micros
+from pushkit.storage import (
+    Migration,
+    Row,
+    Script,
+    Statement,
+    from_micros,
+    moment_or_none,
+    to_micros,
+)
 from pushkit.subscriptions.model import (
     EVERYTHING,
     Filter,
@@ -300,7 +308,6 @@ def stored_subscription(row: Row) -> StoredSubscription:
 
 def _subscription(row: Row) -> Subscription:
     schemes = _schemes(row["schemes"])
-    failing_since = row["failing_since"]
     return Subscription(
         id=row["id"],
         key=SubscriptionKey(
@@ -322,7 +329,7 @@ def _subscription(row: Row) -> Subscription:
         active=bool(row["active"]),
         paused=bool(row["paused"]),
         ended=bool(row["ended"]),
-        failing_since=None if failing_since is None else from_micros(failing_since),
+        failing_since=moment_or_none(row["failing_since"]),
         created_at=from_micros(row["created_at"]),
         has_token=row["token"] is not None,
         has_credentials=row["credentials"] is not None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from pushkit.storage import Row, Script, Statement, among, from_micros, to_micros
+from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import callback_state
 
@@ -231,7 +231,7 @@ class Inspection:
                 InboxStatus.DONE: counts["done"],
                 InboxStatus.DEAD: counts["dead"],
             },
-            oldest_unfinished_at=_moment(oldest[0]["moment"]),
+            oldest_unfinished_at=moment_or_none(oldest[0]["moment"]),
             senders=(yield from self._senders()),
         )
 
@@ -276,12 +276,8 @@ def _summary(row: Row) -> NotificationSummary:
         attempts=row["attempts"],
         issued_at=from_micros(row["issued_at"]),
         received_at=from_micros(row["received_at"]),
-        redriven_at=_moment(row["redriven_at"]),
+        redriven_at=moment_or_none(row["redriven_at"]),
         not_before=from_micros(row["not_before"]),
-        finished_at=_moment(row["finished_at"]),
+        finished_at=moment_or_none(row["finished_at"]),
         last_error=row["last_error"],
     )
-
-
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.storage import Row, Script, Statement, among, from_micros, to_micros
+from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
 from receiver.inbox.model import (
     CallbackState,
     ClaimedNotification,
@@ -150,8 +150,7 @@ class Inbox:
             " UNION ALL SELECT lease_until FROM pushkit_inbox"
             " WHERE status = 'in_progress') moments"
         )
-        due = rows[0]["due"]
-        return None if due is None else from_micros(due)
+        return moment_or_none(rows[0]["due"])
 
     def keep_lease(self, notification_id: int, worker: str, until: datetime) -> Script[bool]:
         """Extend a lease; False if it is no longer this worker's."""
@@ -311,13 +310,12 @@ class Inbox:
 
 def callback_state(row: Row) -> CallbackState:
     """Return a row of `pushkit_callbacks`."""
-    last_at = row["last_at"]
     return CallbackState(
         callback=row["callback"],
         done=bool(row["done"]),
         attempts=row["attempts"],
         last_error=row["last_error"],
-        last_at=None if last_at is None else from_micros(last_at),
+        last_at=moment_or_none(row["last_at"]),
     )
 
 
