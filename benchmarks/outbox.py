@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import resource
 import sqlite3
 import statistics
@@ -76,7 +77,7 @@ async def opened(location: str, *, working: bool = False) -> AsyncIterator[PushS
         database=location,
         allow=["127.0.0.1:*"],
         options=SenderOptions(
-            max_backlog_per_subscription=10**9, max_backlog=10**9, max_backlog_per_owner=10**9
+            max_backlog_per_subscription=10**13, max_backlog=10**9, max_backlog_per_owner=10**9
         ),
     )
     await (sender.start() if working else sender.open())
@@ -96,68 +97,84 @@ def database_of(sender: PushSender) -> Database:
 
 @dataclass(slots=True)
 class Recorded:
-    """The statements of one `notify()`, to be run again with other ids."""
+    """The statements of one `notify()`, to be run again for other deliveries and tasks."""
 
     statements: list[Statement]
     delivery_id: str
+    task: dict[str, str]
 
-    def again(self, number: int) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the statements of another delivery."""
-        changes = {self.delivery_id: f"bare_{number}", MARK: MARK + number}
+    def again(self, number: int, task: dict[str, str]) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the statements of another delivery, to a subscription of another task."""
+        changes: dict[Any, Any] = {self.delivery_id: f"bare_{number}", MARK: MARK + number}
+        changes |= {self.task[column]: task[column] for column in task}
         for statement in self.statements:
             yield statement.sql, [changes.get(value, value) for value in statement.parameters]
 
 
+def subscription_to(task: str) -> Script[dict[str, str]]:
+    """Return what tells the subscription to a task from others."""
+    rows = yield Statement(
+        "SELECT id, task_id, owner FROM pushkit_subscriptions WHERE task_id = $1", (task,)
+    )
+    return {column: rows[0][column] for column in ("id", "task_id", "owner")}
+
+
+async def subscribe(sender: PushSender, task: str) -> dict[str, str]:
+    """Subscribe an owner of its own to a task; return what tells the subscription from others."""
+    hook = {"url": "http://127.0.0.1:9/"}
+    await sender.subscribe(task, hook, version="1.0", owner=f"owner of {task}")
+    return await database_of(sender).read(subscription_to(task))
+
+
 async def record(sender: PushSender) -> Recorded:
-    """Return the statements that `notify()` runs."""
-    await sender.subscribe("bare", {"url": "http://127.0.0.1:9/"}, version="1.0")
+    """Return the statements that `notify()` runs where something is waiting already."""
+    task = await subscribe(sender, "recorded")
     seen: list[Statement] = []
 
-    def listen(script: Script[list[str]]) -> Script[list[str]]:
+    def listen(script: Script[Any]) -> Script[Any]:
         yield Statement(
-            f"UPDATE pushkit_subscriptions SET last_seq = {MARK - 1} WHERE task_id = 'bare'"
+            f"UPDATE pushkit_subscriptions SET last_seq = {MARK - 1} WHERE task_id = 'recorded'"
         )
-        # The gap before the mark would read as a long backlog.
-        yield Statement("UPDATE pushkit_deliveries SET state = 'delivered', head = 0")
         rows: Any = None
         while True:
             try:
                 statement = script.send(rows)
             except StopIteration as stop:
-                return list(stop.value)
+                return stop.value
             seen.append(statement)
             rows = yield statement
 
     database: Any = database_of(sender)
-    write = database.write
-    await sender.notify(update("bare"))  # the whole backlog is counted once in a while: now
-    database.write = lambda script: write(listen(script))
-    ids = await sender.notify(update("bare"))
-    database.write = write
-    return Recorded(seen, ids[0])
+    write_together = database.write_together
+    await sender.notify(update("recorded"))  # the whole backlog is counted once in a while: now
+    database.write_together = lambda group, item: write_together(
+        lambda items: listen(group(items)), item
+    )
+    ids = await sender.notify(update("recorded"))
+    database.write_together = write_together
+    return Recorded(seen, ids[0], task)
 
 
-async def notify_rate(sender: PushSender, callers: int, seconds: float) -> float:
-    """Return how many updates a second so many callers get onto the disk."""
-    for caller in range(callers):
-        hook = {"url": "http://127.0.0.1:9/"}
-        await sender.subscribe(f"t{caller}", hook, version="1.0", owner=f"client-{caller}")
+async def notify_rate(sender: PushSender, tasks: list[str], seconds: float) -> float:
+    """Return how many updates a second one caller for each task gets onto the disk."""
     count = 0
     end = time.perf_counter() + seconds
 
-    async def call(caller: int) -> None:
+    async def call(task: str) -> None:
         nonlocal count
         while time.perf_counter() < end:
-            await sender.notify(update(f"t{caller}"))
+            await sender.notify(update(task))
             count += 1
 
     began = time.perf_counter()
-    await asyncio.gather(*(call(caller) for caller in range(callers)))
+    await asyncio.gather(*map(call, tasks))
     return count / (time.perf_counter() - began)
 
 
-def bare_sqlite_rate(path: str, recorded: Recorded, batch: int, seconds: float) -> float:
-    """Return what the driver alone does, so many rows a transaction."""
+def bare_sqlite_rate(
+    path: str, recorded: Recorded, tasks: list[dict[str, str]], seconds: float
+) -> float:
+    """Return what the driver alone does, one row for each task in a transaction."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = FULL")
     sql = {s.sql: _sqlite(s.sql) for s in recorded.statements}
@@ -165,9 +182,9 @@ def bare_sqlite_rate(path: str, recorded: Recorded, batch: int, seconds: float) 
     began = time.perf_counter()
     while time.perf_counter() < began + seconds:
         connection.execute("BEGIN IMMEDIATE")
-        for _ in range(batch):
+        for task in tasks:
             count += 1
-            for text, parameters in recorded.again(base + count):
+            for text, parameters in recorded.again(base + count, task):
                 connection.execute(sql[text], parameters).fetchall()
         connection.execute("COMMIT")
     rate = count / (time.perf_counter() - began)
@@ -179,35 +196,27 @@ def _sqlite(sql: str) -> str:
     return sql.replace(" FOR UPDATE", "").replace("$", "?")
 
 
-async def bare_postgres_rate(dsn: str, recorded: Recorded, callers: int, seconds: float) -> float:
+async def bare_postgres_rate(
+    dsn: str, recorded: Recorded, tasks: list[dict[str, str]], seconds: float
+) -> float:
     """Return what asyncpg alone does, over as many connections as the pool has."""
-    tasks = min(callers, POOL)
-    connections = [await asyncpg.connect(dsn) for _ in range(tasks)]
-    for place in range(tasks):  # one subscription each: its row is locked
-        await connections[0].execute(
-            "INSERT INTO pushkit_subscriptions SELECT (jsonb_populate_record(s, jsonb_build_object("
-            f"'id', s.id || '_{place}', 'task_id', 'bare_{place}'))).* FROM pushkit_subscriptions s"
-            " WHERE task_id = 'bare' ON CONFLICT DO NOTHING"
-        )
-    subscription = await connections[0].fetchval(
-        "SELECT id FROM pushkit_subscriptions WHERE task_id = 'bare'"
-    )
+    connections = [await asyncpg.connect(dsn) for _ in tasks[:POOL]]
     count, base = 0, time.monotonic_ns() % 10**12
     end = time.perf_counter() + seconds
 
-    async def call(place: int) -> None:
+    async def call(connection: asyncpg.Connection, mine: list[dict[str, str]]) -> None:
         nonlocal count
-        mine = {"bare": f"bare_{place}", subscription: f"{subscription}_{place}"}
-        while time.perf_counter() < end:
+        for task in itertools.cycle(mine):
+            if time.perf_counter() > end:
+                return
             count += 1
             number = base + count
-            async with connections[place].transaction():
-                for text, parameters in recorded.again(number):
-                    changed = [mine.get(value, value) for value in parameters]
-                    await connections[place].fetch(text, *changed)
+            async with connection.transaction():
+                for text, parameters in recorded.again(number, task):
+                    await connection.fetch(text, *parameters)
 
     began = time.perf_counter()
-    await asyncio.gather(*map(call, range(tasks)))
+    await asyncio.gather(*(call(each, tasks[at::POOL]) for at, each in enumerate(connections)))
     rate = count / (time.perf_counter() - began)
     for connection in connections:
         await connection.close()
@@ -220,13 +229,15 @@ async def measure_enqueue(name: str, location: str, seconds: float) -> None:
     async with opened(location) as sender:
         recorded = await record(sender)
         for callers in CALLERS:
+            tasks = [await subscribe(sender, f"task {n} of {callers}") for n in range(callers)]
             ours, bare = [], []
             for _ in range(3):
-                ours.append(await notify_rate(sender, callers, seconds))
+                names = [task["task_id"] for task in tasks]
+                ours.append(await notify_rate(sender, names, seconds))
                 if name == "SQLite":
-                    bare.append(bare_sqlite_rate(location, recorded, callers, seconds))
+                    bare.append(bare_sqlite_rate(location, recorded, tasks, seconds))
                 else:
-                    bare.append(await bare_postgres_rate(location, recorded, callers, seconds))
+                    bare.append(await bare_postgres_rate(location, recorded, tasks, seconds))
             left, right = statistics.median(ours), statistics.median(bare)
             say(f"  {callers} callers", f"{left:.0f}", f"{right:.0f}", "", f"{left / right:.2f}")
 

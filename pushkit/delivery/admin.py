@@ -288,7 +288,7 @@ class OutboxAdmin:
             cancelled += yield from self._dead_letters.cancel(subscription_id, found, now)
             unfinished = yield from self._outbox.has_unfinished(subscription_id)
             if subscription is not None and subscription.ended and not unfinished:
-                yield from self._subscriptions.withdraw(subscription_id, now)
+                yield from self._subscriptions.withdraw([subscription_id], now)
         yield from self._database.wake()
         return cancelled
 

@@ -67,7 +67,7 @@ class Consequences:
             yield from self.outbox.cancel_subscription(current.id, now)
             events.append(event_of(EventKind.SUBSCRIPTION_DISABLED, delivery, now, reason))
         if current.ended and not (yield from self.outbox.has_unfinished(current.id)):
-            yield from self.subscriptions.withdraw(current.id, now)
+            yield from self.subscriptions.withdraw([current.id], now)
         return events
 
     def _reason_to_disable(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import Room
+from pushkit.delivery.lines import Line, Lines
 from pushkit.errors import BacklogFullError
 from pushkit.outbox import (
     PLAIN,
@@ -25,9 +26,36 @@ from pushkit.outbox import (
     find_enqueued,
 )
 from pushkit.storage import Database, Script
-from pushkit.subscriptions import Owner, Subscription, SubscriptionStore
+from pushkit.subscriptions import Owner, Recipient, Subscription, SubscriptionStore
 
-__all__ = ["Enqueuer"]
+__all__ = ["Enqueuer", "Notice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An update that is to be stored.
+
+    Attributes:
+        update: What happened.
+        bodies: Its bodies.
+        tenant: The tenant of its task.
+        idempotency_key: The caller's key, if any.
+    """
+
+    update: TaskUpdate
+    bodies: Bodies
+    tenant: str
+    idempotency_key: IdempotencyKey | None = None
+
+    @property
+    def task_id(self) -> str:
+        """The task that it is about."""
+        return self.update.task_id or ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the task has ended with it."""
+        return self.update.state is not None and self.update.state.terminal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,129 +80,151 @@ class Enqueuer:
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
-    def enqueue(
-        self,
-        update: TaskUpdate,
-        bodies: Bodies,
-        *,
-        tenant: str,
-        idempotency_key: IdempotencyKey | None,
-    ) -> Script[list[str]]:
+    async def store(self, notice: Notice, connection: object | None = None) -> list[str]:
         """Store an update for every subscription that wants it; return the delivery ids.
+
+        Args:
+            notice: The update.
+            connection: The caller's own, whose transaction this becomes a part of.
+
+        Raises:
+            BacklogFullError: There is no room for one of them; nothing was stored.
+            IdempotencyConflictError: The key was used with another update.
+            StorageError: The database refused; nothing was stored.
+        """
+        if connection is None:
+            return await self.database.write_together(self.enqueue, notice)
+        [ids] = await self.database.write_on(connection, self.enqueue([notice]))
+        return ids
+
+    def enqueue(self, notices: Sequence[Notice]) -> Script[list[list[str]]]:
+        """Store updates, in order, all of them or none; return the delivery ids of each.
 
         Locks the subscriptions in id order, then waits for nothing else: two of these never wait
         for each other. A caller's own transaction keeps the locks until it ends.
-
-        Args:
-            update: What happened.
-            bodies: Its bodies.
-            tenant: The tenant of the task.
-            idempotency_key: The caller's key, if any.
-
-        Raises:
-            BacklogFullError: There is no room for one of them; nothing may be stored.
-            IdempotencyConflictError: The key was used with another update.
         """
-        task_id, mark = update.task_id or "", _status_mark(update)
-        subscriptions = yield from self.subscriptions.lock_active_of_task(
-            tenant=tenant, task_id=task_id
-        )
-        ids = yield from find_enqueued(idempotency_key, tenant=tenant, task_id=task_id)
+        tasks = dict.fromkeys((notice.tenant, notice.task_id) for notice in notices)
+        recipients = yield from self.subscriptions.lock_recipients(tuple(tasks))
         now = yield from self.database.now()
-        wanting = [each for each in subscriptions if each.wanted.accepts(update)]
-        contents = bodies.of({each.version for each in wanting})
-        room = free = yield from self.whole_backlog.of(None, now)
-        added: Counter[Owner] = Counter()
-        for subscription in wanting:
-            if subscription.id not in ids:
-                owner = _owner_of(subscription)
-                share = (yield from self.owner_backlog.of(owner, now)) - added[owner]
-                dropped = yield from self._make_room(subscription, mark, min(room, share), now)
-                room += dropped
-                added[owner] += 1 - dropped
-                ids[subscription.id] = yield from self.enqueue_one(
-                    subscription,
-                    contents[subscription.version],
-                    idempotency_key=idempotency_key,
+        lines = Lines(self.outbox, self.subscriptions)
+        yield from lines.open(recipients)
+        whole = _Share((yield from self.whole_backlog.of(None, now)))
+        adding = _Adding(self, now, lines, whole)
+        ids = []
+        for notice in notices:
+            ids.append((yield from adding.add(notice)))  # noqa: PERF401  # yields statements
+        yield from adding.end()
+        return ids
+
+    def enqueue_one(self, subscription: Subscription, body: bytes, now: datetime) -> Script[str]:
+        """Store one delivery for a subscription whose row is held; return its id."""
+        recipient = Recipient.of(subscription)
+        lines = Lines(self.outbox, self.subscriptions)
+        yield from lines.open([recipient])
+        [line] = lines.of_task(recipient.tenant, recipient.task_id)
+        delivery_id = lines.add(line, body, now=now, envelopes=self.envelopes)
+        yield from lines.write(now)
+        return delivery_id
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """What somebody may still add."""
+
+    left: int
+    taken: int = 0
+
+    def take(self, number: int) -> None:
+        self.left -= number
+        self.taken += number
+
+
+class _Adding:
+    """Updates on their way into the outbox, and what they take of the room there."""
+
+    def __init__(self, enqueuer: Enqueuer, now: datetime, lines: Lines, whole: _Share) -> None:
+        self._enqueuer = enqueuer
+        self._now = now
+        self._lines = lines
+        self._whole = whole
+        self._shares: dict[Owner, _Share] = {}
+
+    def add(self, notice: Notice) -> Script[list[str]]:
+        """Add an update to every line that wants it; return the delivery ids."""
+        enqueuer, key, mark = self._enqueuer, notice.idempotency_key, _status_mark(notice.update)
+        ids: dict[str, str] = {}
+        if key is not None:
+            yield from self._lines.write(self._now)
+            ids = yield from find_enqueued(key, tenant=notice.tenant, task_id=notice.task_id)
+        lines = self._lines.of_task(notice.tenant, notice.task_id)
+        wanting = [line for line in lines if line.recipient.wanted.accepts(notice.update)]
+        bodies = notice.bodies.of({line.recipient.version for line in wanting})
+        for line in wanting:
+            recipient = line.recipient
+            if recipient.id not in ids:
+                share = yield from self._share_of(recipient)
+                if not (share.left > 0 < self._whole.left and line.length < enqueuer.max_backlog):
+                    yield from self._make_room(line, share, by_new_status=mark is not None)
+                self._take(share, 1)
+                ids[recipient.id] = self._lines.add(
+                    line,
+                    bodies[recipient.version],
+                    now=self._now,
+                    envelopes=enqueuer.envelopes,
                     status=mark,
-                    now=now,
+                    idempotency_key=key,
                 )
-                room -= 1
-        if update.state is not None and update.state.terminal:
-            for subscription in subscriptions:
-                yield from self._end(subscription, now)
-        self.whole_backlog.added(None, free - room)
-        for owner, number in added.items():
-            self.owner_backlog.added(owner, number)
-        yield from self.database.wake()
+        if notice.is_last:
+            self._lines.end(notice.tenant, notice.task_id)
         return [ids[subscription_id] for subscription_id in sorted(ids)]
 
-    def enqueue_one(
-        self,
-        subscription: Subscription,
-        body: bytes,
-        *,
-        now: datetime,
-        idempotency_key: IdempotencyKey | None = None,
-        status: StatusMark | None = None,
-    ) -> Script[str]:
-        """Store one delivery for a subscription whose row is held; return its id."""
-        seq = yield from self.subscriptions.take_seq(subscription.id)
-        return (
-            yield from self.outbox.enqueue(
-                subscription_id=subscription.id,
-                tenant=subscription.key.tenant,
-                owner=subscription.key.owner,
-                task_id=subscription.key.task_id,
-                config_id=subscription.key.config_id,
-                origin=subscription.origin,
-                seq=seq,
-                content_type=subscription.version.content_type,
-                body=body,
-                envelopes=self.envelopes,
-                idempotency_key=idempotency_key,
-                now=now,
-                status=status,
-                paused=subscription.paused,
-            )
-        )
+    def end(self) -> Script[None]:
+        """Write what was added, and wake who delivers it."""
+        enqueuer = self._enqueuer
+        yield from self._lines.write(self._now)
+        if self._shares:
+            yield from enqueuer.database.wake()
+        enqueuer.whole_backlog.added(None, self._whole.taken)
+        for owner, share in self._shares.items():
+            enqueuer.owner_backlog.added(owner, share.taken)
 
-    def _make_room(
-        self, subscription: Subscription, mark: StatusMark | None, room: int, now: datetime
-    ) -> Script[int]:
-        """See that one more fits; return how many deliveries were dropped for it."""
-        backlog = yield from self.outbox.backlog(
-            subscription.id, subscription.last_seq, self.max_backlog
-        )
-        if backlog < self.max_backlog and room > 0:
-            return 0
-        dropped = 0
-        if self.coalesce:
-            dropped = yield from self.outbox.supersede(
-                subscription.id, by_new_status=mark is not None, now=now
+    def _share_of(self, recipient: Recipient) -> Script[_Share]:
+        owner = Owner(recipient.tenant, recipient.owner)
+        share = self._shares.get(owner)
+        if share is None:
+            share = _Share((yield from self._enqueuer.owner_backlog.of(owner, self._now)))
+            self._shares[owner] = share
+        return share
+
+    def _take(self, share: _Share, number: int) -> None:
+        share.take(number)
+        self._whole.take(number)
+
+    def _make_room(self, line: Line, share: _Share, *, by_new_status: bool) -> Script[None]:
+        """See that one more fits, dropping what was superseded if that helps and was asked for."""
+        enqueuer, recipient = self._enqueuer, line.recipient
+        yield from self._lines.write(self._now)
+        backlog = yield from enqueuer.outbox.backlog(recipient.id, enqueuer.max_backlog)
+        fits = backlog < enqueuer.max_backlog and min(share.left, self._whole.left) > 0
+        if not fits and enqueuer.coalesce:
+            dropped = yield from enqueuer.outbox.supersede(
+                recipient.id, by_new_status=by_new_status, now=self._now
             )
-        if backlog - dropped >= self.max_backlog:
+            yield from self._lines.look_again(line)
+            self._take(share, -dropped)
+            backlog -= dropped
+        if backlog >= enqueuer.max_backlog:
             raise BacklogFullError(
-                f"task {subscription.key.task_id!r}: {backlog} deliveries to {subscription.origin}"
-                f" are waiting, expected fewer than {self.max_backlog}: nothing was stored; notify"
-                " again later, or remove the subscription"
+                f"task {recipient.task_id!r}: {backlog} deliveries to {recipient.origin} are"
+                f" waiting, expected fewer than {enqueuer.max_backlog}: nothing was stored;"
+                " notify again later, or remove the subscription"
             )
-        if room + dropped <= 0:
+        if min(share.left, self._whole.left) <= 0:
             raise BacklogFullError(
                 "the outbox is full (max_backlog), or what owner"
-                f" {subscription.key.owner!r} may have in it (max_backlog_per_owner): nothing was"
+                f" {recipient.owner!r} may have in it (max_backlog_per_owner): nothing was"
                 " stored; notify again later, or let more workers deliver"
             )
-        return dropped
-
-    def _end(self, subscription: Subscription, now: datetime) -> Script[None]:
-        yield from self.subscriptions.end(subscription.id)
-        if not (yield from self.outbox.has_unfinished(subscription.id)):
-            yield from self.subscriptions.withdraw(subscription.id, now)
-
-
-def _owner_of(subscription: Subscription) -> Owner:
-    return Owner(tenant=subscription.key.tenant, name=subscription.key.owner)
 
 
 def _status_mark(update: TaskUpdate) -> StatusMark | None:

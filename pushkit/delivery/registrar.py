@@ -148,7 +148,7 @@ class Registrar:
             if subscription.active:
                 update = _test_update(choice.task_id, subscription.version, snapshot)
                 body = push_body(update, subscription.version, now=now)
-                ids.append((yield from self.enqueuer.enqueue_one(subscription, body, now=now)))
+                ids.append((yield from self.enqueuer.enqueue_one(subscription, body, now)))
         yield from self.database.wake()
         return ids
 

@@ -25,7 +25,7 @@ from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder
 from pushkit.delivery.consequences import Consequences
-from pushkit.delivery.enqueue import Enqueuer
+from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.limits import Pace, Room
 from pushkit.delivery.options import SenderOptions
@@ -462,17 +462,17 @@ class PushSender:
                 f"a {update.kind.value} update without a task id: nobody can have subscribed to it"
             )
         await self._ready()
-        script = self._enqueuer.enqueue(
-            update,
-            self._bodies.begin(update, snapshot, now=self._clock()),
-            tenant=tenant,
-            idempotency_key=_key_of(update, idempotency_key),
+        ids = await self._enqueuer.store(
+            Notice(
+                update=update,
+                bodies=self._bodies.begin(update, snapshot, now=self._clock()),
+                tenant=tenant,
+                idempotency_key=_key_of(update, idempotency_key),
+            ),
+            connection,
         )
-        if connection is not None:
-            # Nobody here is woken: there is nothing to see before the caller commits.
-            return await self._database.write_on(connection, script)
-        ids = await self._database.write(script)
-        if ids and self._worker is not None:  # closed in the meantime, yet stored all the same
+        # A caller's own connection wakes nobody here: there is nothing to see before it commits.
+        if ids and connection is None and self._worker is not None:  # closed since, yet stored
             self._worker.pump.wake()
         return ids
 

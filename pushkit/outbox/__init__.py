@@ -15,7 +15,17 @@ from pushkit.outbox.inspection import (
     OutboxStats,
 )
 from pushkit.outbox.leases import Leases
-from pushkit.outbox.model import Claim, Delivery, DeliveryState, Made, Outcome, Result, StatusMark
+from pushkit.outbox.model import (
+    Claim,
+    Delivery,
+    DeliveryState,
+    Made,
+    NewDelivery,
+    Outcome,
+    Result,
+    StatusMark,
+    new_delivery_id,
+)
 from pushkit.outbox.resealing import BodyResealing, ResealedBody, StoredBody
 from pushkit.outbox.retention import Purge, Retention
 from pushkit.outbox.schema import MIGRATION
@@ -42,6 +52,7 @@ __all__ = [
     "Leases",
     "LoggedAttempt",
     "Made",
+    "NewDelivery",
     "OriginStats",
     "OutboxStats",
     "OutboxStore",
@@ -55,4 +66,5 @@ __all__ = [
     "find_enqueued",
     "hold_back",
     "mark_oldest",
+    "new_delivery_id",
 ]

@@ -41,16 +41,12 @@ class IdempotencyKey:
     update_sha256: str
 
 
-def find_enqueued(
-    key: IdempotencyKey | None, *, tenant: str, task_id: str
-) -> Script[dict[str, str]]:
+def find_enqueued(key: IdempotencyKey, *, tenant: str, task_id: str) -> Script[dict[str, str]]:
     """Return the deliveries that a key made already: ids by subscription, in id order.
 
     Raises:
         IdempotencyConflictError: The key was used with another update.
     """
-    if key is None:
-        return {}
     rows = yield Statement(
         "SELECT id, subscription_id, update_sha256 FROM pushkit_deliveries"
         " WHERE tenant = $1 AND task_id = $2 AND idempotency_key = $3 ORDER BY subscription_id",

@@ -11,7 +11,7 @@ DEAD ─redrive→ PENDING;  DELIVERED ─resend→ PENDING
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ __all__ = [
     "Delivery",
     "DeliveryState",
     "Made",
+    "NewDelivery",
     "Outcome",
     "Result",
     "StatusMark",
@@ -108,6 +109,45 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewDelivery:
+    """A delivery that comes in; where a name is in `Delivery` too, it means the same.
+
+    Attributes:
+        id: See `new_delivery_id`.
+        subscription_id: Whose it is.
+        tenant: The tenant.
+        owner: The owner.
+        task_id: The task.
+        config_id: The config id.
+        seq: The next one of its subscription.
+        origin: The destination.
+        content_type: The media type of the body.
+        body: As it is stored: sealed, where the sender seals them.
+        notified_at: The present.
+        head: Whether nothing of its subscription is unfinished, and that is not paused.
+        status: What it says of the task's status, if anything.
+        idempotency_key: The caller's key, if any.
+        update_sha256: The update that the key stands for.
+    """
+
+    id: str
+    subscription_id: str
+    tenant: str
+    owner: str
+    task_id: str
+    config_id: str
+    seq: int
+    origin: str
+    content_type: str
+    body: bytes = field(repr=False)
+    notified_at: datetime
+    head: bool
+    status: StatusMark | None = None
+    idempotency_key: str | None = None
+    update_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """An attempt that was made, as its worker saw it.
 
@@ -155,4 +195,4 @@ class Result:
 
 def new_delivery_id(now: datetime) -> str:
     """Return an id that sorts by time and has no `.` (Standard Webhooks would misread one)."""
-    return f"dlv_{int(now.timestamp() * 1000):012x}{secrets.token_hex(10)}"
+    return f"dlv_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"

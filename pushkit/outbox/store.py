@@ -6,84 +6,36 @@ where SQLite would not see it.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import Delivery, StatusMark, new_delivery_id
+from pushkit.outbox.model import Delivery, NewDelivery
 from pushkit.outbox.rows import UNFINISHED, delivery_of
-from pushkit.storage import Script, Statement, to_micros
+from pushkit.storage import Script, Statement, among, rows_of_places, to_micros
 
 __all__ = ["OutboxStore"]
+
+_ROWS = 64  # of one INSERT
 
 
 class OutboxStore:
     """Scripts that add deliveries, end them, and count them."""
 
-    def enqueue(
-        self,
-        *,
-        subscription_id: str,
-        tenant: str,
-        owner: str,
-        task_id: str,
-        config_id: str,
-        origin: str,
-        seq: int,
-        content_type: str,
-        body: bytes,
-        now: datetime,
-        idempotency_key: IdempotencyKey | None = None,
-        status: StatusMark | None = None,
-        paused: bool = False,
-        envelopes: Envelopes = PLAIN,
-    ) -> Script[str]:
-        """Store one delivery and return its id.
-
-        Args:
-            subscription_id: Whose it is; the others say what it is, as in `Delivery`.
-            tenant: The tenant.
-            owner: The owner.
-            task_id: The task.
-            config_id: The config id.
-            origin: The destination.
-            seq: Its place.
-            content_type: The media type of the body.
-            body: The bytes to send.
-            now: The present.
-            idempotency_key: The caller's key, if any.
-            status: What it says of the task's status, if anything.
-            paused: Whether the subscription is: it then waits for `mark_oldest`.
-            envelopes: Seals the body, where that is asked for.
-        """
-        delivery_id = new_delivery_id(now)
-        yield Statement(
-            "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
-            " config_id, seq, origin, content_type, body, idempotency_key, notified_at,"
-            " not_before, status, update_sha256, head)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13, $15,"
-            " CASE WHEN CAST($14 AS BIGINT) = 1 OR EXISTS (SELECT 1 FROM pushkit_deliveries"
-            f" WHERE subscription_id = $2 AND {UNFINISHED}) THEN 0 ELSE 1 END)",
-            (
-                delivery_id,
-                subscription_id,
-                tenant,
-                owner,
-                task_id,
-                config_id,
-                seq,
-                origin,
-                content_type,
-                envelopes.seal(delivery_id, body),
-                idempotency_key.key if idempotency_key else None,
-                to_micros(now),
-                status.value if status else None,
-                int(paused),
-                idempotency_key.update_sha256 if idempotency_key else None,
-            ),
-        )
-        return delivery_id
+    def add(self, deliveries: Sequence[NewDelivery]) -> Script[None]:
+        """Store deliveries of subscriptions whose rows are held."""
+        rest = [_row_of(each) for each in deliveries]
+        while rest:
+            # By powers of two: the database sees few statements.
+            size = min(1 << len(rest).bit_length() - 1, _ROWS)
+            rows, rest = rest[:size], rest[size:]
+            yield Statement(
+                "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
+                " config_id, seq, origin, content_type, body, notified_at, not_before, head,"
+                f" status, idempotency_key, update_sha256) VALUES {rows_of_places(size, 16)}",
+                tuple(itertools.chain.from_iterable(rows)),
+            )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:
         """Let what is unfinished of a subscription count for its new destination."""
@@ -120,21 +72,21 @@ class OutboxStore:
         )
         return bool(rows)
 
-    def backlog(self, subscription_id: str, last_seq: int, limit: int) -> Script[int]:
-        """Return how many deliveries of a subscription are unfinished, at most `limit`.
+    def oldest(self, ids: Sequence[str]) -> Script[dict[str, int | None]]:
+        """Return the `seq` of the oldest that is unfinished of each subscription, None if none."""
+        found: dict[str, int | None] = {}
+        for clause, values in among(ids):
+            rows = yield Statement(
+                "SELECT s.id, (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE"
+                " d.subscription_id = s.id AND d.state IN ('pending', 'in_flight')) AS oldest"
+                f" FROM pushkit_subscriptions s WHERE s.id {clause}",
+                values,
+            )
+            found.update((row["id"], row["oldest"]) for row in rows)
+        return found
 
-        Nothing can be older than the oldest, which one look at the index finds; rows are counted
-        only where that does not settle it.
-        """
-        rows = yield Statement(
-            f"SELECT MIN(seq) AS oldest FROM pushkit_deliveries"
-            f" WHERE subscription_id = $1 AND {UNFINISHED}",
-            (subscription_id,),
-        )
-        oldest = rows[0]["oldest"]
-        at_most = 0 if oldest is None else last_seq - int(oldest) + 1
-        if at_most < limit:
-            return at_most
+    def backlog(self, subscription_id: str, limit: int) -> Script[int]:
+        """Return how many deliveries of a subscription are unfinished, at most `limit`."""
         rows = yield Statement(
             "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_deliveries"
             f" WHERE subscription_id = $1 AND {UNFINISHED} LIMIT CAST($2 AS BIGINT)) counted",
@@ -170,3 +122,25 @@ class OutboxStore:
         if rows:
             yield from mark_oldest(subscription_id)
         return len(rows)
+
+
+def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
+    notified_at = to_micros(new.notified_at)
+    return (
+        new.id,
+        new.subscription_id,
+        new.tenant,
+        new.owner,
+        new.task_id,
+        new.config_id,
+        new.seq,
+        new.origin,
+        new.content_type,
+        new.body,
+        notified_at,
+        notified_at,  # not_before
+        int(new.head),
+        new.status,
+        new.idempotency_key,
+        new.update_sha256,
+    )

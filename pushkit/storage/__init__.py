@@ -4,18 +4,23 @@ from pushkit.storage.database import Database, open_location
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import (
+    Group,
     Row,
     Script,
     Statement,
     among,
     from_micros,
     moment_or_none,
+    padded,
+    places,
+    rows_of_places,
     to_micros,
 )
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
     "Database",
+    "Group",
     "Migration",
     "Row",
     "Script",
@@ -26,5 +31,8 @@ __all__ = [
     "from_micros",
     "moment_or_none",
     "open_location",
+    "padded",
+    "places",
+    "rows_of_places",
     "to_micros",
 ]

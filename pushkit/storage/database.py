@@ -10,11 +10,12 @@ from typing import Protocol, TypeVar
 from pushkit.errors import ConfigError
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
-from pushkit.storage.script import Script
+from pushkit.storage.script import Group, Script
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = ["Database", "open_location"]
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 _POSTGRES = ("postgresql://", "postgres://")
@@ -35,6 +36,13 @@ class Database(Protocol):
 
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is durable."""
+
+    async def write_together(self, group: Group[Item, T], item: Item) -> T:
+        """Run a group's script over this item, and over others that wait; return its result.
+
+        Items of one group that wait at the same time may become one script in one transaction. If
+        that fails, each is run alone: nobody hears of another's error.
+        """
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's own connection is in; commit nothing."""

@@ -20,10 +20,11 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import ConfigError, StorageError
 from pushkit.storage.migrations import Migration, migrate
-from pushkit.storage.script import Script, Statement, driver_connection, from_micros
+from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
 
 __all__ = ["PostgresDatabase", "run_script"]
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.storage")
@@ -157,6 +158,14 @@ class PostgresDatabase:
                     " repeat the call with the same idempotency key"
                 ) from exc
             return result
+
+    async def write_together(self, group: Group[Item, T], item: Item) -> T:
+        """Run a group's script over this item alone, in a transaction; raise as `write` does.
+
+        Here others would wait wherever one of them waits for a row that somebody holds.
+        """
+        [result] = await self.write(group([item]))
+        return result
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's connection is in; commit nothing.

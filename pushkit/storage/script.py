@@ -20,12 +20,14 @@ microseconds since the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 __all__ = [
+    "Group",
     "Row",
     "Rows",
     "Script",
@@ -34,14 +36,18 @@ __all__ = [
     "driver_connection",
     "from_micros",
     "moment_or_none",
+    "padded",
+    "places",
+    "rows_of_places",
     "to_micros",
 ]
 
 T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
 Id = TypeVar("Id", str, int)
+Item = TypeVar("Item")
 
-_CHUNK = 100
+_CHUNK = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,6 +69,9 @@ class Statement:
 
 
 Script: TypeAlias = Generator[Statement, Rows, T]
+
+Group: TypeAlias = "Callable[[Sequence[Item]], Script[Sequence[T]]]"
+"""Makes one script of many items, with a result for each, in order."""
 
 
 def driver_connection(connection: object) -> object:
@@ -86,12 +95,26 @@ def moment_or_none(micros: int | None) -> datetime | None:
 
 
 def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...]]]:
-    """Return `IN (…)` and its parameters, by the hundred, numbered behind `after` others.
+    """Return `IN (…)` and its parameters, 128 ids at a time, numbered behind `after` others.
 
-    Every list has the same length, the last id repeated: the database sees one statement.
+    Lists are filled up to a power of two, the last id repeated: the database sees few statements.
     """
-    places = ", ".join(f"${n}" for n in range(after + 1, after + _CHUNK + 1))
-    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
-    return [
-        (f"IN ({places})", tuple(chunk) + (chunk[-1],) * (_CHUNK - len(chunk))) for chunk in chunks
-    ]
+    chunks = [padded(ids[start : start + _CHUNK]) for start in range(0, len(ids), _CHUNK)]
+    return [(f"IN {places(len(chunk), after=after)}", chunk) for chunk in chunks]
+
+
+def padded(items: Sequence[T]) -> tuple[T, ...]:
+    """Return items (one at least) with the last one repeated, up to a power of two."""
+    return (*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items)))
+
+
+@functools.cache
+def places(number: int, *, after: int = 0) -> str:
+    """Return a list of places, `($1, $2)`, numbered behind `after` others."""
+    return "(" + ", ".join(f"${n}" for n in range(after + 1, after + number + 1)) + ")"
+
+
+@functools.cache
+def rows_of_places(rows: int, width: int) -> str:
+    """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
+    return ", ".join(places(width, after=width * row) for row in range(rows))

@@ -1,6 +1,13 @@
 """Who wants to hear of which task, and where."""
 
-from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.model import (
+    EVERYTHING,
+    Filter,
+    Profile,
+    Recipient,
+    Subscription,
+    SubscriptionKey,
+)
 from pushkit.subscriptions.owners import OWNERS_MIGRATION, Owner, OwnerStore
 from pushkit.subscriptions.resealing import Resealed, Resealing
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
@@ -14,6 +21,7 @@ __all__ = [
     "Owner",
     "OwnerStore",
     "Profile",
+    "Recipient",
     "Resealed",
     "Resealing",
     "Secrets",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple, Self
 
 from pushkit.a2a import (
     ArtifactUpdate,
@@ -15,7 +16,7 @@ from pushkit.a2a import (
     WireVersion,
 )
 
-__all__ = ["EVERYTHING", "Filter", "Profile", "Subscription", "SubscriptionKey"]
+__all__ = ["EVERYTHING", "Filter", "Profile", "Recipient", "Subscription", "SubscriptionKey"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +103,47 @@ class Subscription:
     created_at: datetime
     has_token: bool = False
     has_credentials: bool = False
+
+
+class Recipient(NamedTuple):
+    """What of a subscription decides on its deliveries: read for every update.
+
+    Attributes:
+        id: The subscription's own id; the others are of the same name there.
+        tenant: The tenant.
+        task_id: The task.
+        owner: The owner.
+        config_id: The config id.
+        version: The version of its bodies.
+        origin: The destination.
+        last_seq: The `seq` of its newest update.
+        wanted: Which updates it wants.
+        paused: Whether its deliveries are kept back.
+    """
+
+    id: str
+    tenant: str
+    task_id: str
+    owner: str
+    config_id: str
+    version: WireVersion
+    origin: str
+    last_seq: int
+    wanted: Filter
+    paused: bool
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> Self:
+        """Return what a subscription is as a recipient."""
+        return cls(
+            id=subscription.id,
+            tenant=subscription.key.tenant,
+            task_id=subscription.key.task_id,
+            owner=subscription.key.owner,
+            config_id=subscription.key.config_id,
+            version=subscription.version,
+            origin=subscription.origin,
+            last_seq=subscription.last_seq,
+            wanted=subscription.wanted,
+            paused=subscription.paused,
+        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pushkit.storage import Migration, Script, Statement, to_micros
 
@@ -32,8 +32,7 @@ OWNERS_MIGRATION = Migration(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(NamedTuple):
     """Who registers subscriptions; of the same name in another tenant, it is another one."""
 
     tenant: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
@@ -14,14 +15,18 @@ from pushkit.storage import (
     Row,
     Script,
     Statement,
+    among,
     from_micros,
     moment_or_none,
+    padded,
+    rows_of_places,
     to_micros,
 )
 from pushkit.subscriptions.model import (
     EVERYTHING,
     Filter,
     Profile,
+    Recipient,
     Subscription,
     SubscriptionKey,
 )
@@ -178,15 +183,25 @@ class SubscriptionStore:
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
         return [_subscription(row) for row in rows]
 
-    def lock_active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
-        """Return the same, and hold the rows until the transaction ends.
+    def lock_recipients(self, tasks: Sequence[tuple[str, str]]) -> Script[list[Recipient]]:
+        """Return every owner's active subscriptions to some tasks, and hold their rows.
 
         In id order, like everybody who locks several: two callers cannot deadlock. Whoever adds to
-        a subscription's deliveries, or finishes one, holds its row, so that between them the mark
-        of the oldest is never lost.
+        a subscription's deliveries, or finishes one, holds its row until the transaction ends, so
+        that between them the mark of the oldest is never lost.
+
+        Args:
+            tasks: Tenant and id of each; at least one.
         """
-        rows = yield Statement(f"{_ACTIVE_OF_TASK} FOR UPDATE", (tenant, task_id))
-        return [_subscription(row) for row in rows]
+        filled = padded(tasks)
+        rows = yield Statement(
+            "SELECT id, tenant, task_id, owner, config_id, version, origin, last_seq, filter,"
+            " paused FROM pushkit_subscriptions WHERE (tenant, task_id)"
+            f" IN (VALUES {rows_of_places(len(filled), 2)})"
+            " AND active = 1 AND removed_at IS NULL ORDER BY id FOR UPDATE",
+            tuple(itertools.chain.from_iterable(filled)),
+        )
+        return [_recipient(row) for row in rows]
 
     def lock(self, subscription_id: str) -> Script[Subscription | None]:
         """Return one subscription, its row held until the transaction ends; None if it is gone."""
@@ -203,23 +218,24 @@ class SubscriptionStore:
     def by_ids(self, ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:
         """Return subscriptions with their secrets by id; ids that are gone are left out."""
         wanted = tuple(dict.fromkeys(ids))
-        if not wanted:
-            return {}
-        # One statement for a whole claim: on PostgreSQL each is a round trip.
-        places = ", ".join(f"${number}" for number in range(1, len(wanted) + 1))
-        rows = yield Statement(
-            f"SELECT * FROM pushkit_subscriptions WHERE id IN ({places})", wanted
-        )
-        return {row["id"]: stored_subscription(row) for row in rows}
+        found: dict[str, StoredSubscription] = {}
+        # Few statements for a whole claim: on PostgreSQL each is a round trip.
+        for clause, values in among(wanted):
+            rows = yield Statement(f"SELECT * FROM pushkit_subscriptions WHERE id {clause}", values)
+            found |= {row["id"]: stored_subscription(row) for row in rows}
+        return found
 
-    def take_seq(self, subscription_id: str) -> Script[int]:
-        """Return the next `seq` of a subscription: 1, 2, 3… without gaps."""
-        rows = yield Statement(
-            "UPDATE pushkit_subscriptions SET last_seq = last_seq + 1 WHERE id = $1"
-            " RETURNING last_seq",
-            (subscription_id,),
-        )
-        return int(rows[0]["last_seq"])
+    def take_seqs(self, taken: Mapping[str, int]) -> Script[None]:
+        """Note how many more `seq` of each subscription, whose row is held, are taken."""
+        by_number: dict[int, list[str]] = {}
+        for subscription_id, number in taken.items():
+            by_number.setdefault(number, []).append(subscription_id)
+        for number, ids in by_number.items():
+            for clause, values in among(ids, after=1):
+                yield Statement(
+                    f"UPDATE pushkit_subscriptions SET last_seq = last_seq + $1 WHERE id {clause}",
+                    (number, *values),
+                )
 
     def disable(self, subscription_id: str, now: datetime) -> Script[None]:
         """Stop a subscription whose webhook is gone or only fails; registering it revives it."""
@@ -249,18 +265,19 @@ class SubscriptionStore:
             (subscription_id, None if since is None else to_micros(since)),
         )
 
-    def end(self, subscription_id: str) -> Script[None]:
-        """Note that the task has ended: the subscription goes once nothing of it is unfinished."""
-        yield Statement(
-            "UPDATE pushkit_subscriptions SET ended = 1 WHERE id = $1", (subscription_id,)
-        )
+    def end(self, ids: Sequence[str]) -> Script[None]:
+        """Note that the task has ended: a subscription goes once nothing of it is unfinished."""
+        for clause, values in among(ids):
+            yield Statement(f"UPDATE pushkit_subscriptions SET ended = 1 WHERE id {clause}", values)
 
-    def withdraw(self, subscription_id: str, now: datetime) -> Script[None]:
-        """Take an ended subscription out of view; its row stays for its dead letters."""
-        yield Statement(
-            "UPDATE pushkit_subscriptions SET removed_at = $2 WHERE id = $1 AND removed_at IS NULL",
-            (subscription_id, to_micros(now)),
-        )
+    def withdraw(self, ids: Sequence[str], now: datetime) -> Script[None]:
+        """Take ended subscriptions out of view; their rows stay for their dead letters."""
+        for clause, values in among(ids, after=1):
+            yield Statement(
+                "UPDATE pushkit_subscriptions SET removed_at = $1"
+                f" WHERE id {clause} AND removed_at IS NULL",
+                (to_micros(now), *values),
+            )
 
 
 def _key_columns(key: SubscriptionKey) -> tuple[str, str, str, str]:
@@ -303,6 +320,21 @@ def stored_subscription(row: Row) -> StoredSubscription:
     return StoredSubscription(
         subscription=_subscription(row),
         secrets=Secrets(token=row["token"], credentials=row["credentials"]),
+    )
+
+
+def _recipient(row: Row) -> Recipient:
+    return Recipient(
+        id=row["id"],
+        tenant=row["tenant"],
+        task_id=row["task_id"],
+        owner=row["owner"],
+        config_id=row["config_id"],
+        version=WireVersion(row["version"]),
+        origin=row["origin"],
+        last_seq=row["last_seq"],
+        wanted=_filter(row["filter"]),
+        paused=bool(row["paused"]),
     )
 
 

@@ -27,6 +27,7 @@ from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
+from tests.pushkit.deliveries import add_delivery
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -101,25 +102,10 @@ class Ledger:
         update_sha256 = hashlib.sha256(body).hexdigest()
         key = idempotency_key and IdempotencyKey(key=idempotency_key, update_sha256=update_sha256)
         of_task = {"tenant": subscription.key.tenant, "task_id": subscription.key.task_id}
-        found = yield from find_enqueued(key or None, **of_task)
+        found = (yield from find_enqueued(key, **of_task)) if key else {}
         if subscription.id in found:
             return found[subscription.id]
-        seq = yield from self.subscriptions.take_seq(subscription.id)
-        return (
-            yield from self.outbox.enqueue(
-                subscription_id=subscription.id,
-                tenant=subscription.key.tenant,
-                owner=subscription.key.owner,
-                task_id=subscription.key.task_id,
-                config_id=subscription.key.config_id,
-                origin=subscription.origin,
-                seq=seq,
-                content_type="application/json",
-                body=body,
-                idempotency_key=key or None,
-                now=self.now,
-            )
-        )
+        return (yield from add_delivery(subscription, now=self.now, body=body, key=key or None))
 
     def claim(
         self, worker: str = "worker-1", *, limit: int = 100, per_origin: int = 100

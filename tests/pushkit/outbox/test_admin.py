@@ -28,6 +28,7 @@ from pushkit.outbox import (
 from pushkit.storage import Database, Row, Script, Statement
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
 from tests.eventually import DEADLINE
+from tests.pushkit.deliveries import add_delivery
 
 DEAD = DeliveryFilter(state=DeliveryState.DEAD)
 ORIGIN = "https://client.example.com:443"
@@ -76,26 +77,9 @@ class Desk:
         ids = []
         for _ in range(count):
             self.now += timedelta(milliseconds=1)  # ids sort by the millisecond
-            ids.append(await self.database.write(self._enqueue(subscription)))
+            script = add_delivery(subscription, now=self.now, body=b'{"secret":"payload"}')
+            ids.append(await self.database.write(script))
         return ids
-
-    def _enqueue(self, subscription: Subscription) -> Script[str]:
-        seq = yield from self.subscriptions.take_seq(subscription.id)
-        return (
-            yield from self.outbox.enqueue(
-                subscription_id=subscription.id,
-                tenant=subscription.key.tenant,
-                owner=subscription.key.owner,
-                task_id=subscription.key.task_id,
-                config_id=subscription.key.config_id,
-                origin=subscription.origin,
-                seq=seq,
-                content_type="application/json",
-                body=b'{"secret":"payload"}',
-                idempotency_key=None,
-                now=self.now,
-            )
-        )
 
     async def claim(self) -> list[Delivery]:
         """Claim as a worker does a minute later: a redrive takes the clock of the database."""
@@ -473,7 +457,7 @@ async def test_a_retention_may_keep_everything(desk: Desk) -> None:
 async def test_a_withdrawn_subscription_goes_with_its_last_delivery(desk: Desk) -> None:
     subscription = await desk.subscribe()
     await desk.finish(subscription)
-    await desk.database.write(desk.subscriptions.withdraw(subscription.id, desk.now))
+    await desk.database.write(desk.subscriptions.withdraw([subscription.id], desk.now))
     await desk.admin.retain(Retention())
     assert len(await desk.query("SELECT id FROM pushkit_subscriptions")) == 1
     await desk.admin.retain(Retention(dead=timedelta(0)))
@@ -483,7 +467,7 @@ async def test_a_withdrawn_subscription_goes_with_its_last_delivery(desk: Desk) 
 async def test_dead_letters_of_an_ended_task_are_redriven(desk: Desk) -> None:
     subscription = await desk.subscribe()
     [dead] = await desk.finish(subscription)
-    await desk.database.write(desk.subscriptions.withdraw(subscription.id, desk.now))
+    await desk.database.write(desk.subscriptions.withdraw([subscription.id], desk.now))
     assert (await desk.admin.redrive([dead])).ids == (dead,)
     [claimed] = await desk.claim()
     assert claimed.id == dead

@@ -23,6 +23,7 @@ from pushkit.subscriptions import (
     SubscriptionStore,
     Vault,
 )
+from tests.pushkit.deliveries import add_delivery
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -64,22 +65,8 @@ class Database:
                 now=NOW,
             )
         )
-        for seq in range(1, deliveries + 1):
-            self.run(
-                OutboxStore().enqueue(
-                    subscription_id=subscription.id,
-                    tenant=owner.tenant,
-                    owner=owner.name,
-                    task_id="task-1",
-                    config_id=config_id,
-                    origin=subscription.origin,
-                    seq=seq,
-                    content_type="application/json",
-                    body=b"{}",
-                    idempotency_key=None,
-                    now=NOW,
-                )
-            )
+        for _ in range(deliveries):
+            self.run(add_delivery(subscription, now=NOW))
         return subscription
 
 
@@ -101,7 +88,7 @@ def test_an_owners_subscriptions_are_counted_up_to_the_limit(database: Database)
 
 def test_a_subscription_that_was_withdrawn_counts_no_more(database: Database) -> None:
     subscription = database.subscribe(ALICE, "config-1")
-    database.run(SubscriptionStore().withdraw(subscription.id, NOW))
+    database.run(SubscriptionStore().withdraw([subscription.id], NOW))
     assert database.run(STORE.subscriptions(ALICE, 9)) == 0
 
 

@@ -88,20 +88,32 @@ def test_everything_that_was_put_comes_back(database: Database) -> None:
 
 def test_setting_it_again_changes_it_and_keeps_id_and_seq(database: Database) -> None:
     first = database.put(config=PushConfig(url=URL, token="old"))
-    assert database.run(STORE.take_seq(first.id)) == 1
+    database.run(STORE.take_seqs({first.id: 2}))
     second = database.put(config=PushConfig(url=URL + "2"), now=NOW + timedelta(days=1))
-    assert (second.id, second.last_seq, second.created_at) == (first.id, 1, NOW)
+    assert (second.id, second.last_seq, second.created_at) == (first.id, 2, NOW)
     assert (second.config.url, second.has_token) == (URL + "2", False)
-    assert database.run(STORE.take_seq(first.id)) == 2
 
 
 def test_removing_and_creating_it_starts_anew(database: Database) -> None:
     first = database.put()
-    database.run(STORE.take_seq(first.id))
+    database.run(STORE.take_seqs({first.id: 1}))
     assert database.run(STORE.remove(KEY)) == first.id
     second = database.put()
     assert second.id != first.id
-    assert database.run(STORE.take_seq(second.id)) == 1
+    assert second.last_seq == 0
+
+
+def test_many_take_as_many_as_each_needs(database: Database) -> None:
+    ids = [
+        database.put(SubscriptionKey(tenant="", task_id=str(n), owner="", config_id="")).id
+        for n in range(300)
+    ]
+    database.run(STORE.take_seqs({each: 1 + n % 3 for n, each in enumerate(ids)}))
+    recipients = database.run(STORE.lock_recipients([("", str(n)) for n in range(300)]))
+    assert {each.id: each.last_seq for each in recipients} == {
+        each: 1 + n % 3 for n, each in enumerate(ids)
+    }
+    assert [each.id for each in recipients] == sorted(ids)
 
 
 def test_removing_what_is_not_there_is_nothing(database: Database) -> None:
@@ -118,7 +130,7 @@ def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Data
 
 def test_setting_a_disabled_one_again_revives_it(database: Database) -> None:
     subscription = database.put()
-    database.run(STORE.take_seq(subscription.id))
+    database.run(STORE.take_seqs({subscription.id: 1}))
     database.run(STORE.disable(subscription.id, NOW))
     revived = database.put()
     assert (revived.id, revived.active, revived.last_seq) == (subscription.id, True, 1)

@@ -1,0 +1,133 @@
+"""What waits for each of some recipients, while updates are added: written in few statements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pushkit.outbox import (
+    Envelopes,
+    IdempotencyKey,
+    NewDelivery,
+    OutboxStore,
+    StatusMark,
+    new_delivery_id,
+)
+from pushkit.storage import Script
+from pushkit.subscriptions import Recipient, SubscriptionStore
+
+__all__ = ["Line", "Lines"]
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """What waits for one recipient.
+
+    Attributes:
+        recipient: Whose row is held.
+        last_seq: The `seq` of the newest.
+        oldest: The `seq` of the oldest that is unfinished; None if nothing is.
+    """
+
+    recipient: Recipient
+    last_seq: int
+    oldest: int | None
+
+    @property
+    def length(self) -> int:
+        """How many are unfinished at most: of those behind the oldest, some may be finished."""
+        return 0 if self.oldest is None else self.last_seq - self.oldest + 1
+
+
+class Lines:
+    """The lines of some recipients, whose rows are held until the transaction ends.
+
+    What is added is written by `write`: before anybody looks at what is stored, and at the end.
+    """
+
+    def __init__(self, outbox: OutboxStore, subscriptions: SubscriptionStore) -> None:
+        self._outbox = outbox
+        self._subscriptions = subscriptions
+        self._of_task: dict[tuple[str, str], list[Line]] = {}
+        self._new: list[NewDelivery] = []
+        self._taken: dict[str, int] = {}
+        self._ended: list[str] = []
+        self._withdrawn: list[str] = []
+
+    def open(self, recipients: Sequence[Recipient]) -> Script[None]:
+        """Look at what waits for some recipients."""
+        oldest = yield from self._outbox.oldest([recipient.id for recipient in recipients])
+        for recipient in recipients:
+            line = Line(recipient, recipient.last_seq, oldest[recipient.id])
+            self._of_task.setdefault((recipient.tenant, recipient.task_id), []).append(line)
+
+    def of_task(self, tenant: str, task_id: str) -> Sequence[Line]:
+        """Return the lines of a task, in the order of their recipients."""
+        return self._of_task.get((tenant, task_id), ())
+
+    def add(
+        self,
+        line: Line,
+        body: bytes,
+        *,
+        now: datetime,
+        envelopes: Envelopes,
+        status: StatusMark | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> str:
+        """Put a delivery at the end of a line; return its id."""
+        recipient = line.recipient
+        delivery_id = new_delivery_id(now)
+        first = line.oldest is None
+        line.last_seq += 1
+        if first:
+            line.oldest = line.last_seq
+        self._taken[recipient.id] = self._taken.get(recipient.id, 0) + 1
+        self._new.append(
+            NewDelivery(
+                id=delivery_id,
+                subscription_id=recipient.id,
+                tenant=recipient.tenant,
+                owner=recipient.owner,
+                task_id=recipient.task_id,
+                config_id=recipient.config_id,
+                seq=line.last_seq,
+                origin=recipient.origin,
+                content_type=recipient.version.content_type,
+                body=envelopes.seal(delivery_id, body),
+                notified_at=now,
+                head=first and not recipient.paused,
+                status=status,
+                idempotency_key=idempotency_key.key if idempotency_key else None,
+                update_sha256=idempotency_key.update_sha256 if idempotency_key else None,
+            )
+        )
+        return delivery_id
+
+    def end(self, tenant: str, task_id: str) -> None:
+        """Note that a task has ended: its recipients go once nothing of them is unfinished."""
+        lines = self._of_task.pop((tenant, task_id), [])
+        self._ended += [line.recipient.id for line in lines]
+        self._withdrawn += [line.recipient.id for line in lines if line.oldest is None]
+        staying = [line for line in lines if line.oldest is not None]
+        if staying:
+            self._of_task[tenant, task_id] = staying
+
+    def look_again(self, line: Line) -> Script[None]:
+        """Find the oldest of a line anew, after some of it were dropped."""
+        oldest = yield from self._outbox.oldest([line.recipient.id])
+        line.oldest = oldest[line.recipient.id]
+
+    def write(self, now: datetime) -> Script[None]:
+        """Write what was added and noted."""
+        if self._new:
+            new, self._new = self._new, []
+            yield from self._outbox.add(new)
+            taken, self._taken = self._taken, {}
+            yield from self._subscriptions.take_seqs(taken)
+        if self._ended:
+            ended, self._ended = self._ended, []
+            yield from self._subscriptions.end(ended)
+            withdrawn, self._withdrawn = self._withdrawn, []
+            yield from self._subscriptions.withdraw(withdrawn, now)

@@ -1,0 +1,42 @@
+"""Deliveries for tests of the outbox, stored without an update."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pushkit.outbox import IdempotencyKey, NewDelivery, OutboxStore, new_delivery_id
+from pushkit.storage import Script
+from pushkit.subscriptions import Subscription, SubscriptionStore
+
+
+def add_delivery(
+    subscription: Subscription,
+    *,
+    now: datetime,
+    body: bytes = b"{}",
+    key: IdempotencyKey | None = None,
+) -> Script[str]:
+    """Add the next delivery of a subscription; return its id."""
+    outbox, subscriptions = OutboxStore(), SubscriptionStore()
+    current = yield from subscriptions.lock(subscription.id)
+    assert current is not None
+    oldest = yield from outbox.oldest([current.id])
+    new = NewDelivery(
+        id=new_delivery_id(now),
+        subscription_id=current.id,
+        tenant=current.key.tenant,
+        owner=current.key.owner,
+        task_id=current.key.task_id,
+        config_id=current.key.config_id,
+        seq=current.last_seq + 1,
+        origin=current.origin,
+        content_type="application/json",
+        body=body,
+        notified_at=now,
+        head=oldest[current.id] is None and not current.paused,
+        idempotency_key=key.key if key else None,
+        update_sha256=key.update_sha256 if key else None,
+    )
+    yield from outbox.add([new])
+    yield from subscriptions.take_seqs({current.id: 1})
+    return new.id
