@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,48 @@ async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_store
     with pytest.raises(StorageError):
         await database.write(insert_twice("a"))
     assert await database.read(names()) == []
+
+
+@dataclass
+class Inserter:
+    """A group, and the items of each script that was made of it."""
+
+    made: list[list[str]] = field(default_factory=list)
+
+    def insert(self, names: Sequence[str]) -> Script[list[str]]:
+        self.made.append(list(names))
+        for name in names:
+            if name == "refused":
+                raise RefusedError(name)
+            yield from insert(name)
+        return [f"{name} is in" for name in names]
+
+
+async def test_items_of_a_group_each_get_their_own_result(database: Database) -> None:
+    inserter = Inserter()
+    wanted = [f"{n:03}" for n in range(100)]
+    found = await asyncio.gather(*(database.write_together(inserter.insert, n) for n in wanted))
+    assert found == [f"{name} is in" for name in wanted]
+    assert await database.read(names()) == wanted
+
+
+async def test_of_a_group_only_those_fail_that_fail_alone(database: Database) -> None:
+    inserter = Inserter()
+    wanted = ["a", "refused", "b", "a", "c"]
+    found = await asyncio.gather(
+        *(database.write_together(inserter.insert, name) for name in wanted),
+        return_exceptions=True,
+    )
+    # Which of two equal names comes first is nobody's business here.
+    assert sorted(type(each).__name__ for each in found) == [
+        "RefusedError",
+        "StorageError",
+        "str",
+        "str",
+        "str",
+    ]
+    assert isinstance(found[1], RefusedError)
+    assert await database.read(names()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

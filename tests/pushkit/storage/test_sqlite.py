@@ -5,7 +5,7 @@ import contextlib
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -243,6 +243,70 @@ async def test_a_script_that_fails_takes_nobody_with_it(
         str,
     ]
     assert await database.read(names()) == ["a", "d"]
+
+
+async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
+    traced: list[str], database: SqliteDatabase
+) -> None:
+    gate = Gate()
+    made: list[list[str]] = []
+    done: list[str] = []
+
+    def group(items: Sequence[str]) -> Script[list[str]]:
+        made.append(list(items))
+        for item in items:
+            yield from insert(item)
+        done.extend(items)
+        return list(items)
+
+    def alone() -> Script[None]:
+        done.append("alone")
+        yield from insert("alone")
+
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    waiting = [asyncio.create_task(database.write_together(group, item)) for item in "abc"]
+    between = asyncio.create_task(database.write(alone()))
+    waiting += [asyncio.create_task(database.write_together(group, item)) for item in "de"]
+    await asyncio.sleep(0)  # each has asked, in this order
+    traced.clear()
+    gate.opened.set()
+    await asyncio.gather(first, between, *waiting)
+    assert traced.count("COMMIT") == 2
+    assert made == [["a", "b", "c"], ["d", "e"]]
+    assert done == ["a", "b", "c", "alone", "d", "e"]
+
+
+async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteDatabase) -> None:
+    gate = Gate()
+    made: list[list[str]] = []
+
+    def group(items: Sequence[str]) -> Script[list[str]]:
+        made.append(list(items))
+        for item in items:
+            yield from insert(item)
+        return list(items)
+
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    waiting = [asyncio.create_task(database.write_together(group, item)) for item in "abac"]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    found = await asyncio.gather(first, *waiting, return_exceptions=True)
+    assert made == [["a", "b", "a", "c"], ["a"], ["b"], ["a"], ["c"]]
+    assert [type(each) for each in found[1:]] == [str, str, StorageError, str]
+    assert await database.read(names()) == ["a", "b", "c"]
+
+
+async def test_a_group_whose_script_cannot_be_made_fails_for_whoever_asked(
+    database: SqliteDatabase,
+) -> None:
+    def group(items: Sequence[str]) -> Script[list[str]]:
+        raise ZeroDivisionError(f"a bug with {items}")
+
+    with pytest.raises(ZeroDivisionError):
+        await database.write_together(group, "a")
+    assert await database.write(insert("b")) == "b"
 
 
 async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) -> None:

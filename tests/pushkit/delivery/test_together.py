@@ -1,0 +1,305 @@
+"""Updates that are stored by one script: what comes of them is what comes of one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pushkit import (
+    Artifact,
+    ArtifactUpdate,
+    Filter,
+    Message,
+    PushSender,
+    Role,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+)
+from pushkit.delivery.enqueue import Notice
+from pushkit.errors import BacklogFullError, PushkitError, SnapshotRequiredError
+from pushkit.outbox import IdempotencyKey
+from pushkit.storage import Row, Script, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.pushkit.delivery.conftest import Clock, Senders
+
+HOOK = {"url": "https://client.example.com/hook"}
+SIDES = ("one by one", "together")
+
+
+@pytest.fixture
+async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(location, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+def rows_of(sql: str, *parameters: Any) -> Script[list[Row]]:
+    return list((yield Statement(sql, parameters)))
+
+
+# --- a random history, on both sides -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """An update to a task, the side left open."""
+
+    task: int
+    update: Callable[[str], TaskUpdate]
+    key: str | None
+
+    def notice(self, sender: PushSender, side: str) -> Notice:
+        return notice_of(sender, self.update(f"{side} {self.task}"), self.key)
+
+
+def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) -> Notice:
+    bodies = sender._bodies.begin(update, None, now=sender._clock())
+    known = IdempotencyKey(key=key, update_sha256=repr(update)) if key is not None else None
+    return Notice(update=update, bodies=bodies, tenant="", idempotency_key=known)
+
+
+def said(state: TaskState, text: str | None = None) -> Callable[[str], TaskUpdate]:
+    parts = (TextPart(text=text or ""),)
+    message = Message(message_id="m", role=Role.AGENT, parts=parts) if text else None
+    status = TaskStatus(state=state, message=message)
+    return lambda task: StatusUpdate(task_id=task, context_id="c", status=status)
+
+
+def chunk(*, last: bool) -> Callable[[str], TaskUpdate]:
+    artifact = Artifact(artifact_id="a", parts=(TextPart(text="token"),))
+    return lambda task: ArtifactUpdate(
+        task_id=task, context_id="c", artifact=artifact, last_chunk=last
+    )
+
+
+UPDATES = (
+    said(TaskState.WORKING),
+    said(TaskState.WORKING),
+    said(TaskState.WORKING, "half way"),
+    said(TaskState.INPUT_REQUIRED),
+    chunk(last=False),
+    chunk(last=True),
+    said(TaskState.COMPLETED),
+)
+FILTERS = (
+    Filter(),
+    Filter(),
+    Filter(last_chunk_only=True),
+    Filter(states=frozenset({TaskState.COMPLETED})),
+    Filter(states=frozenset({TaskState.WORKING})),
+)
+
+
+async def subscribe(sender: PushSender, chance: random.Random) -> None:
+    """Subscribe the same to the tasks of both sides."""
+    for task in range(3):
+        for owner in range(chance.randrange(4)):
+            wanted, paused = chance.choice(FILTERS), chance.random() < 0.2
+            version = "0.3" if chance.random() < 0.05 else "1.0"
+            for side in SIDES:
+                of = {"owner": f"{side} {owner}"}
+                await sender.subscribe(f"{side} {task}", HOOK, version=version, filter=wanted, **of)
+                if paused:
+                    await sender.pause(f"{side} {task}", **of)
+
+
+def steps(chance: random.Random) -> list[Step]:
+    found: list[Step] = []
+    for _ in range(20):
+        repeated = [step for step in found if step.key is not None]
+        if repeated and chance.random() < 0.2:
+            found.append(chance.choice(repeated))
+            continue
+        update = chance.choice(UPDATES)
+        key = f"key {len(found)}" if chance.random() < 0.3 else None
+        found.append(Step(chance.randrange(3), update, key))
+    return found
+
+
+async def store(sender: PushSender, notices: Sequence[Notice]) -> list[int | type]:
+    """Store updates by one script, or each alone where that fails; return how many each made."""
+    database, enqueue = sender._database, sender._enqueuer.enqueue
+    try:
+        return [len(ids) for ids in await database.write(enqueue(notices))]
+    except PushkitError as exc:
+        if len(notices) == 1:
+            return [type(exc)]
+        return [each for notice in notices for each in await store(sender, [notice])]
+
+
+async def found_on(sender: PushSender, side: str) -> list[list[tuple[Any, ...]]]:
+    """Return all that is stored of one side, ids and times left out."""
+    deliveries = await sender._database.read(
+        rows_of(
+            "SELECT task_id, owner, seq, state, head, status, last_error, idempotency_key,"
+            " content_type, origin, body FROM pushkit_deliveries WHERE task_id LIKE $1"
+            " ORDER BY task_id, owner, seq",
+            f"{side} %",
+        )
+    )
+    subscriptions = await sender._database.read(
+        rows_of(
+            "SELECT task_id, owner, last_seq, ended, active, paused,"
+            " CASE WHEN removed_at IS NULL THEN 0 ELSE 1 END AS gone"
+            " FROM pushkit_subscriptions WHERE task_id LIKE $1 ORDER BY task_id, owner",
+            f"{side} %",
+        )
+    )
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.replace(side.encode(), b"")
+        return value.replace(side, "") if isinstance(value, str) else value
+
+    return [[tuple(map(plain, tuple(row))) for row in rows] for rows in (deliveries, subscriptions)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_what_is_stored_together_is_what_is_stored_one_by_one(
+    senders: Senders, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  # a history, no secret
+    sender = await senders.open(
+        max_backlog_per_subscription=chance.choice((2, 4, 1000)),
+        max_backlog_per_owner=chance.choice((5, 1000)),
+        coalesce=chance.random() < 0.5,
+    )
+    await subscribe(sender, chance)
+    rest, told = steps(chance), {side: list[Any]() for side in SIDES}
+    while rest:
+        size = chance.randrange(1, 8)
+        group, rest = rest[:size], rest[size:]
+        for step in group:
+            told["one by one"] += await store(sender, [step.notice(sender, "one by one")])
+        told["together"] += await store(sender, [step.notice(sender, "together") for step in group])
+    assert told["together"] == told["one by one"]
+    one_by_one = await found_on(sender, "one by one")
+    assert await found_on(sender, "together") == one_by_one
+    assert one_by_one[1] or not one_by_one[0]
+
+
+# --- callers that wait for each other ----------------------------------------------------------
+
+
+async def test_many_callers_leave_no_gap_and_one_head(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    for n in range(40):
+        for owner in ("alice", "bob"):
+            await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner=owner)
+    found = await asyncio.gather(
+        *(sender.notify(status(task_id=f"task-{n % 40}")) for n in range(400))
+    )
+    assert {len(ids) for ids in found} == {2}
+    assert len({delivery_id for ids in found for delivery_id in ids}) == 800
+    for n in range(40):
+        deliveries = await sender.deliveries(f"task-{n}")
+        for owner in ("alice", "bob"):
+            mine = [each for each in deliveries if each.owner == owner]
+            assert [each.seq for each in mine] == list(range(1, 11))
+    sql = "SELECT subscription_id, MIN(seq) AS head FROM pushkit_deliveries WHERE head = 1"
+    heads = await sender._database.read(rows_of(f"{sql} GROUP BY subscription_id"))
+    count = await sender._database.read(
+        rows_of("SELECT COUNT(*) AS n FROM pushkit_deliveries WHERE head = 1")
+    )
+    assert [row["head"] for row in heads] == [1] * 80
+    assert count[0]["n"] == 80
+
+
+async def test_one_caller_without_a_snapshot_fails_alone(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    for n in range(10):
+        await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n == 5 else "1.0")
+    found = await asyncio.gather(
+        *(sender.notify(status(task_id=f"task-{n}")) for n in range(10)), return_exceptions=True
+    )
+    assert [n for n, each in enumerate(found) if isinstance(each, SnapshotRequiredError)] == [5]
+    assert [len(await sender.deliveries(f"task-{n}")) for n in range(10)] == [
+        *[1] * 5,
+        0,
+        *[1] * 4,
+    ]
+
+
+async def test_a_full_line_turns_away_no_other(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=3)
+    for n in range(5):
+        await sender.subscribe(f"task-{n}", HOOK, version="1.0")
+    found = await asyncio.gather(
+        *(sender.notify(status(task_id=f"task-{n}")) for n in [0, 1, 0, 2, 0, 3, 0, 4, 0]),
+        return_exceptions=True,
+    )
+    refused = [each for each in found if isinstance(each, BacklogFullError)]
+    assert len(refused) == 2
+    assert [len(await sender.deliveries(f"task-{n}")) for n in range(5)] == [3, 1, 1, 1, 1]
+
+
+async def test_the_room_of_an_owner_counts_what_is_stored_together(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(max_backlog_per_owner=7)
+    for n in range(10):
+        await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
+    await sender.subscribe("task-0", HOOK, version="1.0", owner="bob")
+    updates = [status(task_id=f"task-{n}") for n in range(10)]
+    told = await store(sender, [notice_of(sender, update) for update in updates])
+    assert told == [2, *[1] * 6, *[BacklogFullError] * 3]
+
+
+async def test_the_same_key_at_the_same_time_is_stored_once(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    found = await asyncio.gather(
+        *(sender.notify(status(), idempotency_key=f"key-{n % 3}") for n in range(30))
+    )
+    assert len({tuple(ids) for ids in found}) == 3
+    assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2, 3]
+
+
+async def test_the_end_of_a_task_among_others_ends_that_task(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    for n in range(3):
+        await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
+    await sender.subscribe(
+        "task-1", HOOK, version="1.0", owner="bob", filter=Filter(states=frozenset())
+    )
+    states = ["working", "completed", "working"]
+    await asyncio.gather(
+        *(sender.notify(status(state, task_id=f"task-{n}")) for n, state in enumerate(states))
+    )
+    rows = await sender._database.read(
+        rows_of("SELECT task_id, owner, ended, removed_at FROM pushkit_subscriptions")
+    )
+    found = {
+        (row["task_id"], row["owner"]): (row["ended"], row["removed_at"] is None) for row in rows
+    }
+    # alice still gets the end; bob wanted nothing, and has nothing to wait for.
+    assert found == {
+        ("task-0", "alice"): (0, True),
+        ("task-1", "alice"): (1, True),
+        ("task-1", "bob"): (1, False),
+        ("task-2", "alice"): (0, True),
+    }
