@@ -486,6 +486,36 @@ async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_
     await database.close()
 
 
+async def test_a_script_that_is_broken_off_leaves_nothing_to_the_next_on_its_connection(
+    postgres_dsn: str,
+) -> None:
+    database = PostgresDatabase(
+        postgres_dsn, component="things", migrations=(THINGS,), connections=1
+    )
+    await database.open()
+
+    def insert_and_sleep(at: asyncio.Event) -> Script[None]:
+        yield from insert("a")
+        at.set()
+        yield Statement("SELECT pg_sleep(60)")
+
+    def transaction() -> Script[str]:
+        rows = yield Statement("SELECT pg_current_xact_id()::text AS id")
+        return str(rows[0]["id"])
+
+    for number in range(10):
+        at_work = asyncio.Event()
+        script = asyncio.create_task(database.write(insert_and_sleep(at_work)))
+        await asyncio.wait_for(at_work.wait(), DEADLINE)
+        script.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await script
+        assert await database.write(insert(f"b{number}")) == f"b{number}"
+    assert await database.read(names()) == [f"b{number}" for number in range(10)]
+    assert await database.write(transaction()) != await database.write(transaction())
+    await database.close()
+
+
 async def test_a_statement_that_takes_too_long_is_a_storage_error(postgres_dsn: str) -> None:
     database = PostgresDatabase(
         postgres_dsn,
