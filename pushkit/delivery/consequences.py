@@ -6,13 +6,22 @@ destination's comes last, so that two who settle cannot wait for each other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.delivery.events import EventKind, SenderEvent, event_of
 from pushkit.errors import SealedSecretError, SecretKeyMissingError
-from pushkit.outbox import Delivery, DestinationStore, OutboxStore, Outcome, Result
+from pushkit.outbox import (
+    Delivery,
+    DestinationKey,
+    DestinationStore,
+    OutboxStore,
+    Outcome,
+    Result,
+    destination_of,
+)
 from pushkit.storage import Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
 
@@ -37,7 +46,12 @@ class Consequences:
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def of(
-        self, delivery: Delivery, current: Subscription | None, result: Result, now: datetime
+        self,
+        delivery: Delivery,
+        current: Subscription | None,
+        result: Result,
+        now: datetime,
+        failing: Mapping[DestinationKey, int],
     ) -> Script[list[SenderEvent]]:
         """Write down what follows from a result that was settled; return what to tell.
 
@@ -46,6 +60,7 @@ class Consequences:
             current: Its subscription, the row held; None if it was removed.
             result: What the attempt came to, by the database's clock.
             now: The present, by the same clock.
+            failing: Destinations with failures in a row, and how many.
         """
         events = []
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
@@ -54,7 +69,8 @@ class Consequences:
             events.append(event_of(EventKind.OPENING_FAILED, delivery, now, result.error))
         if current is not None:
             events += yield from self._for_subscription(delivery, current, result, now)
-        events += yield from self._for_destination(delivery, result, now)
+        failures = failing.get(destination_of(delivery), 0)
+        events += yield from self._for_destination(delivery, result, now, failures)
         return events
 
     def _for_subscription(
@@ -87,14 +103,15 @@ class Consequences:
         return None
 
     def _for_destination(
-        self, delivery: Delivery, result: Result, now: datetime
+        self, delivery: Delivery, result: Result, now: datetime, before: int
     ) -> Script[list[SenderEvent]]:
         destinations = self.destinations
         working = works(result)
         events = []
         if working is True:
-            ended = yield from destinations.answered(delivery)
-            if ended >= self.breaker.failures:
+            if before:
+                yield from destinations.answered(delivery)
+            if before >= self.breaker.failures:
                 events.append(event_of(EventKind.BREAKER_CLOSED, delivery, now))
         elif working is False:
             failures = yield from destinations.failed(delivery, now)

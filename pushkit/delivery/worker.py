@@ -6,17 +6,18 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent, tell
+from pushkit.delivery.settle import Attempted, Settler
 from pushkit.errors import StorageError
-from pushkit.outbox import AttemptLog, Claim, Delivery, Leases, Outcome, Result
+from pushkit.outbox import Claim, Delivery, Leases, Outcome, Result
 from pushkit.storage import Database, Script
-from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
+from pushkit.subscriptions import StoredSubscription, SubscriptionStore
 from pushkit.work import Pump, cancelled, persist
 
 __all__ = ["Worker"]
@@ -66,9 +67,11 @@ class Worker:
         self._consequences = consequences
         self._on_event = on_event
         self._leases = Leases()
-        self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self.name = f"worker_{secrets.token_hex(8)}"
+        self._settler = Settler(
+            database=database, worker=self.name, clock=clock, consequences=consequences
+        )
         self.pump = Pump(
             "deliveries",
             claim=self._claim,
@@ -126,10 +129,11 @@ class Worker:
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
+        attempted = Attempted(claimed.delivery, claimed.stored, result)
         # What the webhook has is sent again unless that gets written down: while the database is
         # away it is tried until the lease ends.
         events = await persist(
-            lambda: self._database.write(self._settle_script(claimed, result)),
+            lambda: self._settler.settle(attempted),
             through=StorageError,
             within=self._lease_margin,
         )
@@ -144,22 +148,6 @@ class Worker:
             return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
         return await self._attempt.make(delivery, claimed.stored)
 
-    def _settle_script(self, claimed: _Claimed, result: Result) -> Script[list[SenderEvent]]:
-        delivery = claimed.delivery
-        current = yield from self._subscriptions.lock(delivery.subscription_id)
-        now = yield from self._database.now()
-        result = _by_clock_of_database(result, now - self._clock())
-        if result.outcome is Outcome.GONE and _has_moved(claimed.stored, current):
-            # The old URL is gone, the client's new one is not.
-            result = replace(result, outcome=Outcome.RETRY, retry_at=now)
-        if result.made is not None:
-            yield from self._attempts.record(delivery.id, result.made, result)
-        # The destination comes last, and counts a failure before it is told to wait.
-        kept = replace(result, hold_until=None)
-        if not (yield from self._leases.settle(delivery, self.name, kept, now)):
-            return []
-        return (yield from self._consequences.of(delivery, current, result, now))
-
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())
 
@@ -167,21 +155,6 @@ class Worker:
         now = yield from self._database.now()
         due = yield from self._leases.next_due(now)
         return None if due is None else due - now
-
-
-def _has_moved(asked: StoredSubscription | None, current: Subscription | None) -> bool:
-    return bool(asked and current and current.config.url != asked.subscription.config.url)
-
-
-def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:
-    """Return a result whose moments are by the database's clock, so much ahead of this worker's."""
-    made = result.made
-    return replace(
-        result,
-        made=replace(made, started_at=made.started_at + ahead) if made else None,
-        retry_at=result.retry_at + ahead if result.retry_at else None,
-        hold_until=result.hold_until + ahead if result.hold_until else None,
-    )
 
 
 def _report(delivery: Delivery, result: Result) -> None:

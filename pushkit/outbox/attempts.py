@@ -7,12 +7,24 @@ process died has no entry.
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Made, Result
-from pushkit.storage import Migration, Row, Script, Statement, from_micros, to_micros
+from pushkit.storage import (
+    Migration,
+    Row,
+    Script,
+    SqlValue,
+    Statement,
+    from_micros,
+    slices,
+    to_micros,
+)
 
 __all__ = ["ATTEMPTS_MIGRATION", "AttemptLog", "LoggedAttempt"]
 
@@ -71,29 +83,21 @@ class LoggedAttempt:
 class AttemptLog:
     """Scripts over `pushkit_attempts`."""
 
-    def record(self, delivery_id: str, made: Made, result: Result) -> Script[None]:
-        """Write one attempt down, unless its delivery was erased in the meantime."""
-        timing = made.timing
+    def record(self, made: Sequence[tuple[str, Made, Result]]) -> Script[None]:
+        """Write attempts down, of deliveries (by id) whose rows are held."""
+        for attempts in slices(made):
+            yield Statement(
+                f"INSERT INTO pushkit_attempts ({_COLUMNS}) VALUES {_rows(len(attempts))}",
+                tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
+            )
+
+    def record_late(self, delivery_id: str, made: Made, result: Result) -> Script[None]:
+        """Write down an attempt that decides nothing any more, unless its delivery was erased."""
+        columns = ", ".join(_of_row(0))
         yield Statement(
-            "INSERT INTO pushkit_attempts (delivery_id, number, started_at, duration, resolve,"
-            " connect, wait, body, address, outcome, status, error, answer)"
-            " SELECT d.id, (SELECT COALESCE(MAX(number), 0) + 1 FROM pushkit_attempts"
-            " WHERE delivery_id = $1), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12"
+            f"INSERT INTO pushkit_attempts ({_COLUMNS}) SELECT {columns}"
             " FROM pushkit_deliveries d WHERE d.id = $1 FOR UPDATE OF d",
-            (
-                delivery_id,
-                to_micros(made.started_at),
-                made.duration // _MICROSECOND,
-                _micros(timing.resolve),
-                _micros(timing.connect),
-                _micros(timing.wait),
-                _micros(timing.body),
-                timing.address,
-                result.outcome.value,
-                result.status,
-                result.error,
-                made.answer,
-            ),
+            _values(delivery_id, made, result),
         )
 
     def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
@@ -102,6 +106,45 @@ class AttemptLog:
             "SELECT * FROM pushkit_attempts WHERE delivery_id = $1 ORDER BY number", (delivery_id,)
         )
         return [_logged_attempt(row) for row in rows]
+
+
+_COLUMNS = (
+    "delivery_id, number, started_at, duration, resolve, connect, wait, body, address, outcome,"
+    " status, error, answer"
+)
+_WIDTH = 12  # all but the number, which is the next one
+
+
+def _of_row(row: int) -> list[str]:
+    delivery_id, *others = (f"${row * _WIDTH + n}" for n in range(1, _WIDTH + 1))
+    number = (
+        "(SELECT COALESCE(MAX(number), 0) + 1 FROM pushkit_attempts"
+        f" WHERE delivery_id = {delivery_id})"
+    )
+    return [delivery_id, number, *others]
+
+
+@functools.cache
+def _rows(number: int) -> str:
+    return ", ".join(f"({', '.join(_of_row(row))})" for row in range(number))
+
+
+def _values(delivery_id: str, made: Made, result: Result) -> tuple[SqlValue, ...]:
+    timing = made.timing
+    return (
+        delivery_id,
+        to_micros(made.started_at),
+        made.duration // _MICROSECOND,
+        _micros(timing.resolve),
+        _micros(timing.connect),
+        _micros(timing.wait),
+        _micros(timing.body),
+        timing.address,
+        result.outcome.value,
+        result.status,
+        result.error,
+        made.answer,
+    )
 
 
 def _logged_attempt(row: Row) -> LoggedAttempt:

@@ -5,12 +5,19 @@ A destination is one origin for one owner. It has a row only once it failed or a
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Final, TypeAlias
 
 from pushkit.outbox.model import Delivery
-from pushkit.storage import Script, Statement, to_micros
+from pushkit.storage import Script, Statement, padded, rows_of_places, to_micros
 
-__all__ = ["DESTINATIONS_TABLE", "DestinationStore"]
+__all__ = ["DESTINATIONS_TABLE", "DestinationKey", "DestinationStore", "destination_of"]
+
+DestinationKey: TypeAlias = tuple[str, str, str]
+
+_MOST: Final = 128
 
 DESTINATIONS_TABLE = """
     CREATE TABLE pushkit_destinations (
@@ -38,7 +45,7 @@ class DestinationStore:
             # Of two answers the longer wait counts, whichever of them came last.
             " ON CONFLICT (tenant, owner, origin) DO UPDATE SET until = excluded.until"
             " WHERE excluded.until > pushkit_destinations.until",
-            (*_key(delivery), to_micros(until)),
+            (*destination_of(delivery), to_micros(until)),
         )
 
     def failed(self, delivery: Delivery, now: datetime) -> Script[int | None]:
@@ -53,26 +60,34 @@ class DestinationStore:
             " ON CONFLICT (tenant, owner, origin) DO UPDATE"
             " SET failures = pushkit_destinations.failures + 1"
             " WHERE pushkit_destinations.until <= $4 RETURNING failures",
-            (*_key(delivery), to_micros(now)),
+            (*destination_of(delivery), to_micros(now)),
         )
         return int(rows[0]["failures"]) if rows else None
 
-    def answered(self, delivery: Delivery) -> Script[int]:
-        """Start counting anew; return how many failures in a row that ends. Writes only then."""
-        rows = yield Statement(
-            "SELECT failures FROM pushkit_destinations"
-            " WHERE tenant = $1 AND owner = $2 AND origin = $3",
-            _key(delivery),
-        )
-        ended = int(rows[0]["failures"]) if rows else 0
-        if ended:
-            yield Statement(
-                "UPDATE pushkit_destinations SET failures = 0"
-                " WHERE tenant = $1 AND owner = $2 AND origin = $3",
-                _key(delivery),
+    def failing(self, deliveries: Sequence[Delivery]) -> Script[dict[DestinationKey, int]]:
+        """Return how many failures in a row there are, of the destinations that have any."""
+        found: dict[DestinationKey, int] = {}
+        keys = list(dict.fromkeys(map(destination_of, deliveries)))
+        for start in range(0, len(keys), _MOST):
+            wanted = padded(keys[start : start + _MOST])
+            rows = yield Statement(
+                "SELECT tenant, owner, origin, failures FROM pushkit_destinations"
+                f" WHERE (tenant, owner, origin) IN (VALUES {rows_of_places(len(wanted), 3)})"
+                " AND failures > 0",
+                tuple(itertools.chain.from_iterable(wanted)),
             )
-        return ended
+            found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}
+        return found
+
+    def answered(self, delivery: Delivery) -> Script[None]:
+        """Start counting the failures of a delivery's destination anew."""
+        yield Statement(
+            "UPDATE pushkit_destinations SET failures = 0"
+            " WHERE tenant = $1 AND owner = $2 AND origin = $3",
+            destination_of(delivery),
+        )
 
 
-def _key(delivery: Delivery) -> tuple[str, str, str]:
+def destination_of(delivery: Delivery) -> DestinationKey:
+    """Return tenant, owner and origin: what tells destinations apart."""
     return (delivery.tenant, delivery.owner, delivery.origin)

@@ -8,10 +8,12 @@ head.
 
 from __future__ import annotations
 
-from pushkit.outbox.rows import UNFINISHED
-from pushkit.storage import Script, Statement
+from collections.abc import Sequence
 
-__all__ = ["hold_back", "mark_oldest", "pass_head_on"]
+from pushkit.outbox.rows import UNFINISHED
+from pushkit.storage import Script, Statement, padded, rows_of_places
+
+__all__ = ["hold_back", "mark_oldest", "pass_heads_on"]
 
 
 def hold_back(subscription_id: str) -> Script[None]:
@@ -23,13 +25,16 @@ def hold_back(subscription_id: str) -> Script[None]:
     )
 
 
-def pass_head_on(subscription_id: str) -> Script[None]:
-    """Offer the oldest that is unfinished of a subscription, unless that is paused."""
+def pass_heads_on(ids: Sequence[str]) -> Script[None]:
+    """Offer the oldest that is unfinished of each subscription, unless that is paused."""
+    filled = padded(ids)
     yield Statement(
-        "UPDATE pushkit_deliveries SET head = 1 WHERE id = (SELECT id FROM pushkit_deliveries"
-        f" WHERE subscription_id = $1 AND {UNFINISHED} ORDER BY seq LIMIT 1)"
-        " AND NOT EXISTS (SELECT 1 FROM pushkit_subscriptions WHERE id = $1 AND paused = 1)",
-        (subscription_id,),
+        "UPDATE pushkit_deliveries SET head = 1 WHERE id IN (SELECT"
+        " (SELECT d.id FROM pushkit_deliveries d WHERE d.subscription_id = v.column1"
+        " AND d.state IN ('pending', 'in_flight') ORDER BY d.seq LIMIT 1)"
+        f" FROM (VALUES {rows_of_places(len(filled), 1)}) v WHERE NOT EXISTS"
+        " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))",
+        filled,
     )
 
 

@@ -5,13 +5,14 @@ Only heads are claimed (see `pushkit.outbox.heads`).
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from datetime import datetime
 
-from pushkit.outbox.destinations import DestinationStore
-from pushkit.outbox.heads import pass_head_on
+from pushkit.outbox.heads import pass_heads_on
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
 from pushkit.outbox.rows import delivery_of
-from pushkit.storage import Script, Statement, moment_or_none, to_micros
+from pushkit.storage import Script, SqlValue, Statement, moment_or_none, padded, to_micros
 
 __all__ = ["Leases"]
 
@@ -52,9 +53,6 @@ _NEVER = 2**31 - 1
 
 class Leases:
     """Scripts by which workers take deliveries, and give them back."""
-
-    def __init__(self) -> None:
-        self._destinations = DestinationStore()
 
     def claim(
         self,
@@ -120,40 +118,38 @@ class Leases:
         return moment_or_none(rows[0]["due"])
 
     def settle(
-        self, delivery: Delivery, worker: str, result: Result, now: datetime
-    ) -> Script[bool]:
-        """Write down what an attempt came to; False if the row is no longer this worker's.
+        self, settled: Sequence[tuple[Delivery, Result]], worker: str, now: datetime
+    ) -> Script[list[bool]]:
+        """Write down what attempts came to; False for each whose row is no longer this worker's.
 
         A row is lost to a cancellation, or to another attempt after the lease ended. Its result is
         then dropped: the canceller or the other attempt decides. The number of the attempt tells
         two attempts of one worker apart.
+
+        Args:
+            settled: Deliveries as they were claimed, the rows of their subscriptions held; and what
+                became of each. A destination's wait is not this method's business.
+            worker: Who claimed them.
+            now: The present.
         """
-        state = _STATE_AFTER[result.outcome]
-        finished = state is not DeliveryState.PENDING
-        rows = yield Statement(
-            "UPDATE pushkit_deliveries SET state = $3, last_status = $4, last_error = $5,"
-            " not_before = COALESCE($6, not_before), finished_at = $7, lease_worker = NULL,"
-            " lease_until = NULL, head = 0"
-            " WHERE id = $1 AND lease_worker = $2 AND state = 'in_flight' AND attempts = $8"
-            " RETURNING id",
-            (
-                delivery.id,
-                worker,
-                state.value,
-                result.status,
-                result.error,
-                to_micros(result.retry_at) if result.retry_at else None,
-                to_micros(now) if finished else None,
-                delivery.attempts,
-            ),
-        )
-        if not rows:
-            return False
-        if result.hold_until is not None:
-            yield from self._destinations.hold(delivery, result.hold_until)
-        # After a retry it is the oldest again, unless an older one was redriven in the meantime.
-        yield from pass_head_on(delivery.subscription_id)
-        return True
+        alike: dict[tuple[SqlValue, ...], list[Delivery]] = {}
+        for delivery, result in settled:
+            alike.setdefault(_columns_after(result, now), []).append(delivery)
+        written: dict[tuple[str, int], str] = {}
+        for columns, deliveries in alike.items():
+            attempts = padded([(each.id, each.attempts) for each in deliveries])
+            rows = yield Statement(
+                "UPDATE pushkit_deliveries SET state = $1, last_status = $2, last_error = $3,"
+                " not_before = COALESCE($4, not_before), finished_at = $5, lease_worker = NULL,"
+                " lease_until = NULL, head = 0 WHERE lease_worker = $6 AND state = 'in_flight'"
+                f" AND {_any_of(len(attempts))} RETURNING id, attempts, subscription_id",
+                (*columns, worker, *(value for attempt in attempts for value in attempt)),
+            )
+            written |= {(row["id"], row["attempts"]): row["subscription_id"] for row in rows}
+        if written:
+            # After a retry it is the oldest again, unless an older one was redriven meanwhile.
+            yield from pass_heads_on(sorted(set(written.values())))
+        return [(delivery.id, delivery.attempts) in written for delivery, _ in settled]
 
     def working(self) -> Script[list[str]]:
         """Return the names of the workers that have rows in flight."""
@@ -169,6 +165,24 @@ class Leases:
             " last_error = 'worker_died' WHERE state = 'in_flight' AND lease_worker = $1",
             (worker,),
         )
+
+
+def _columns_after(result: Result, now: datetime) -> tuple[SqlValue, ...]:
+    state = _STATE_AFTER[result.outcome]
+    return (
+        state.value,
+        result.status,
+        result.error,
+        to_micros(result.retry_at) if result.retry_at else None,
+        None if state is DeliveryState.PENDING else to_micros(now),
+    )
+
+
+@functools.cache
+def _any_of(attempts: int) -> str:
+    # Not `IN (VALUES …)`, whose numbers PostgreSQL would take for texts.
+    pairs = (f"id = ${n} AND attempts = ${n + 1}" for n in range(7, 7 + 2 * attempts, 2))
+    return "(" + " OR ".join(f"({pair})" for pair in pairs) + ")"
 
 
 _STATE_AFTER = {

@@ -13,11 +13,9 @@ from datetime import datetime
 from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import Delivery, NewDelivery
 from pushkit.outbox.rows import UNFINISHED, delivery_of
-from pushkit.storage import Script, Statement, among, rows_of_places, to_micros
+from pushkit.storage import Script, Statement, among, rows_of_places, slices, to_micros
 
 __all__ = ["OutboxStore"]
-
-_ROWS = 64  # of one INSERT
 
 
 class OutboxStore:
@@ -25,16 +23,12 @@ class OutboxStore:
 
     def add(self, deliveries: Sequence[NewDelivery]) -> Script[None]:
         """Store deliveries of subscriptions whose rows are held."""
-        rest = [_row_of(each) for each in deliveries]
-        while rest:
-            # By powers of two: the database sees few statements.
-            size = min(1 << len(rest).bit_length() - 1, _ROWS)
-            rows, rest = rest[:size], rest[size:]
+        for new in slices(deliveries):
             yield Statement(
                 "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
                 " config_id, seq, origin, content_type, body, notified_at, not_before, head,"
-                f" status, idempotency_key, update_sha256) VALUES {rows_of_places(size, 16)}",
-                tuple(itertools.chain.from_iterable(rows)),
+                f" status, idempotency_key, update_sha256) VALUES {rows_of_places(len(new), 16)}",
+                tuple(itertools.chain.from_iterable(map(_row_of, new))),
             )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:

@@ -7,6 +7,7 @@ from pushkit.storage.script import (
     Group,
     Row,
     Script,
+    SqlValue,
     Statement,
     among,
     from_micros,
@@ -14,6 +15,7 @@ from pushkit.storage.script import (
     padded,
     places,
     rows_of_places,
+    slices,
     to_micros,
 )
 from pushkit.storage.sqlite import SqliteDatabase
@@ -24,6 +26,7 @@ __all__ = [
     "Migration",
     "Row",
     "Script",
+    "SqlValue",
     "SqliteDatabase",
     "Statement",
     "WorkerLocks",
@@ -34,5 +37,6 @@ __all__ = [
     "padded",
     "places",
     "rows_of_places",
+    "slices",
     "to_micros",
 ]

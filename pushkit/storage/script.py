@@ -21,7 +21,7 @@ microseconds since the epoch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "Rows",
     "Script",
+    "SqlValue",
     "Statement",
     "among",
     "driver_connection",
@@ -39,6 +40,7 @@ __all__ = [
     "padded",
     "places",
     "rows_of_places",
+    "slices",
     "to_micros",
 ]
 
@@ -108,6 +110,15 @@ def padded(items: Sequence[T]) -> tuple[T, ...]:
     return (*items, *[items[-1]] * ((1 << (len(items) - 1).bit_length()) - len(items)))
 
 
+def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
+    """Yield items in slices of a power of two, which cannot be padded: rows of an INSERT."""
+    start = 0
+    while start < len(items):
+        size = min(1 << (len(items) - start).bit_length() - 1, most)
+        yield items[start : start + size]
+        start += size
+
+
 @functools.cache
 def places(number: int, *, after: int = 0) -> str:
     """Return a list of places, `($1, $2)`, numbered behind `after` others."""
@@ -115,6 +126,6 @@ def places(number: int, *, after: int = 0) -> str:
 
 
 @functools.cache
-def rows_of_places(rows: int, width: int) -> str:
+def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
     """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
-    return ", ".join(places(width, after=width * row) for row in range(rows))
+    return ", ".join(places(width, after=after + width * row) for row in range(rows))

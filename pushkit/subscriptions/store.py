@@ -210,6 +210,17 @@ class SubscriptionStore:
         )
         return _subscription(rows[0]) if rows else None
 
+    def lock_all(self, ids: Sequence[str]) -> Script[dict[str, Subscription]]:
+        """Return some subscriptions by id, their rows held; ids that are gone are left out."""
+        found: dict[str, Subscription] = {}
+        for clause, values in among(sorted(set(ids))):
+            rows = yield Statement(
+                f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id FOR UPDATE",
+                values,
+            )
+            found |= {row["id"]: _subscription(row) for row in rows}
+        return found
+
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))

@@ -129,7 +129,13 @@ class Ledger:
             retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
             hold_until=None if hold is None else self.now + timedelta(seconds=hold),
         )
-        return self.run(self.leases.settle(delivery, worker, result, self.now))
+        return self.run(self._settle(delivery, worker, result))
+
+    def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
+        [is_ours] = yield from self.leases.settle([(delivery, result)], worker, self.now)
+        if is_ours and result.hold_until is not None:
+            yield from self.destinations.hold(delivery, result.hold_until)
+        return is_ours
 
     def cancel(self, subscription: Subscription) -> int:
         return self.run(self.outbox.cancel_subscription(subscription.id, self.now))

@@ -115,8 +115,9 @@ class Desk:
     def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
         yield from self.subscriptions.lock(delivery.subscription_id)
         assert result.made is not None
-        yield from AttemptLog().record(delivery.id, result.made, result)
-        assert (yield from self.leases.settle(delivery, "worker-1", result, now))
+        [is_ours] = yield from self.leases.settle([(delivery, result)], "worker-1", now)
+        assert is_ours
+        yield from AttemptLog().record([(delivery.id, result.made, result)])
 
     async def finish(
         self,
@@ -488,5 +489,5 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
         assert len(rows) == 2
     made = Made(started_at=desk.now, duration=timedelta(0), timing=Timing())
     late = Result(outcome=Outcome.DELIVERED, status=200, made=made)
-    await desk.database.write(AttemptLog().record(in_flight.id, made, late))
+    await desk.database.write(AttemptLog().record_late(in_flight.id, made, late))
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2

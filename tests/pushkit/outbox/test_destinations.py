@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pushkit.outbox import Claim, Delivery
+from pushkit.outbox import Claim, Delivery, destination_of
 
 if TYPE_CHECKING:
     from tests.pushkit.outbox.conftest import Ledger
@@ -48,8 +48,9 @@ def test_failures_are_counted_until_an_answer(ledger: Ledger) -> None:
     enqueue(ledger, tasks=1)
     [delivery] = claim(ledger)
     assert fail(ledger, delivery, 3) == [1, 2, 3]
-    assert ledger.run(ledger.destinations.answered(delivery)) == 3
-    assert ledger.run(ledger.destinations.answered(delivery)) == 0
+    assert ledger.run(ledger.destinations.failing([delivery] * 2)) == {destination_of(delivery): 3}
+    ledger.run(ledger.destinations.answered(delivery))
+    assert ledger.run(ledger.destinations.failing([delivery])) == {}
     assert fail(ledger, delivery) == [1]
 
 

@@ -1,0 +1,126 @@
+"""Writes down what attempts came to, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from pushkit.delivery.consequences import Consequences
+from pushkit.delivery.events import SenderEvent
+from pushkit.outbox import AttemptLog, Delivery, DestinationStore, Leases, Outcome, Result
+from pushkit.storage import Database, Script
+from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
+
+__all__ = ["Attempted", "Settler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """What became of a delivery that was claimed.
+
+    Attributes:
+        delivery: As it was claimed.
+        stored: Its subscription as it was then; None if there was none.
+        result: What the attempt came to, by this worker's clock.
+    """
+
+    delivery: Delivery
+    stored: StoredSubscription | None
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settler:
+    """Settles deliveries.
+
+    Attributes:
+        database: Where outbox and subscriptions live.
+        worker: Who claimed them.
+        clock: The worker's, aware, in UTC.
+        consequences: What attempts mean for destinations and subscriptions.
+    """
+
+    database: Database
+    worker: str
+    clock: Callable[[], datetime]
+    consequences: Consequences
+    leases: Leases = field(default_factory=Leases)
+    attempts: AttemptLog = field(default_factory=AttemptLog)
+    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+    destinations: DestinationStore = field(default_factory=DestinationStore)
+
+    async def settle(self, attempted: Attempted) -> list[SenderEvent]:
+        """Settle one delivery, in one transaction; return what to tell.
+
+        Raises:
+            StorageError: The database refused; nothing was settled.
+        """
+        if attempted.result.outcome is Outcome.DELIVERED:
+            return await self.database.write_together(self.script, attempted)
+        # Failures count one after another: the breaker opens with the last of them.
+        [events] = await self.database.write(self.script([attempted]))
+        return events
+
+    def script(self, attempted: Sequence[Attempted]) -> Script[list[list[SenderEvent]]]:
+        """Settle deliveries; return what to tell of each.
+
+        The rows of their subscriptions are held first, in id order. Destinations come last: their
+        rows are the ones that many settle at once.
+        """
+        deliveries = [each.delivery for each in attempted]
+        current = yield from self.subscriptions.lock_all(
+            [delivery.subscription_id for delivery in deliveries]
+        )
+        now = yield from self.database.now()
+        ahead = now - self.clock()
+        results = [
+            _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
+            for each in attempted
+        ]
+        settled = yield from self.leases.settle(
+            list(zip(deliveries, results, strict=True)), self.worker, now
+        )
+        held = []
+        for delivery, result, is_ours in zip(deliveries, results, settled, strict=True):
+            if result.made is not None and is_ours:
+                held.append((delivery.id, result.made, result))
+            elif result.made is not None:
+                yield from self.attempts.record_late(delivery.id, result.made, result)
+        yield from self.attempts.record(held)
+        failing = yield from self.destinations.failing(deliveries)
+        events: list[list[SenderEvent]] = []
+        for delivery, result, is_ours in zip(deliveries, results, settled, strict=True):
+            of_it: list[SenderEvent] = []
+            if is_ours:
+                subscription = current.get(delivery.subscription_id)
+                of_it = yield from self.consequences.of(
+                    delivery, subscription, result, now, failing
+                )
+            events.append(of_it)
+        return events
+
+
+def _as_settled(
+    attempted: Attempted, current: Subscription | None, now: datetime, ahead: timedelta
+) -> Result:
+    result = _by_clock_of_database(attempted.result, ahead)
+    if result.outcome is Outcome.GONE and _has_moved(attempted.stored, current):
+        # The old URL is gone, the client's new one is not.
+        return replace(result, outcome=Outcome.RETRY, retry_at=now)
+    return result
+
+
+def _has_moved(asked: StoredSubscription | None, current: Subscription | None) -> bool:
+    return bool(asked and current and current.config.url != asked.subscription.config.url)
+
+
+def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:
+    """Return a result whose moments are by the database's clock, so much ahead of this worker's."""
+    made = result.made
+    return replace(
+        result,
+        made=replace(made, started_at=made.started_at + ahead) if made else None,
+        retry_at=result.retry_at + ahead if result.retry_at else None,
+        hold_until=result.hold_until + ahead if result.hold_until else None,
+    )
