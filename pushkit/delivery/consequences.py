@@ -6,7 +6,6 @@ destination's comes last, so that two who settle cannot wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,12 +14,10 @@ from pushkit.delivery.events import EventKind, SenderEvent, event_of
 from pushkit.errors import SealedSecretError, SecretKeyMissingError
 from pushkit.outbox import (
     Delivery,
-    DestinationKey,
     DestinationStore,
     OutboxStore,
     Outcome,
     Result,
-    destination_of,
 )
 from pushkit.storage import Script
 from pushkit.subscriptions import Subscription, SubscriptionStore
@@ -51,7 +48,7 @@ class Consequences:
         current: Subscription | None,
         result: Result,
         now: datetime,
-        failing: Mapping[DestinationKey, int],
+        failures: int,
     ) -> Script[list[SenderEvent]]:
         """Write down what follows from a result that was settled; return what to tell.
 
@@ -60,7 +57,7 @@ class Consequences:
             current: Its subscription, the row held; None if it was removed.
             result: What the attempt came to, by the database's clock.
             now: The present, by the same clock.
-            failing: Destinations with failures in a row, and how many.
+            failures: How many failures in a row its destination had before this attempt.
         """
         events = []
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
@@ -69,7 +66,6 @@ class Consequences:
             events.append(event_of(EventKind.OPENING_FAILED, delivery, now, result.error))
         if current is not None:
             events += yield from self._for_subscription(delivery, current, result, now)
-        failures = failing.get(destination_of(delivery), 0)
         events += yield from self._for_destination(delivery, result, now, failures)
         return events
 
@@ -103,19 +99,19 @@ class Consequences:
         return None
 
     def _for_destination(
-        self, delivery: Delivery, result: Result, now: datetime, before: int
+        self, delivery: Delivery, result: Result, now: datetime, failures: int
     ) -> Script[list[SenderEvent]]:
         destinations = self.destinations
         working = works(result)
         events = []
         if working is True:
-            if before:
+            if failures:
                 yield from destinations.answered(delivery)
-            if before >= self.breaker.failures:
+            if failures >= self.breaker.failures:
                 events.append(event_of(EventKind.BREAKER_CLOSED, delivery, now))
         elif working is False:
-            failures = yield from destinations.failed(delivery, now)
-            wait = None if failures is None else hold_after(self.breaker, failures)
+            counted = yield from destinations.failed(delivery, now)
+            wait = None if counted is None else hold_after(self.breaker, counted)
             if wait is not None:
                 yield from destinations.hold(delivery, now + wait)
                 events.append(event_of(EventKind.BREAKER_OPENED, delivery, now, result.error))

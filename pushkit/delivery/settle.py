@@ -8,7 +8,15 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent
-from pushkit.outbox import AttemptLog, Delivery, DestinationStore, Leases, Outcome, Result
+from pushkit.outbox import (
+    AttemptLog,
+    Delivery,
+    DestinationStore,
+    Leases,
+    Outcome,
+    Result,
+    destination_of,
+)
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
 
@@ -94,8 +102,10 @@ class Settler:
             of_it: list[SenderEvent] = []
             if is_ours:
                 subscription = current.get(delivery.subscription_id)
+                # The first that was answered ends the row of failures.
+                failures = failing.pop(destination_of(delivery), 0)
                 of_it = yield from self.consequences.of(
-                    delivery, subscription, result, now, failing
+                    delivery, subscription, result, now, failures
                 )
             events.append(of_it)
         return events

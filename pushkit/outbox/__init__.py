@@ -2,7 +2,7 @@
 
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
 from pushkit.outbox.dead_letters import DeadLetters
-from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
+from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, IdempotencyKey, find_enqueued
@@ -45,7 +45,6 @@ __all__ = [
     "DeliveryReport",
     "DeliveryState",
     "DeliverySummary",
-    "DestinationKey",
     "DestinationStore",
     "Envelopes",
     "IdempotencyKey",

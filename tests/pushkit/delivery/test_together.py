@@ -26,7 +26,7 @@ from pushkit import (
 from pushkit.delivery.enqueue import Notice
 from pushkit.errors import BacklogFullError, PushkitError, SnapshotRequiredError
 from pushkit.outbox import IdempotencyKey
-from pushkit.storage import Row, Script, Statement
+from tests.pushkit.delivery.sides import SIDES, everything_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders
 
 HOOK = {"url": "https://client.example.com/hook"}
-SIDES = ("one by one", "together")
 
 
 @pytest.fixture
@@ -45,10 +44,6 @@ async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
     yield senders
     for sender in senders.made:
         await sender.close()
-
-
-def rows_of(sql: str, *parameters: Any) -> Script[list[Row]]:
-    return list((yield Statement(sql, parameters)))
 
 
 # --- a random history, on both sides -----------------------------------------------------------
@@ -142,41 +137,13 @@ async def store(sender: PushSender, notices: Sequence[Notice]) -> list[int | typ
         return [each for notice in notices for each in await store(sender, [notice])]
 
 
-async def found_on(sender: PushSender, side: str) -> list[list[tuple[Any, ...]]]:
-    """Return all that is stored of one side, ids and times left out."""
-    deliveries = await sender._database.read(
-        rows_of(
-            "SELECT task_id, owner, seq, state, head, status, last_error, idempotency_key,"
-            " content_type, origin, body FROM pushkit_deliveries WHERE task_id LIKE $1"
-            " ORDER BY task_id, owner, seq",
-            f"{side} %",
-        )
-    )
-    subscriptions = await sender._database.read(
-        rows_of(
-            "SELECT task_id, owner, last_seq, ended, active, paused,"
-            " CASE WHEN removed_at IS NULL THEN 0 ELSE 1 END AS gone"
-            " FROM pushkit_subscriptions WHERE task_id LIKE $1 ORDER BY task_id, owner",
-            f"{side} %",
-        )
-    )
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return value.replace(side.encode(), b"")
-        return value.replace(side, "") if isinstance(value, str) else value
-
-    return [[tuple(map(plain, tuple(row))) for row in rows] for rows in (deliveries, subscriptions)]  # type: ignore[arg-type]
-
-
 async def only_the_oldest_is_the_head(sender: PushSender) -> None:
     """Hold that whatever waits will be claimed, in order: nothing is in flight here."""
-    rows = await sender._database.read(
-        rows_of(
-            "SELECT d.subscription_id, d.seq, d.head, s.paused FROM pushkit_deliveries d"
-            " JOIN pushkit_subscriptions s ON s.id = d.subscription_id"
-            " WHERE d.state = 'pending' ORDER BY d.subscription_id, d.seq"
-        )
+    rows = await read(
+        sender,
+        "SELECT d.subscription_id, d.seq, d.head, s.paused FROM pushkit_deliveries d"
+        " JOIN pushkit_subscriptions s ON s.id = d.subscription_id"
+        " WHERE d.state = 'pending' ORDER BY d.subscription_id, d.seq",
     )
     seen: set[str] = set()
     for row in rows:
@@ -204,8 +171,7 @@ async def test_what_is_stored_together_is_what_is_stored_one_by_one(
             told["one by one"] += await store(sender, [step.notice(sender, "one by one")])
         told["together"] += await store(sender, [step.notice(sender, "together") for step in group])
     assert told["together"] == told["one by one"]
-    one_by_one = await found_on(sender, "one by one")
-    assert await found_on(sender, "together") == one_by_one
+    assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
     await only_the_oldest_is_the_head(sender)
 
 
@@ -230,10 +196,8 @@ async def test_many_callers_leave_no_gap_and_one_head(
             mine = [each for each in deliveries if each.owner == owner]
             assert [each.seq for each in mine] == list(range(1, 11))
     sql = "SELECT subscription_id, MIN(seq) AS head FROM pushkit_deliveries WHERE head = 1"
-    heads = await sender._database.read(rows_of(f"{sql} GROUP BY subscription_id"))
-    count = await sender._database.read(
-        rows_of("SELECT COUNT(*) AS n FROM pushkit_deliveries WHERE head = 1")
-    )
+    heads = await read(sender, f"{sql} GROUP BY subscription_id")
+    count = await read(sender, "SELECT COUNT(*) AS n FROM pushkit_deliveries WHERE head = 1")
     assert [row["head"] for row in heads] == [1] * 80
     assert count[0]["n"] == 80
 
@@ -323,9 +287,8 @@ async def test_the_end_of_a_task_among_others_ends_that_task(
     await asyncio.gather(
         *(sender.notify(status(state, task_id=f"task-{n}")) for n, state in enumerate(states))
     )
-    rows = await sender._database.read(
-        rows_of("SELECT task_id, owner, ended, removed_at FROM pushkit_subscriptions")
-    )
+    sql = "SELECT task_id, owner, ended, removed_at FROM pushkit_subscriptions"
+    rows = await read(sender, sql)
     found = {
         (row["task_id"], row["owner"]): (row["ended"], row["removed_at"] is None) for row in rows
     }

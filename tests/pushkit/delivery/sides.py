@@ -1,0 +1,62 @@
+"""Two sides of one outbox: the same history on both, and all that is stored of each.
+
+Tasks and owners of a side begin with its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pushkit import PushSender
+from pushkit.storage import Row, Script, Statement
+
+__all__ = ["SIDES", "everything_of", "read", "write"]
+
+SIDES: Final = ("one by one", "together")
+
+_DELIVERIES = (
+    "SELECT task_id, owner, seq, state, head, status, attempts, last_status, last_error,"
+    " idempotency_key, content_type, origin, body, lease_worker IS NULL, finished_at IS NULL"
+    " FROM pushkit_deliveries WHERE owner LIKE $1 ORDER BY task_id, owner, seq"
+)
+_SUBSCRIPTIONS = (
+    "SELECT task_id, owner, last_seq, ended, active, paused, failing_since, removed_at IS NULL"
+    " FROM pushkit_subscriptions WHERE owner LIKE $1 ORDER BY task_id, owner"
+)
+_DESTINATIONS = (
+    "SELECT owner, failures FROM pushkit_destinations WHERE owner LIKE $1 ORDER BY owner"
+)
+_ATTEMPTS = (
+    "SELECT d.task_id, d.owner, d.seq, a.number, a.status, a.outcome FROM pushkit_attempts a"
+    " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE d.owner LIKE $1"
+    " ORDER BY d.task_id, d.owner, d.seq, a.number"
+)
+
+
+def _statement(sql: str, parameters: tuple[Any, ...]) -> Script[list[Row]]:
+    return list((yield Statement(sql, parameters)))
+
+
+async def read(sender: PushSender, sql: str, *parameters: Any) -> list[Row]:
+    """Return the rows of one statement."""
+    return await sender._database.read(_statement(sql, parameters))
+
+
+async def write(sender: PushSender, sql: str, *parameters: Any) -> None:
+    """Run one statement."""
+    await sender._database.write(_statement(sql, parameters))
+
+
+async def everything_of(sender: PushSender, side: str) -> list[list[list[Any]]]:
+    """Return all that is stored of one side, but ids and times, its name taken out."""
+
+    def nameless(value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.replace(side.encode(), b"")
+        return value.replace(side, "") if isinstance(value, str) else value
+
+    found = []
+    for sql in (_DELIVERIES, _SUBSCRIPTIONS, _DESTINATIONS, _ATTEMPTS):
+        rows: list[Any] = await read(sender, sql, f"{side} %")
+        found.append([[nameless(value) for value in tuple(row)] for row in rows])
+    return found

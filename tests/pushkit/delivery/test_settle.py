@@ -1,0 +1,165 @@
+"""Deliveries that are settled by one script: it comes to what it comes to one after another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pushkit import Filter, PushSender, StatusUpdate, TaskState
+from pushkit.delivery.events import EventKind
+from pushkit.delivery.settle import Attempted
+from pushkit.net.timing import Timing
+from pushkit.outbox import Made, Outcome, Result
+from tests.pushkit.delivery.sides import SIDES, everything_of, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.pushkit.delivery.conftest import Clock, Senders
+
+HOOK = {"url": "https://client.example.com/hook"}
+
+
+@pytest.fixture
+async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(location, clock)
+    yield senders
+    for sender in senders.made:
+        await sender.close()
+
+
+async def fill(
+    sender: PushSender, chance: random.Random, status: Callable[..., StatusUpdate]
+) -> None:
+    """Give both sides the same subscriptions, deliveries and ends."""
+    for task in range(4):
+        for owner in range(chance.randrange(1, 4)):
+            wanted = chance.choice((Filter(), Filter(states=frozenset({TaskState.WORKING}))))
+            for side in SIDES:
+                await sender.subscribe(
+                    f"{side} {task}", HOOK, version="1.0", owner=f"{side} {owner}", filter=wanted
+                )
+        states = ["working"] * chance.randrange(1, 4)
+        states += ["completed"] if chance.random() < 0.5 else []
+        for state in states:
+            for side in SIDES:
+                await sender.notify(status(state, task_id=f"{side} {task}"))
+
+
+async def let_some_fail(sender: PushSender, chance: random.Random) -> None:
+    """Give the same destinations and subscriptions of both sides a past of failures."""
+    for owner in range(3):
+        failures = chance.choice((0, 1, 5, 6))
+        for side in SIDES:
+            await write(
+                sender,
+                "INSERT INTO pushkit_destinations (tenant, owner, origin, failures)"
+                " VALUES ('', $1, 'https://client.example.com:443', $2)"
+                " ON CONFLICT (tenant, owner, origin) DO UPDATE SET failures = excluded.failures",
+                f"{side} {owner}",
+                failures,
+            )
+    task = chance.randrange(4)
+    for side in SIDES:
+        sql = "UPDATE pushkit_subscriptions SET failing_since = 1 WHERE task_id = $1"
+        await write(sender, sql, f"{side} {task}")
+
+
+async def take_some_away(sender: PushSender, chance: random.Random) -> None:
+    """Cancel, erase, pause or hand on some of what was claimed, the same on both sides."""
+    task, fate = chance.randrange(4), chance.randrange(5)
+    for side in SIDES:
+        task_id = f"{side} {task}"
+        if fate == 0:
+            await sender.unsubscribe(task_id, owner=f"{side} 0")
+        elif fate == 1:
+            await sender.outbox.erase(task_id)
+        elif fate == 2:
+            await sender.pause(task_id, owner=f"{side} 0")
+        elif fate == 3:
+            sql = "UPDATE pushkit_deliveries SET attempts = attempts + 1"
+            await write(sender, f"{sql} WHERE task_id = $1 AND state = 'in_flight'", task_id)
+
+
+async def attempt(
+    sender: PushSender, chance: random.Random, clock: Clock
+) -> dict[str, list[Attempted]]:
+    """Return what was claimed on each side, as delivered, in the same order."""
+    found: dict[str, list[Attempted]] = {side: [] for side in SIDES}
+    # While the breaker is open, which delivery is tried depends on the ids.
+    await write(sender, "UPDATE pushkit_destinations SET failures = 0")
+    claimed = await sender.worker._claim(1000)
+    await let_some_fail(sender, chance)
+    await take_some_away(sender, chance)
+    for each in sorted(claimed, key=lambda c: (c.delivery.task_id, c.delivery.owner)):
+        made = Made(
+            started_at=clock.now,
+            duration=timedelta(milliseconds=len(each.delivery.owner)),
+            timing=Timing(wait=timedelta(milliseconds=1), address="192.0.2.1:443"),
+        )
+        number = int(each.delivery.owner[-1])
+        result = Result(outcome=Outcome.DELIVERED, status=200 + number, made=made)
+        [side] = [side for side in SIDES if each.delivery.task_id.startswith(side)]
+        found[side].append(Attempted(each.delivery, each.stored, result))
+    return found
+
+
+def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
+    return sorted((each.kind, each.owner.replace(side, "")) for each in events)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_what_is_settled_together_is_what_is_settled_one_by_one(
+    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311  # a history, no secret
+    sender = await senders.open(concurrency=1000, concurrency_per_host=1000)
+    await fill(sender, chance, status)
+    settler, database = sender.worker._settler, sender._database
+    for _ in range(3):
+        attempted = await attempt(sender, chance, clock)
+        one_by_one = [
+            event
+            for each in attempted["one by one"]
+            for events in await database.write(settler.script([each]))
+            for event in events
+        ]
+        together = [
+            event
+            for events in await database.write(settler.script(attempted["together"]))
+            for event in events
+        ]
+        assert told(together, "together") == told(one_by_one, "one by one")
+        assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
+
+
+async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
+    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    [delivery_id] = await sender.notify(status())
+    [older] = await sender.worker._claim(1)
+    await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # it has ended
+    [newer] = await sender.worker._claim(1)
+    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
+    settled = [
+        Attempted(
+            each.delivery,
+            each.stored,
+            Result(outcome=Outcome.DELIVERED, status=status_code, made=made),
+        )
+        for each, status_code in ((newer, 204), (older, 200))
+    ]
+    await sender._database.write(sender.worker._settler.script(settled))
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    assert [each.status for each in report.attempts] == [200, 204]
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state.value, delivery.last_status) == ("delivered", 204)
