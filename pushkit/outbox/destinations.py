@@ -71,9 +71,10 @@ class DestinationStore:
         for start in range(0, len(keys), _MOST):
             wanted = padded(keys[start : start + _MOST])
             rows = yield Statement(
-                "SELECT tenant, owner, origin, failures FROM pushkit_destinations"
-                f" WHERE (tenant, owner, origin) IN (VALUES {rows_of_places(len(wanted), 3)})"
-                " AND failures > 0",
+                "SELECT h.tenant, h.owner, h.origin, h.failures"
+                f" FROM (VALUES {rows_of_places(len(wanted), 3)}) v"
+                " CROSS JOIN pushkit_destinations h WHERE h.tenant = v.column1"
+                " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0",
                 tuple(itertools.chain.from_iterable(wanted)),
             )
             found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}

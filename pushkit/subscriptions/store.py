@@ -195,13 +195,15 @@ class SubscriptionStore:
         """
         filled = padded(tasks)
         rows = yield Statement(
-            "SELECT id, tenant, task_id, owner, config_id, version, origin, last_seq, filter,"
-            " paused FROM pushkit_subscriptions WHERE (tenant, task_id)"
-            f" IN (VALUES {rows_of_places(len(filled), 2)})"
-            " AND active = 1 AND removed_at IS NULL ORDER BY id FOR UPDATE",
+            "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
+            " s.last_seq, s.filter, s.paused"
+            # From the tasks to the rows: SQLite would read all rows for the sake of their order.
+            f" FROM (VALUES {rows_of_places(len(filled), 2)}) v CROSS JOIN pushkit_subscriptions s"
+            " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
+            " AND s.active = 1 AND s.removed_at IS NULL ORDER BY s.id FOR UPDATE OF s",
             tuple(itertools.chain.from_iterable(filled)),
         )
-        return [_recipient(row) for row in rows]
+        return list({row["id"]: _recipient(row) for row in rows}.values())
 
     def lock(self, subscription_id: str) -> Script[Subscription | None]:
         """Return one subscription, its row held until the transaction ends; None if it is gone."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pushkit import PushSender
+from pushkit import PushSender, TaskUpdate
+from pushkit.delivery.enqueue import Notice
+from pushkit.outbox import IdempotencyKey
 from pushkit.storage import Row, Script, Statement
 
-__all__ = ["SIDES", "everything_of", "read", "write"]
+__all__ = ["SIDES", "everything_of", "notice_of", "read", "write"]
 
 SIDES: Final = ("one by one", "together")
 
@@ -31,6 +33,13 @@ _ATTEMPTS = (
     " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE d.owner LIKE $1"
     " ORDER BY d.task_id, d.owner, d.seq, a.number"
 )
+
+
+def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) -> Notice:
+    """Return an update as it is stored."""
+    bodies = sender._bodies.begin(update, None, now=sender._clock())
+    known = IdempotencyKey(key=key, update_sha256=repr(update)) if key is not None else None
+    return Notice(update=update, bodies=bodies, tenant="", idempotency_key=known)
 
 
 def _statement(sql: str, parameters: tuple[Any, ...]) -> Script[list[Row]]:

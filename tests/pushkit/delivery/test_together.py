@@ -25,8 +25,7 @@ from pushkit import (
 )
 from pushkit.delivery.enqueue import Notice
 from pushkit.errors import BacklogFullError, PushkitError, SnapshotRequiredError
-from pushkit.outbox import IdempotencyKey
-from tests.pushkit.delivery.sides import SIDES, everything_of, read
+from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,12 +58,6 @@ class Step:
 
     def notice(self, sender: PushSender, side: str) -> Notice:
         return notice_of(sender, self.update(f"{side} {self.task}"), self.key)
-
-
-def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) -> Notice:
-    bodies = sender._bodies.begin(update, None, now=sender._clock())
-    known = IdempotencyKey(key=key, update_sha256=repr(update)) if key is not None else None
-    return Notice(update=update, bodies=bodies, tenant="", idempotency_key=known)
 
 
 def said(state: TaskState, text: str | None = None) -> Callable[[str], TaskUpdate]:

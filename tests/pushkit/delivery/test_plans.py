@@ -1,0 +1,69 @@
+"""What every update runs finds its rows by an index: SQLite says how it means to find them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pushkit.delivery.sides import notice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pushkit import StatusUpdate
+    from tests.pushkit.delivery.conftest import Senders, Webhook
+
+# Of what is due, leased or dead there is little: these indexes may be read from end to end.
+SMALL = re.compile(
+    r"SCAN (pushkit_deliveries|d)( USING (COVERING )?INDEX pushkit_deliveries_(due|heads|leased))"
+)
+# Once a second, and no further than to the limit.
+COUNT = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
+OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement of every connection that is opened from here on, values filled in."""
+    statements: list[str] = []
+    connect = sqlite3.connect
+
+    def connect_traced(*args: object, **options: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_traced)
+    return statements
+
+
+async def test_no_table_is_read_from_end_to_end(
+    traced: list[str], senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    for n in range(20):
+        hook = {"url": webhook.url(f"/{n}")}
+        await sender.subscribe(f"task-{n}", hook, version="1.0", owner=f"owner-{n}")
+    traced.clear()
+
+    webhook.replies_with(503, path="/3")
+    for state in ("working", "working", "completed"):
+        notices = [notice_of(sender, status(state, task_id=f"task-{n}")) for n in range(20)]
+        await sender._database.write(sender._enqueuer.enqueue(notices))
+    while await sender.worker.run_once():
+        pass
+
+    ran = {each for each in traced if each.startswith(("SELECT", "UPDATE", "INSERT", "DELETE"))}
+    assert sum("pushkit_subscriptions" in each for each in ran) > 5
+    connection = sqlite3.connect(senders.database)
+    found = {}
+    for statement in ran - {each for each in ran if COUNT.match(each)}:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        scans = [step for step in plan if OF_A_TABLE.match(step) and not SMALL.match(step)]
+        if scans:
+            found[statement[:200]] = scans
+    connection.close()
+    assert found == {}
