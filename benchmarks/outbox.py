@@ -151,7 +151,7 @@ async def record(sender: PushSender) -> Recorded:
     write_together = database.write_together
     await sender.notify(update("recorded"))  # the whole backlog is counted once in a while: now
     database.write_together = lambda group, item: write_together(
-        lambda items: listen(group(items)), item
+        lambda items, /, *, wait: listen(group(items, wait=wait)), item
     )
     ids = await sender.notify(update("recorded"))
     database.write_together = write_together

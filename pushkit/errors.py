@@ -18,6 +18,7 @@ __all__ = [
     "CardRefusedError",
     "CardUnavailableError",
     "ClaimError",
+    "CommitUncertainError",
     "ConfigError",
     "DestinationRefusedError",
     "DigestMismatchError",
@@ -178,6 +179,15 @@ class StorageError(PushkitError):
     """The database refused; what was asked for has not been stored."""
 
     code = "storage"
+
+
+class CommitUncertainError(StorageError):
+    """The connection broke in the commit: what was asked for may have been stored or not.
+
+    Repeating an update with the same idempotency key stores it once either way.
+    """
+
+    code = "commit_uncertain"
 
 
 class CanonicalizationError(PushkitError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +26,7 @@ from pushkit.outbox import (
     StatusMark,
     find_enqueued,
 )
-from pushkit.storage import Database, Script
+from pushkit.storage import APART, Apart, Database, Script, alone
 from pushkit.subscriptions import Owner, Recipient, Subscription, SubscriptionStore
 
 __all__ = ["Enqueuer", "Notice"]
@@ -94,27 +95,48 @@ class Enqueuer:
         """
         if connection is None:
             return await self.database.write_together(self.enqueue, notice)
-        [ids] = await self.database.write_on(connection, self.enqueue([notice]))
-        return ids
+        return await self.database.write_on(connection, alone(self.enqueue, notice))
 
-    def enqueue(self, notices: Sequence[Notice]) -> Script[list[list[str]]]:
+    def enqueue(
+        self, notices: Sequence[Notice], /, *, wait: bool = True
+    ) -> Script[list[list[str] | Apart]]:
         """Store updates, in order, all of them or none; return the delivery ids of each.
 
         Locks the subscriptions in id order, then waits for nothing else: two of these never wait
         for each other. A caller's own transaction keeps the locks until it ends.
+
+        Args:
+            notices: The updates.
+            wait: Whether to wait for subscriptions that somebody holds, or to leave apart what goes
+                to them.
         """
-        tasks = dict.fromkeys((notice.tenant, notice.task_id) for notice in notices)
-        recipients = yield from self.subscriptions.lock_recipients(tuple(tasks))
+        tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
+        recipients, apart = yield from self._hold(tasks, wait=wait)
         now = yield from self.database.now()
         lines = Lines(self.outbox, self.subscriptions)
         yield from lines.open(recipients)
         whole = _Share((yield from self.whole_backlog.of(None, now)))
         adding = _Adding(self, now, lines, whole)
-        ids = []
+        ids: list[list[str] | Apart] = []
         for notice in notices:
-            ids.append((yield from adding.add(notice)))  # noqa: PERF401  # yields statements
+            if (notice.tenant, notice.task_id) in apart:
+                ids.append(APART)
+            else:
+                ids.append((yield from adding.add(notice)))
         yield from adding.end()
         return ids
+
+    def _hold(
+        self, tasks: Sequence[tuple[str, str]], *, wait: bool
+    ) -> Script[tuple[list[Recipient], set[tuple[str, str]]]]:
+        """Hold the subscriptions to some tasks; return them, and the tasks to leave apart."""
+        if wait:
+            return (yield from self.subscriptions.lock_recipients(tasks)), set()
+        recipients = yield from self.subscriptions.lock_recipients(tasks, wait=False)
+        held = Counter((each.tenant, each.task_id) for each in recipients)
+        there = yield from self.subscriptions.count_recipients(tasks)
+        apart = {task for task, count in there.items() if count != held[task]}
+        return [each for each in recipients if (each.tenant, each.task_id) not in apart], apart
 
     def enqueue_one(self, subscription: Subscription, body: bytes, now: datetime) -> Script[str]:
         """Store one delivery for a subscription whose row is held; return its id."""

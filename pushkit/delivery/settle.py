@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -17,7 +17,7 @@ from pushkit.outbox import (
     Result,
     destination_of,
 )
-from pushkit.storage import Database, Script
+from pushkit.storage import APART, Apart, Database, Script, alone
 from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
 
 __all__ = ["Attempted", "Settler"]
@@ -67,21 +67,38 @@ class Settler:
         if attempted.result.outcome is Outcome.DELIVERED:
             return await self.database.write_together(self.script, attempted)
         # Failures count one after another: the breaker opens with the last of them.
-        [events] = await self.database.write(self.script([attempted]))
-        return events
+        return await self.database.write(alone(self.script, attempted))
 
-    def script(self, attempted: Sequence[Attempted]) -> Script[list[list[SenderEvent]]]:
+    def script(
+        self, attempted: Sequence[Attempted], /, *, wait: bool = True
+    ) -> Script[list[list[SenderEvent] | Apart]]:
         """Settle deliveries; return what to tell of each.
 
-        The rows of their subscriptions are held first, in id order. Destinations come last: their
-        rows are the ones that many settle at once.
+        The rows of their subscriptions are held first, in id order. Destinations come last, in
+        order: their rows are the ones that many settle at once.
+
+        Args:
+            attempted: The deliveries.
+            wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
+                theirs, and what belongs to none.
         """
-        deliveries = [each.delivery for each in attempted]
         current = yield from self.subscriptions.lock_all(
-            [delivery.subscription_id for delivery in deliveries]
+            [each.delivery.subscription_id for each in attempted], wait=wait
         )
         now = yield from self.database.now()
+        mine = sorted(
+            (each for each in attempted if wait or each.delivery.subscription_id in current),
+            key=lambda each: destination_of(each.delivery),
+        )
+        events = yield from self._settle(mine, current, now)
+        return [events.get(id(each), APART) for each in attempted]
+
+    def _settle(
+        self, attempted: Sequence[Attempted], current: Mapping[str, Subscription], now: datetime
+    ) -> Script[dict[int, list[SenderEvent]]]:
+        """Settle what is held; return what to tell, by the identity of each."""
         ahead = now - self.clock()
+        deliveries = [each.delivery for each in attempted]
         results = [
             _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
             for each in attempted
@@ -97,17 +114,15 @@ class Settler:
                 yield from self.attempts.record_late(delivery.id, result.made, result)
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
-        events: list[list[SenderEvent]] = []
-        for delivery, result, is_ours in zip(deliveries, results, settled, strict=True):
-            of_it: list[SenderEvent] = []
+        events: dict[int, list[SenderEvent]] = {id(each): [] for each in attempted}
+        for each, result, is_ours in zip(attempted, results, settled, strict=True):
             if is_ours:
-                subscription = current.get(delivery.subscription_id)
                 # The first that was answered ends the row of failures.
-                failures = failing.pop(destination_of(delivery), 0)
-                of_it = yield from self.consequences.of(
-                    delivery, subscription, result, now, failures
+                failures = failing.pop(destination_of(each.delivery), 0)
+                subscription = current.get(each.delivery.subscription_id)
+                events[id(each)] = yield from self.consequences.of(
+                    each.delivery, subscription, result, now, failures
                 )
-            events.append(of_it)
         return events
 
 

@@ -4,11 +4,14 @@ from pushkit.storage.database import Database, open_location
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import (
+    APART,
+    Apart,
     Group,
     Row,
     Script,
     SqlValue,
     Statement,
+    alone,
     among,
     from_micros,
     moment_or_none,
@@ -21,6 +24,8 @@ from pushkit.storage.script import (
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
+    "APART",
+    "Apart",
     "Database",
     "Group",
     "Migration",
@@ -30,6 +35,7 @@ __all__ = [
     "SqliteDatabase",
     "Statement",
     "WorkerLocks",
+    "alone",
     "among",
     "from_micros",
     "moment_or_none",

@@ -40,8 +40,9 @@ class Database(Protocol):
     async def write_together(self, group: Group[Item, T], item: Item) -> T:
         """Run a group's script over this item, and over others that wait; return its result.
 
-        Items of one group that wait at the same time may become one script in one transaction. If
-        that fails, each is run alone: nobody hears of another's error.
+        Items of one group that wait at the same time become one script in one transaction. If that
+        fails, each is run alone: nobody hears of another's error. On PostgreSQL such a script must
+        wait for no row, or all would wait: what it cannot have at once it leaves `APART`.
         """
 
     async def write_on(self, connection: object, script: Script[T]) -> T:

@@ -13,12 +13,13 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import CommitUncertainError, ConfigError, StorageError
+from pushkit.storage.gathering import Gathering
 from pushkit.storage.migrations import Migration, migrate
 from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
 
@@ -30,6 +31,7 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
+_NOT_OPEN = "PostgreSQL: not open: call open() first"
 _CLOSE_TIMEOUT = timedelta(seconds=10)
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _FAULTS = (
@@ -101,6 +103,8 @@ class PostgresDatabase:
         self._command_timeout = command_timeout
         self._connect_timeout = connect_timeout
         self._pool: asyncpg.Pool | None = None
+        self._gatherings: dict[Group[Any, Any], Gathering[Any, Any]] = {}
+        self._closing = False
         self._scripts = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -134,25 +138,34 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         """Finish what was submitted, and close the connections; break off what does not end."""
-        pool, self._pool = self._pool, None
-        if pool is None:
+        pool = self._pool
+        if pool is None or self._closing:
             return
+        self._closing = True
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT.total_seconds()):
+                for gathering in self._gatherings.values():
+                    await gathering.drain()
                 await self._idle.wait()  # the pool turns away who still waits for a connection
                 await pool.close()
         except TimeoutError:
             _log.warning("PostgreSQL: connections were still in use, and are broken off")
             pool.terminate()
+        finally:
+            self._pool, self._closing = None, False
 
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is committed.
 
         Raises:
-            StorageError: The database refused; nothing of the script has been stored, unless the
-                connection broke in the very commit: the message says so.
+            CommitUncertainError: The connection broke in the very commit.
+            StorageError: The database refused; nothing of the script has been stored.
             PushkitError: What the script itself raised; nothing of it has been stored.
         """
+        self._check_open()
+        return await self._write(script)
+
+    async def _write(self, script: Script[T]) -> T:
         async with self._connection() as connection:
             transaction = connection.transaction()
             await transaction.start()
@@ -165,18 +178,22 @@ class PostgresDatabase:
             try:
                 await transaction.commit()
             except _BROKEN as exc:
-                raise StorageError(
+                raise CommitUncertainError(
                     "the connection broke in the commit: it may have been stored or not;"
                     " repeat the call with the same idempotency key"
                 ) from exc
             return result
 
     async def write_together(self, group: Group[Item, T], item: Item) -> T:
-        """Run a group's script over this item alone, in a transaction; raise as `write` does.
+        """Run a group's script over this item and those that come meanwhile; raise as `write` does.
 
-        Here others would wait wherever one of them waits for a row that somebody holds.
+        What was gathered goes on if its caller is cancelled.
         """
-        [result] = await self.write(group([item]))
+        self._check_open()
+        gathering = self._gatherings.get(group)
+        if gathering is None:
+            gathering = self._gatherings[group] = Gathering(group, self._write)
+        result: T = await gathering.run(item)
         return result
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
@@ -207,6 +224,7 @@ class PostgresDatabase:
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
+        self._check_open()
         async with (
             self._connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -238,6 +256,10 @@ class PostgresDatabase:
                 _log.warning("PostgreSQL: not listening: %s; trying again", _reason(exc))
             await asyncio.sleep(1)
 
+    def _check_open(self) -> None:
+        if self._pool is None or self._closing:
+            raise StorageError(_NOT_OPEN)
+
     async def _listen_once(self, wake: Callable[[], None]) -> None:
         connection = await asyncpg.connect(self._dsn, timeout=self._connect_timeout.total_seconds())
         ended = asyncio.Event()
@@ -254,7 +276,7 @@ class PostgresDatabase:
     async def _connection(self) -> AsyncIterator[PoolConnectionProxy]:
         pool = self._pool
         if pool is None:
-            raise StorageError("PostgreSQL: not open: call open() first")
+            raise StorageError(_NOT_OPEN)
         self._scripts += 1
         self._idle.clear()
         connection = None

@@ -21,18 +21,22 @@ microseconds since the epoch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeAlias, TypeVar
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 __all__ = [
+    "APART",
+    "Apart",
     "Group",
     "Row",
     "Rows",
     "Script",
     "SqlValue",
     "Statement",
+    "alone",
     "among",
     "driver_connection",
     "from_micros",
@@ -48,6 +52,8 @@ T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
 Id = TypeVar("Id", str, int)
 Item = TypeVar("Item")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 _CHUNK = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,8 +78,37 @@ class Statement:
 
 Script: TypeAlias = Generator[Statement, Rows, T]
 
-Group: TypeAlias = "Callable[[Sequence[Item]], Script[Sequence[T]]]"
-"""Makes one script of many items, with a result for each, in order."""
+
+class Apart(Enum):
+    """What a group's script returns for an item for which it would have had to wait."""
+
+    APART = "apart"
+
+
+APART: Final = Apart.APART
+
+
+class Group(Protocol[Item_contra, T_co]):
+    """Makes one script of many items, with a result for each, in order."""
+
+    def __call__(
+        self, items: Sequence[Item_contra], /, *, wait: bool
+    ) -> Script[Sequence[T_co | Apart]]:
+        """Make the script.
+
+        Args:
+            items: At least one.
+            wait: Whether it may wait for rows that somebody holds. If not, it leaves `APART` what
+                needs them.
+        """
+
+
+def alone(group: Group[Item, T], item: Item) -> Script[T]:
+    """Make a group's script of one item, for which it waits."""
+    [result] = yield from group([item], wait=True)
+    if isinstance(result, Apart):
+        raise TypeError("a script that may wait left an item apart")
+    return result
 
 
 def driver_connection(connection: object) -> object:

@@ -395,7 +395,7 @@ class _Writer(threading.Thread):
             raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
 
 
-def _one_script(scripts: Sequence[Script[T]]) -> Script[Sequence[T]]:
+def _one_script(scripts: Sequence[Script[T]], /, *, wait: bool) -> Script[Sequence[T]]:  # noqa: ARG001
     """Make a script of one: those that are no group never share."""
     [script] = scripts
     return [(yield from script)]
@@ -425,7 +425,8 @@ def _run_script_of(
     """Run one script of some jobs; note its results, or its error, which is returned."""
     error: BaseException | None = None
     try:
-        script = jobs[0].group([job.item for job in jobs])
+        # With one writer there is nobody to wait for.
+        script = jobs[0].group([job.item for job in jobs], wait=True)
         for job, result in zip(jobs, run_script(connection, script), strict=True):
             job.result = result
     except sqlite3.Error as exc:

@@ -183,7 +183,9 @@ class SubscriptionStore:
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
         return [_subscription(row) for row in rows]
 
-    def lock_recipients(self, tasks: Sequence[tuple[str, str]]) -> Script[list[Recipient]]:
+    def lock_recipients(
+        self, tasks: Sequence[tuple[str, str]], *, wait: bool = True
+    ) -> Script[list[Recipient]]:
         """Return every owner's active subscriptions to some tasks, and hold their rows.
 
         In id order, like everybody who locks several: two callers cannot deadlock. Whoever adds to
@@ -192,6 +194,7 @@ class SubscriptionStore:
 
         Args:
             tasks: Tenant and id of each; at least one.
+            wait: Whether to wait for rows that somebody holds, or to leave them out.
         """
         filled = padded(tasks)
         rows = yield Statement(
@@ -200,7 +203,8 @@ class SubscriptionStore:
             # From the tasks to the rows: SQLite would read all rows for the sake of their order.
             f" FROM (VALUES {rows_of_places(len(filled), 2)}) v CROSS JOIN pushkit_subscriptions s"
             " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
-            " AND s.active = 1 AND s.removed_at IS NULL ORDER BY s.id FOR UPDATE OF s",
+            " AND s.active = 1 AND s.removed_at IS NULL ORDER BY s.id"
+            f" FOR UPDATE OF s{_or_not(wait)}",
             tuple(itertools.chain.from_iterable(filled)),
         )
         return list({row["id"]: _recipient(row) for row in rows}.values())
@@ -212,12 +216,32 @@ class SubscriptionStore:
         )
         return _subscription(rows[0]) if rows else None
 
-    def lock_all(self, ids: Sequence[str]) -> Script[dict[str, Subscription]]:
-        """Return some subscriptions by id, their rows held; ids that are gone are left out."""
+    def count_recipients(
+        self, tasks: Sequence[tuple[str, str]]
+    ) -> Script[dict[tuple[str, str], int]]:
+        """Return how many active subscriptions there are to each task, whoever holds their rows."""
+        filled = padded(tasks)
+        rows = yield Statement(
+            "SELECT s.tenant, s.task_id, COUNT(DISTINCT s.id) AS found"
+            f" FROM (VALUES {rows_of_places(len(filled), 2)}) v CROSS JOIN pushkit_subscriptions s"
+            " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
+            " AND s.active = 1 AND s.removed_at IS NULL GROUP BY s.tenant, s.task_id",
+            tuple(itertools.chain.from_iterable(filled)),
+        )
+        return {(row["tenant"], row["task_id"]): int(row["found"]) for row in rows}
+
+    def lock_all(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Subscription]]:
+        """Return some subscriptions by id, their rows held; ids that are gone are left out.
+
+        Args:
+            ids: Which.
+            wait: Whether to wait for rows that somebody holds, or to leave them out too.
+        """
         found: dict[str, Subscription] = {}
         for clause, values in among(sorted(set(ids))):
             rows = yield Statement(
-                f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id FOR UPDATE",
+                f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id"
+                f" FOR UPDATE{_or_not(wait)}",
                 values,
             )
             found |= {row["id"]: _subscription(row) for row in rows}
@@ -291,6 +315,10 @@ class SubscriptionStore:
                 f" WHERE id {clause} AND removed_at IS NULL",
                 (to_micros(now), *values),
             )
+
+
+def _or_not(wait: bool) -> str:  # "wait, or not"
+    return "" if wait else " SKIP LOCKED"
 
 
 def _key_columns(key: SubscriptionKey) -> tuple[str, str, str, str]:

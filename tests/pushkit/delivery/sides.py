@@ -5,14 +5,18 @@ Tasks and owners of a side begin with its name.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from pushkit import PushSender, TaskUpdate
 from pushkit.delivery.enqueue import Notice
 from pushkit.outbox import IdempotencyKey
-from pushkit.storage import Row, Script, Statement
+from pushkit.storage import Apart, Database, Group, Row, Script, Statement, alone
 
-__all__ = ["SIDES", "everything_of", "notice_of", "read", "write"]
+__all__ = ["SIDES", "everything_of", "notice_of", "read", "together", "write"]
+
+Item = TypeVar("Item")
+T = TypeVar("T")
 
 SIDES: Final = ("one by one", "together")
 
@@ -54,6 +58,15 @@ async def read(sender: PushSender, sql: str, *parameters: Any) -> list[Row]:
 async def write(sender: PushSender, sql: str, *parameters: Any) -> None:
     """Run one statement."""
     await sender._database.write(_statement(sql, parameters))
+
+
+async def together(database: Database, group: Group[Item, T], items: Sequence[Item]) -> list[T]:
+    """Run one script over some items, as the databases do."""
+    found = await database.write(group(items, wait=False))
+    return [
+        await database.write(alone(group, item)) if isinstance(each, Apart) else each
+        for item, each in zip(items, found, strict=True)
+    ]
 
 
 async def everything_of(sender: PushSender, side: str) -> list[list[list[Any]]]:

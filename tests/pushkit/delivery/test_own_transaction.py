@@ -15,7 +15,7 @@ import pytest
 
 from pushkit import PushSender, StatusUpdate
 from pushkit.errors import BacklogFullError, ConfigError, StorageError
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
@@ -230,6 +230,59 @@ async def test_on_postgresql_a_connection_outside_a_transaction_is_refused(
         await sender.notify(status(), connection=connection)
     with pytest.raises(ConfigError, match="expected an asyncpg connection"):
         await sender.notify(status(), connection=sqlite3.Connection)
+
+
+async def test_on_postgresql_a_row_that_is_held_keeps_no_other_task_waiting(
+    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open()
+    for n in range(10):
+        await sender.subscribe(f"task-{n}", HOOK, version="1.0")
+    transaction = connection.transaction()
+    await transaction.start()
+    await sender.notify(status(task_id="task-0"), connection=connection)
+
+    # More than there are connections.
+    held = [asyncio.create_task(sender.notify(status(task_id="task-0"))) for _ in range(20)]
+    async with asyncio.timeout(DEADLINE):
+        for _ in range(3):
+            await asyncio.gather(
+                *(sender.notify(status(task_id=f"task-{n}")) for n in range(1, 10))
+            )
+        for n in range(1, 10):
+            await sender.notify(status(task_id=f"task-{n}"))
+    assert not any(each.done() for each in held)
+    await transaction.commit()
+    await asyncio.gather(*held)
+    assert [each.seq for each in await sender.deliveries("task-0")] == list(range(1, 22))
+    assert await stored(sender, "task-9") == 4
+
+
+async def test_on_postgresql_a_row_that_is_held_keeps_no_other_delivery_waiting(
+    on_postgres: Senders, connection: asyncpg.Connection, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await on_postgres.open(concurrency_per_host=64)
+    for n in range(30):
+        await sender.subscribe(f"task-{n}", {"url": webhook.url(f"/{n}")}, version="1.0")
+        await sender.notify(status(task_id=f"task-{n}"))
+    transaction = connection.transaction()
+    await transaction.start()
+    for n in range(10):
+        await sender.notify(status(task_id=f"task-{n}"), connection=connection)
+
+    async def others_are_delivered() -> bool:
+        found = [await sender.deliveries(f"task-{n}") for n in range(10, 30)]
+        return all(each.state == "delivered" for [each] in found)
+
+    await sender.worker.pump.fill()
+    await eventually(others_are_delivered)
+    held = [each for n in range(10) for each in await sender.deliveries(f"task-{n}")]
+    assert {each.state.value for each in held} == {"in_flight"}
+    await transaction.commit()
+    await sender.worker.pump.drain()
+    await sender.worker.run_once()
+    held = [each for n in range(10) for each in await sender.deliveries(f"task-{n}")]
+    assert [each.state.value for each in held] == ["delivered"] * 20
 
 
 async def test_on_postgresql_the_commit_wakes_the_worker(

@@ -14,7 +14,8 @@ from pushkit.delivery.events import EventKind
 from pushkit.delivery.settle import Attempted
 from pushkit.net.timing import Timing
 from pushkit.outbox import Made, Outcome, Result
-from tests.pushkit.delivery.sides import SIDES, everything_of, write
+from pushkit.storage import alone
+from tests.pushkit.delivery.sides import SIDES, everything_of, together, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,18 +125,13 @@ async def test_what_is_settled_together_is_what_is_settled_one_by_one(
     settler, database = sender.worker._settler, sender._database
     for _ in range(3):
         attempted = await attempt(sender, chance, clock)
-        one_by_one = [
-            event
-            for each in attempted["one by one"]
-            for events in await database.write(settler.script([each]))
-            for event in events
-        ]
-        together = [
-            event
-            for events in await database.write(settler.script(attempted["together"]))
-            for event in events
-        ]
-        assert told(together, "together") == told(one_by_one, "one by one")
+        one_by_one = []
+        for each in attempted["one by one"]:
+            one_by_one += await database.write(alone(settler.script, each))
+        found = await together(database, settler.script, attempted["together"])
+        assert told([event for events in found for event in events], "together") == told(
+            one_by_one, "one by one"
+        )
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
 
 

@@ -25,7 +25,7 @@ from pushkit import (
 )
 from pushkit.delivery.enqueue import Notice
 from pushkit.errors import BacklogFullError, PushkitError, SnapshotRequiredError
-from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read
+from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ async def store(sender: PushSender, notices: Sequence[Notice]) -> list[int | typ
     """Store updates by one script, or each alone where that fails; return how many each made."""
     database, enqueue = sender._database, sender._enqueuer.enqueue
     try:
-        return [len(ids) for ids in await database.write(enqueue(notices))]
+        return [len(ids) for ids in await together(database, enqueue, notices)]
     except PushkitError as exc:
         if len(notices) == 1:
             return [type(exc)]

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit.errors import PushkitError, StorageError
-from pushkit.storage import Database, Migration, Script, SqliteDatabase, Statement, open_location
+from pushkit.errors import CommitUncertainError, PushkitError, StorageError
+from pushkit.storage import (
+    APART,
+    Apart,
+    Database,
+    Migration,
+    Script,
+    SqliteDatabase,
+    Statement,
+    open_location,
+)
 from pushkit.storage.postgres import PostgresDatabase
 from tests.databases import PostgresServer, fresh
 from tests.eventually import DEADLINE, eventually
@@ -61,6 +70,11 @@ def insert(name: str, size: int | None = None) -> Script[str]:
 def insert_twice(name: str) -> Script[None]:
     yield from insert(name)
     yield from insert(name)
+
+
+def statements(*sql: str) -> Script[None]:
+    for each in sql:
+        yield Statement(each)
 
 
 def names() -> Script[list[str]]:
@@ -133,7 +147,7 @@ class Inserter:
 
     made: list[list[str]] = field(default_factory=list)
 
-    def insert(self, names: Sequence[str]) -> Script[list[str]]:
+    def insert(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG002
         self.made.append(list(names))
         for name in names:
             if name == "refused":
@@ -148,6 +162,8 @@ async def test_items_of_a_group_each_get_their_own_result(database: Database) ->
     found = await asyncio.gather(*(database.write_together(inserter.insert, n) for n in wanted))
     assert found == [f"{name} is in" for name in wanted]
     assert await database.read(names()) == wanted
+    assert sum(map(len, inserter.made)) == 100
+    assert len(inserter.made) < 100  # some shared a script
 
 
 async def test_of_a_group_only_those_fail_that_fail_alone(database: Database) -> None:
@@ -483,6 +499,97 @@ async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_
         await database.write(insert_and_break())
     assert await database.read(names()) == []
     assert await database.write(insert("b")) == "b"
+    await database.close()
+
+
+async def test_what_a_group_leaves_apart_gets_a_script_of_its_own(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+    made: list[list[str]] = []
+
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart]]:
+        made.append(list(items))
+        found: list[str | Apart] = []
+        for name in items:
+            if name in {"b", "d"} and not wait:
+                found.append(APART)
+            else:
+                found.append((yield from insert(name)))
+        return found
+
+    # Whoever comes first may be served at once: these are who come meanwhile.
+    found = await asyncio.gather(*(database.write_together(group, name) for name in "xabcde"))
+    assert found == list("xabcde")
+    assert await database.read(names()) == list("abcdex")
+    assert ["b"] in made
+    assert ["d"] in made
+    await database.close()
+
+
+async def test_a_commit_that_may_have_happened_is_not_tried_again(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+    # The server ends the connection in the very commit.
+    await database.write(
+        statements(
+            "CREATE FUNCTION break_off() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
+            "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON things"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION break_off()",
+        )
+    )
+    inserter = Inserter()
+    found = await asyncio.gather(
+        *(database.write_together(inserter.insert, name) for name in "abcd"),
+        return_exceptions=True,
+    )
+    assert {type(each) for each in found} == {CommitUncertainError}
+    assert sorted(name for made in inserter.made for name in made) == list("abcd")
+    await database.close()
+
+
+async def test_what_was_gathered_is_stored_though_its_caller_went_away(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+    inserter = Inserter()
+    callers = [
+        asyncio.create_task(database.write_together(inserter.insert, name)) for name in "abc"
+    ]
+    await asyncio.sleep(0)
+    callers[1].cancel()
+    found = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(each) for each in found] == [str, asyncio.CancelledError, str]
+    assert await database.read(names()) == ["a", "b", "c"]
+    await database.close()
+
+
+async def test_close_finishes_what_was_gathered(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+    inserter = Inserter()
+    callers = [
+        asyncio.create_task(database.write_together(inserter.insert, name)) for name in "abcd"
+    ]
+    await asyncio.sleep(0)
+    await database.close()
+    assert await asyncio.gather(*callers) == [f"{name} is in" for name in "abcd"]
+    with pytest.raises(StorageError, match="not open"):
+        await database.write_together(inserter.insert, "e")
+
+
+async def test_a_server_that_is_gone_tells_everybody_who_was_gathered(postgres_dsn: str) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
+        yield Statement("SELECT pg_terminate_backend(pg_backend_pid())")
+        return list(items)
+
+    found = await asyncio.gather(
+        *(database.write_together(group, name) for name in "abcd"), return_exceptions=True
+    )
+    assert {type(each) for each in found} == {StorageError}
+    assert await database.write(insert("e")) == "e"
     await database.close()
 
 

@@ -252,7 +252,7 @@ async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
     made: list[list[str]] = []
     done: list[str] = []
 
-    def group(items: Sequence[str]) -> Script[list[str]]:
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
         made.append(list(items))
         for item in items:
             yield from insert(item)
@@ -281,7 +281,7 @@ async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteData
     gate = Gate()
     made: list[list[str]] = []
 
-    def group(items: Sequence[str]) -> Script[list[str]]:
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
         made.append(list(items))
         for item in items:
             yield from insert(item)
@@ -301,7 +301,7 @@ async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteData
 async def test_a_group_whose_script_cannot_be_made_fails_for_whoever_asked(
     database: SqliteDatabase,
 ) -> None:
-    def group(items: Sequence[str]) -> Script[list[str]]:
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
         raise ZeroDivisionError(f"a bug with {items}")
 
     with pytest.raises(ZeroDivisionError):
