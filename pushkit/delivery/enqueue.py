@@ -196,6 +196,8 @@ class _Adding:
                     status=mark,
                     idempotency_key=key,
                 )
+                if self._lines.is_heavy:
+                    yield from self._lines.write(self._now)
         if notice.is_last:
             self._lines.end(notice.tenant, notice.task_id)
         return [ids[subscription_id] for subscription_id in sorted(ids)]

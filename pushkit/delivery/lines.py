@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from pushkit.outbox import (
     Envelopes,
@@ -18,6 +19,9 @@ from pushkit.storage import Script
 from pushkit.subscriptions import Recipient, SubscriptionStore
 
 __all__ = ["Line", "Lines"]
+
+
+_HEAVY: Final = 2**20  # bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +47,8 @@ class Line:
 class Lines:
     """The lines of some recipients, whose rows are held until the transaction ends.
 
-    What is added is written by `write`: before anybody looks at what is stored, and at the end.
+    What is added is written by `write`: before anybody looks at what is stored, when it becomes
+    heavy, and at the end.
     """
 
     def __init__(self, outbox: OutboxStore, subscriptions: SubscriptionStore) -> None:
@@ -52,6 +57,7 @@ class Lines:
         self._of_task: dict[tuple[str, str], list[Line]] = {}
         self._new: list[NewDelivery] = []
         self._taken: dict[str, int] = {}
+        self._bytes = 0
         self._ended: list[str] = []
         self._withdrawn: list[str] = []
 
@@ -83,6 +89,7 @@ class Lines:
         line.last_seq += 1
         if first:
             line.oldest = line.last_seq
+        self._bytes += len(body)
         self._taken[recipient.id] = self._taken.get(recipient.id, 0) + 1
         self._new.append(
             NewDelivery(
@@ -114,6 +121,11 @@ class Lines:
         if staying:
             self._of_task[tenant, task_id] = staying
 
+    @property
+    def is_heavy(self) -> bool:
+        """Whether so much was added that it should be written now: it is held in memory."""
+        return self._bytes >= _HEAVY
+
     def look_again(self, line: Line) -> Script[None]:
         """Find the oldest of a line anew, after some of it were dropped."""
         oldest = yield from self._outbox.oldest([line.recipient.id])
@@ -122,7 +134,7 @@ class Lines:
     def write(self, now: datetime) -> Script[None]:
         """Write what was added and noted."""
         if self._new:
-            new, self._new = self._new, []
+            new, self._new, self._bytes = self._new, [], 0
             yield from self._outbox.add(new)
             taken, self._taken = self._taken, {}
             yield from self._subscriptions.take_seqs(taken)

@@ -441,8 +441,8 @@ class PushSender:
                 An `asyncpg` or `sqlite3` connection, or what SQLAlchemy has above one. The
                 transaction locks the task's subscriptions, in id order, until it ends: keep it
                 short, and notify several tasks in one transaction in one order everywhere. On
-                SQLite, open the sender first, then begin with `BEGIN IMMEDIATE`: the file has
-                one writer, and opening writes.
+                PostgreSQL it is READ COMMITTED. On SQLite, open the sender first, then begin with
+                `BEGIN IMMEDIATE`: the file has one writer, and opening writes.
 
         Returns:
             The delivery ids, one per subscription that wants the update.
@@ -454,7 +454,9 @@ class PushSender:
             PayloadTooLargeError: A body over `max_body_bytes`.
             IdempotencyConflictError: The key was used with another update.
             BacklogFullError: Too much is waiting already, for one subscription or in all.
-            ConfigError: A connection of an unknown kind, or not in a transaction.
+            ConfigError: A connection of an unknown kind, not in a transaction, or in one that is
+                too strict.
+            CommitUncertainError: The connection broke in the commit: it may be stored or not.
             StorageError: The database refused.
         """
         if not update.task_id:

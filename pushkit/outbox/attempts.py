@@ -93,12 +93,12 @@ class AttemptLog:
 
     def record_late(self, delivery_id: str, made: Made, result: Result) -> Script[None]:
         """Write down an attempt that decides nothing any more, unless its delivery was erased."""
-        columns = ", ".join(_of_row(0))
-        yield Statement(
-            f"INSERT INTO pushkit_attempts ({_COLUMNS}) SELECT {columns}"
-            " FROM pushkit_deliveries d WHERE d.id = $1 FOR UPDATE OF d",
-            _values(delivery_id, made, result),
+        # A statement of its own: the next one counts what another wrote while this one waited.
+        held = yield Statement(
+            "SELECT id FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery_id,)
         )
+        if held:
+            yield from self.record([(delivery_id, made, result)])
 
     def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
         """Return the attempts of a delivery, first to last."""
@@ -115,18 +115,17 @@ _COLUMNS = (
 _WIDTH = 12  # all but the number, which is the next one
 
 
-def _of_row(row: int) -> list[str]:
-    delivery_id, *others = (f"${row * _WIDTH + n}" for n in range(1, _WIDTH + 1))
-    number = (
-        "(SELECT COALESCE(MAX(number), 0) + 1 FROM pushkit_attempts"
-        f" WHERE delivery_id = {delivery_id})"
-    )
-    return [delivery_id, number, *others]
-
-
 @functools.cache
 def _rows(number: int) -> str:
-    return ", ".join(f"({', '.join(_of_row(row))})" for row in range(number))
+    return ", ".join(_row(row * _WIDTH + 1) for row in range(number))
+
+
+def _row(first: int) -> str:
+    others = ", ".join(f"${place}" for place in range(first + 1, first + _WIDTH))
+    next_number = (
+        f"(SELECT COALESCE(MAX(number), 0) + 1 FROM pushkit_attempts WHERE delivery_id = ${first})"
+    )
+    return f"(${first}, {next_number}, {others})"
 
 
 def _values(delivery_id: str, made: Made, result: Result) -> tuple[SqlValue, ...]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from pushkit.outbox.model import Delivery
-from pushkit.storage import Script, Statement, padded, rows_of_places, to_micros
+from pushkit.storage import Script, Statement, chunks, padded, rows_of_places, to_micros
 
 __all__ = ["DESTINATIONS_TABLE", "DestinationKey", "DestinationStore", "destination_of"]
 
 DestinationKey: TypeAlias = tuple[str, str, str]
-
-_MOST: Final = 128
 
 DESTINATIONS_TABLE = """
     CREATE TABLE pushkit_destinations (
@@ -65,16 +63,20 @@ class DestinationStore:
         return int(rows[0]["failures"]) if rows else None
 
     def failing(self, deliveries: Sequence[Delivery]) -> Script[dict[DestinationKey, int]]:
-        """Return how many failures in a row there are, of the destinations that have any."""
+        """Return how many failures in a row there are, of the destinations that have any.
+
+        Their rows are held, in order, so that of two who end a row of failures one knows it.
+        """
         found: dict[DestinationKey, int] = {}
-        keys = list(dict.fromkeys(map(destination_of, deliveries)))
-        for start in range(0, len(keys), _MOST):
-            wanted = padded(keys[start : start + _MOST])
+        keys = sorted(set(map(destination_of, deliveries)))
+        for chunk in chunks(keys):
+            wanted = padded(chunk)
             rows = yield Statement(
                 "SELECT h.tenant, h.owner, h.origin, h.failures"
                 f" FROM (VALUES {rows_of_places(len(wanted), 3)}) v"
                 " CROSS JOIN pushkit_destinations h WHERE h.tenant = v.column1"
-                " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0",
+                " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0"
+                " ORDER BY h.tenant, h.owner, h.origin FOR UPDATE OF h",
                 tuple(itertools.chain.from_iterable(wanted)),
             )
             found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}

@@ -167,7 +167,8 @@ class PostgresDatabase:
 
     async def _write(self, script: Script[T]) -> T:
         async with self._connection() as connection:
-            transaction = connection.transaction()
+            # Whoever looks after it has waited for a row must see what the one before it did.
+            transaction = connection.transaction(isolation="read_committed")
             await transaction.start()
             try:
                 result = await run_script(connection, script)
@@ -200,7 +201,8 @@ class PostgresDatabase:
         """Run a script in the transaction that a caller's connection is in; commit nothing.
 
         Raises:
-            ConfigError: No `asyncpg` connection, or one that is not in a transaction.
+            ConfigError: No `asyncpg` connection, one that is not in a transaction, or in one that
+                is stricter than READ COMMITTED.
             StorageError: The database refused; of the script nothing is in the transaction.
             PushkitError: What the script itself raised; the same holds.
         """
@@ -216,6 +218,7 @@ class PostgresDatabase:
                 " notification together: begin one first"
             )
         try:
+            await _check_isolation(found)
             return await _run_nested(found, script)
         except _FAULTS as exc:
             raise StorageError(
@@ -279,19 +282,24 @@ class PostgresDatabase:
             raise StorageError(_NOT_OPEN)
         self._scripts += 1
         self._idle.clear()
-        connection = None
         try:
-            connection = await pool.acquire()
-            yield connection
+            async with self._acquired(pool) as connection:
+                yield connection
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL refused: {_reason(exc)}; nothing was stored") from exc
         finally:
-            if connection is not None:
-                with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
-                    await pool.release(connection)
             self._scripts -= 1
             if not self._scripts:
                 self._idle.set()
+
+    @contextlib.asynccontextmanager
+    async def _acquired(self, pool: asyncpg.Pool) -> AsyncIterator[PoolConnectionProxy]:
+        connection = await pool.acquire()
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
+                await pool.release(connection)
 
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
@@ -302,6 +310,17 @@ class PostgresDatabase:
                 await run_script(connection, migrate(self._component, self._migrations))
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+
+
+async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
+    # What it has seen once it sees for ever: it would take a delivery that was settled since for
+    # unfinished, and put the new one behind it, where nobody finds it.
+    found = await connection.fetchval("SELECT current_setting('transaction_isolation')")
+    if found != "read committed":
+        raise ConfigError(
+            f"connection: its transaction is {found.upper()}, expected READ COMMITTED: begin it"
+            " so, or notify after it"
+        )
 
 
 async def _run_nested(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:

@@ -38,11 +38,11 @@ __all__ = [
     "Statement",
     "alone",
     "among",
+    "chunks",
     "driver_connection",
     "from_micros",
     "moment_or_none",
     "padded",
-    "places",
     "rows_of_places",
     "slices",
     "to_micros",
@@ -136,8 +136,13 @@ def among(ids: Sequence[Id], *, after: int = 0) -> list[tuple[str, tuple[Id, ...
 
     Lists are filled up to a power of two, the last id repeated: the database sees few statements.
     """
-    chunks = [padded(ids[start : start + _CHUNK]) for start in range(0, len(ids), _CHUNK)]
-    return [(f"IN {places(len(chunk), after=after)}", chunk) for chunk in chunks]
+    filled = map(padded, chunks(ids))
+    return [(f"IN {_places(len(each), after=after)}", each) for each in filled]
+
+
+def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield items 128 at a time."""
+    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
 
 
 def padded(items: Sequence[T]) -> tuple[T, ...]:
@@ -155,12 +160,11 @@ def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
 
 
 @functools.cache
-def places(number: int, *, after: int = 0) -> str:
-    """Return a list of places, `($1, $2)`, numbered behind `after` others."""
-    return "(" + ", ".join(f"${n}" for n in range(after + 1, after + number + 1)) + ")"
+def rows_of_places(rows: int, width: int) -> str:
+    """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
+    return ", ".join(_places(width, after=width * row) for row in range(rows))
 
 
 @functools.cache
-def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
-    """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
-    return ", ".join(places(width, after=after + width * row) for row in range(rows))
+def _places(number: int, *, after: int) -> str:
+    return "(" + ", ".join(f"${n}" for n in range(after + 1, after + number + 1)) + ")"

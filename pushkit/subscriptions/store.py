@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import uuid
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -111,7 +111,7 @@ class SubscriptionStore:
             " updated_at = excluded.updated_at RETURNING *",
             (
                 *_key_columns(key),
-                f"sub_{uuid.uuid4().hex}",
+                _new_id(now),
                 version.value,
                 config.url,
                 origin,
@@ -315,6 +315,15 @@ class SubscriptionStore:
                 f" WHERE id {clause} AND removed_at IS NULL",
                 (to_micros(now), *values),
             )
+
+
+def _new_id(now: datetime) -> str:
+    """Return an id that sorts behind those that are there, as locks are taken in their order.
+
+    A transaction that holds a task's subscriptions would otherwise wait for a new one, and its
+    holder for that transaction.
+    """
+    return f"sub_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
 
 
 def _or_not(wait: bool) -> str:  # "wait, or not"

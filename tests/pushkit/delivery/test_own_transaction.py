@@ -232,6 +232,62 @@ async def test_on_postgresql_a_connection_outside_a_transaction_is_refused(
         await sender.notify(status(), connection=sqlite3.Connection)
 
 
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_on_postgresql_a_transaction_that_sees_the_past_is_refused(
+    on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus, isolation: str
+) -> None:
+    sender = await on_postgres.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    await connection.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+    with pytest.raises(ConfigError, match="expected READ COMMITTED"):
+        await sender.notify(status(), connection=connection)
+    await connection.execute("ROLLBACK")
+    assert await stored(sender) == 0
+
+
+async def test_on_postgresql_a_stricter_default_leaves_no_delivery_behind(
+    postgres_dsn: str, connection: asyncpg.Connection, webhook: Webhook, clock: Clock
+) -> None:
+    from tests.pushkit.delivery.conftest import Senders, status
+
+    strict = f"{postgres_dsn}&default_transaction_isolation=serializable"
+    senders = Senders(strict, clock)
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await connection.execute("BEGIN")
+    await connection.execute("SELECT 1 FROM pushkit_subscriptions FOR UPDATE")
+    waiting = asyncio.create_task(sender.notify(status()))
+
+    async def it_waits() -> bool:
+        sql = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
+        return bool(await connection.fetchval(sql))
+
+    await eventually(it_waits)
+    # What it will have to see, though it has begun already.
+    await connection.execute("UPDATE pushkit_deliveries SET state = 'delivered', head = 0")
+    await connection.execute("COMMIT")
+    await waiting
+    assert await sender.worker.run_once() == 1
+    assert [each.state.value for each in await sender.deliveries("task-1")] == ["delivered"] * 2
+    await sender.close()
+
+
+async def test_on_postgresql_callers_that_are_cancelled_hold_up_no_close(
+    on_postgres: Senders, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await on_postgres.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    for turns in range(60):
+        caller = asyncio.create_task(sender.notify(status()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+    await sender.close()
+    assert "still in use" not in caplog.text
+
+
 async def test_on_postgresql_a_row_that_is_held_keeps_no_other_task_waiting(
     on_postgres: Senders, connection: asyncpg.Connection, status: MakeStatus
 ) -> None:

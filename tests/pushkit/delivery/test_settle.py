@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -13,8 +14,8 @@ from pushkit import Filter, PushSender, StatusUpdate, TaskState
 from pushkit.delivery.events import EventKind
 from pushkit.delivery.settle import Attempted
 from pushkit.net.timing import Timing
-from pushkit.outbox import Made, Outcome, Result
-from pushkit.storage import alone
+from pushkit.outbox import AttemptLog, Made, Outcome, Result
+from pushkit.storage import Script, Statement, alone
 from tests.pushkit.delivery.sides import SIDES, everything_of, together, write
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tests.pushkit.delivery.conftest import Clock, Senders
 
+T = TypeVar("T")
 HOOK = {"url": "https://client.example.com/hook"}
 
 
@@ -162,3 +164,67 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     assert sorted(each.status or 0 for each in report.attempts) == [200, 204]
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state.value, delivery.last_status) == ("delivered", 204)
+
+
+def slowly(script: Script[T]) -> Script[T]:
+    """Hold what a script holds until somebody else waits for it."""
+    found = yield from script
+    yield Statement(
+        "DO $$ BEGIN FOR turn IN 1..400 LOOP"
+        " EXIT WHEN EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted);"
+        " PERFORM pg_sleep(0.01); END LOOP; END $$"
+    )
+    return found
+
+
+async def test_of_two_who_end_a_row_of_failures_one_tells(
+    postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
+) -> None:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(postgres_dsn, clock)
+    sender = await senders.open()
+    for n in range(2):
+        await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
+        await sender.notify(status(task_id=f"task-{n}"))
+    claimed = await sender.worker._claim(2)
+    await write(
+        sender,
+        "INSERT INTO pushkit_destinations (tenant, owner, origin, failures)"
+        " VALUES ('', 'alice', 'https://client.example.com:443', 9)",
+    )
+    result = Result(outcome=Outcome.DELIVERED, status=200)
+    settler, database = sender.worker._settler, sender._database
+    found = await asyncio.gather(
+        *(
+            database.write(
+                slowly(alone(settler.script, Attempted(each.delivery, each.stored, result)))
+            )
+            for each in claimed
+        )
+    )
+    assert [event.kind for events in found for event in events] == [EventKind.BREAKER_CLOSED]
+    await sender.close()
+
+
+async def test_attempts_that_come_late_together_are_both_written_down(
+    postgres_dsn: str, clock: Clock, status: Callable[..., StatusUpdate]
+) -> None:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(postgres_dsn, clock)
+    sender = await senders.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    [delivery_id] = await sender.notify(status())
+    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
+    result, log = Result(outcome=Outcome.DELIVERED, status=200), AttemptLog()
+    await asyncio.gather(
+        *(
+            sender._database.write(slowly(log.record_late(delivery_id, made, result)))
+            for _ in range(2)
+        )
+    )
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    assert [each.number for each in report.attempts] == [1, 2]
+    await sender.close()

@@ -25,6 +25,7 @@ from pushkit import (
 )
 from pushkit.delivery.enqueue import Notice
 from pushkit.errors import BacklogFullError, PushkitError, SnapshotRequiredError
+from pushkit.storage import Script
 from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
 
 if TYPE_CHECKING:
@@ -292,3 +293,30 @@ async def test_the_end_of_a_task_among_others_ends_that_task(
         ("task-1", "bob"): (1, False),
         ("task-2", "alice"): (0, True),
     }
+
+
+async def test_what_is_heavy_is_not_gathered(senders: Senders) -> None:
+    sender = await senders.open()
+    for n in range(5):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner=f"owner-{n}")
+    large = said(TaskState.WORKING, "x" * 300_000)("task-1")
+    inserted: list[int] = []
+
+    def watched(script: Script[Any]) -> Script[Any]:
+        rows: Any = None
+        while True:
+            try:
+                statement = script.send(rows)
+            except StopIteration as stop:
+                return stop.value
+            if statement.sql.startswith("INSERT"):
+                inserted.append(sum(len(v) for v in statement.parameters if isinstance(v, bytes)))
+            rows = yield statement
+
+    notices = [notice_of(sender, large) for _ in range(8)]
+    await sender._database.write(watched(sender._enqueuer.enqueue(notices)))
+    assert sum(inserted) > 40 * 300_000
+    assert max(inserted) < 2 * 2**20
+    deliveries = await sender.deliveries("task-1")
+    assert sorted(each.seq for each in deliveries) == sorted(list(range(1, 9)) * 5)
+    await only_the_oldest_is_the_head(sender)

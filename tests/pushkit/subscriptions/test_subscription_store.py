@@ -116,6 +116,14 @@ def test_many_take_as_many_as_each_needs(database: Database) -> None:
     assert [each.id for each in recipients] == sorted(ids)
 
 
+def test_a_later_one_sorts_behind(database: Database) -> None:
+    # In the order of their ids they are locked.
+    ids = [
+        database.put(other(config_id=str(n)), now=NOW + timedelta(seconds=n)).id for n in range(20)
+    ]
+    assert ids == sorted(ids)
+
+
 def test_removing_what_is_not_there_is_nothing(database: Database) -> None:
     assert database.run(STORE.remove(KEY)) is None
 
