@@ -278,10 +278,9 @@ async def test_on_postgresql_callers_that_are_cancelled_hold_up_no_close(
 ) -> None:
     sender = await on_postgres.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
-    for turns in range(60):
+    for turn in range(400):
         caller = asyncio.create_task(sender.notify(status()))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await asyncio.sleep(turn * 20e-6)  # later and later, past its end
         caller.cancel()
         await asyncio.gather(caller, return_exceptions=True)
     await sender.close()
