@@ -13,7 +13,7 @@ import click
 
 from pushkit.errors import PushkitError
 
-__all__ = ["age", "json_option", "run_command"]
+__all__ = ["age", "json_option", "parse_age", "run_command"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
@@ -39,8 +39,11 @@ def age(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> timedelta | None:
     """Read an option's value like `90m`, `12h`, `7d`: a click callback."""
-    if value is None:
-        return None
+    return None if value is None else parse_age(value)
+
+
+def parse_age(value: str) -> timedelta:
+    """Read a value like `90m`, `12h`, `7d`; raise what click tells its user if it is none."""
     found = _AGE.fullmatch(value)
     if found is None:
         raise click.BadParameter("expected a number and s, m, h or d, for example 30d")

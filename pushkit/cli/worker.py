@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from pushkit.cli.delivering import Delivering, delivery_options
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.cli.outbox import database_option
@@ -48,6 +49,7 @@ class _Settings:
     concurrency: int
     concurrency_per_host: int
     drain: timedelta
+    delivering: Delivering
     verbose: bool
     schemes: tuple[str, ...]
     webhook_secrets: tuple[str, ...] = field(repr=False)
@@ -104,6 +106,7 @@ class _Settings:
     show_default=True,
     help="Seconds that running attempts are given at the end.",
 )
+@delivery_options
 @click.option("--verbose", is_flag=True, help="Log every attempt.")
 def worker(
     *,
@@ -117,6 +120,7 @@ def worker(
     concurrency: int,
     concurrency_per_host: int,
     drain_seconds: int,
+    delivering: Delivering,
     verbose: bool,
     schemes: tuple[str, ...],
     secrets_file: Path | None,
@@ -136,6 +140,7 @@ def worker(
         concurrency=concurrency,
         concurrency_per_host=concurrency_per_host,
         drain=timedelta(seconds=drain_seconds),
+        delivering=delivering,
         verbose=verbose,
         schemes=schemes,
         webhook_secrets=read_webhook_secrets(secrets_file),
@@ -187,6 +192,7 @@ def _sender(settings: _Settings) -> PushSender:
             concurrency_per_host=settings.concurrency_per_host,
             drain=settings.drain,
             signing=settings.signing(),
+            **settings.delivering.options(),
             **({} if file is None else load_destinations(file).options),
         ),
         passphrase=settings.passphrase,

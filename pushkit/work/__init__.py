@@ -10,6 +10,7 @@ from pushkit.work.retry import (
     next_attempt,
     persist,
     stop_after_attempt,
+    stop_after_delay,
     wait_schedule,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "next_attempt",
     "persist",
     "stop_after_attempt",
+    "stop_after_delay",
     "wait_schedule",
 ]

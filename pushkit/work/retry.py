@@ -33,6 +33,7 @@ __all__ = [
     "next_attempt",
     "persist",
     "stop_after_attempt",
+    "stop_after_delay",
     "wait_schedule",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -10,12 +11,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus, save_key_ring
+from pushkit import (
+    KeyRing,
+    PushSender,
+    SenderOptions,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+    save_key_ring,
+)
+from pushkit.cli.delivering import Delivering, delivery_options
+from pushkit.work import DEFAULT_SCHEDULE, gives_up
+from pushkit.work.retry import MAX_AGE
 from tests.cli.conftest import ISSUER, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually_sync
 
@@ -162,6 +176,57 @@ def test_the_drain_has_a_deadline(workers: Workers, tmp_path: Path) -> None:
         with connection:
             process.terminate()
             assert process.wait(DEADLINE) == 0
+
+
+def test_without_options_it_delivers_as_a_sender_does() -> None:
+    @click.command()
+    @delivery_options
+    def show(delivering: Delivering) -> None:
+        found.append(delivering)
+
+    found: list[Delivering] = []
+    show.main([], standalone_mode=False)
+    options, default = SenderOptions(**found[0].options()), SenderOptions()
+    for name in ("timeout", "disable_after", "retain", "keep_answers", "go_token_spelling"):
+        assert getattr(options, name) == getattr(default, name)
+    now = datetime.now(UTC)
+    waits = [wait.total_seconds() for wait in found[0].waits]
+    assert tuple(waits) == DEFAULT_SCHEDULE
+    for attempts in range(1, 12):
+        for age in (timedelta(0), MAX_AGE - timedelta(days=2), MAX_AGE):
+            given_up = [
+                gives_up(each.retry, attempts=attempts, since=now - age, now=now)
+                for each in (options, default)
+            ]
+            assert given_up[0] is given_up[1]
+
+
+def test_how_it_delivers_is_set_by_options(
+    workers: Workers, webhook: Webhook, tmp_path: Path, pushkit_command: Run
+) -> None:
+    database = str(tmp_path / "outbox.db")
+    webhook.status = 500
+    [delivery_id] = enqueue(database, webhook, 1)
+    process = workers.start(database, "--waits", "0s,0s", "--keep-answers", "--processes", "2")
+
+    show = ["outbox", "show", delivery_id, "--json", "--answers", "--database", database]
+
+    def attempts() -> list[dict[str, Any]]:
+        shown = json.loads(pushkit_command(*show).out)
+        return list(shown["log"]) if shown["state"] == "dead" else []
+
+    found = eventually_sync(attempts)
+    assert [(each["status"], each["answer"]) for each in found] == [(500, "")] * 3
+    assert len(received(webhook)) == 3
+    process.terminate()
+    assert process.wait(DEADLINE) == 0
+
+
+@pytest.mark.parametrize("waits", ["", "5s,", "5s;5m", "five"])
+def test_waits_that_are_none_are_refused(pushkit_command: Run, waits: str) -> None:
+    ran = pushkit_command("worker", "--database", "outbox.db", "--issuer", ISSUER, "--waits", waits)
+    assert ran.status == 2
+    assert "expected a number and s, m, h or d" in " ".join(ran.err.split())
 
 
 def test_processes_end_with_the_one_that_started_them(workers: Workers, tmp_path: Path) -> None:

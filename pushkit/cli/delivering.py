@@ -1,0 +1,123 @@
+"""The options of `pushkit worker` that say how it delivers: waits, deadlines, what is kept.
+
+Without any of them it delivers as `SenderOptions` does by default.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import click
+
+from pushkit.command import age, parse_age
+from pushkit.outbox import Retention
+from pushkit.work import RetryPolicy, stop_after_attempt, stop_after_delay, wait_schedule
+
+__all__ = ["Delivering", "delivery_options"]
+
+_R = TypeVar("_R")
+
+_WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivering:
+    """How a worker delivers."""
+
+    timeout: timedelta
+    waits: tuple[timedelta, ...]
+    max_age: timedelta
+    disable_after: timedelta
+    keep_delivered: timedelta
+    keep_dead: timedelta
+    keep_answers: bool
+    go_token_spelling: bool
+
+    def options(self) -> dict[str, Any]:
+        """Return what that is in `SenderOptions`."""
+        return {
+            "timeout": self.timeout,
+            "retry": RetryPolicy(
+                wait=wait_schedule([wait.total_seconds() for wait in self.waits]),
+                stop=stop_after_attempt(len(self.waits) + 1)
+                | stop_after_delay(self.max_age.total_seconds()),
+            ),
+            "disable_after": self.disable_after,
+            "retain": Retention(delivered=self.keep_delivered, dead=self.keep_dead),
+            "keep_answers": self.keep_answers,
+            "go_token_spelling": self.go_token_spelling,
+        }
+
+
+def delivery_options(command: Callable[..., _R]) -> Callable[..., _R]:
+    """Add the options to a command, which gets them as `delivering`."""
+
+    @functools.wraps(command)
+    def run(
+        *,
+        timeout: timedelta,
+        waits: tuple[timedelta, ...],
+        max_age: timedelta,
+        disable_after: timedelta,
+        keep_delivered: timedelta,
+        keep_dead: timedelta,
+        keep_answers: bool,
+        go_token_spelling: bool,
+        **others: Any,
+    ) -> _R:
+        delivering = Delivering(
+            timeout=timeout,
+            waits=waits,
+            max_age=max_age,
+            disable_after=disable_after,
+            keep_delivered=keep_delivered,
+            keep_dead=keep_dead,
+            keep_answers=keep_answers,
+            go_token_spelling=go_token_spelling,
+        )
+        return command(delivering=delivering, **others)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run
+
+
+def _waits(
+    _context: click.Context, _parameter: click.Parameter, value: str
+) -> tuple[timedelta, ...]:
+    return tuple(parse_age(each.strip()) for each in value.split(","))
+
+
+def _age_option(name: str, default: str, says: str) -> Callable[[Callable[..., _R]], Any]:
+    return click.option(
+        name, metavar="AGE", default=default, show_default=True, callback=age, help=says
+    )
+
+
+_OPTIONS = (
+    _age_option("--timeout", "15s", "The deadline of one attempt in total."),
+    click.option(
+        "--waits",
+        metavar="AGE,AGE,…",
+        default=_WAITS,
+        show_default=True,
+        callback=_waits,
+        help="After the 1st, 2nd, … failed attempt; after the last one a delivery is dead.",
+    ),
+    _age_option("--max-age", "90h", "Nor is a delivery tried when it is older than this."),
+    _age_option(
+        "--disable-after", "5d", "A subscription with nothing but failures for so long is disabled."
+    ),
+    _age_option("--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."),
+    _age_option("--keep-dead", "30d", "How long dead letters stay."),
+    click.option(
+        "--keep-answers", is_flag=True, help="Keep the first KiB of each answer, for outbox show."
+    ),
+    click.option(
+        "--go-token-spelling", is_flag=True, help="Send the token as A2A-Notification-Token too."
+    ),
+)
