@@ -17,7 +17,8 @@ __all__ = ["age", "json_option", "parse_age", "run_command"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
-_AGE = re.compile(r"(\d{1,6})([smhd])")
+_AGE = re.compile(r"([0-9]{1,7})([smhd])")
+_LONGEST = timedelta(days=36_500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -47,4 +48,7 @@ def parse_age(value: str) -> timedelta:
     found = _AGE.fullmatch(value)
     if found is None:
         raise click.BadParameter("expected a number and s, m, h or d, for example 30d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    read = timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if read > _LONGEST:
+        raise click.BadParameter(f"expected at most {_LONGEST.days}d")
+    return read

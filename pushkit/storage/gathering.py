@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
-from pushkit.errors import CommitUncertainError
+from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.storage.script import Apart, Group, Script, alone
 
 __all__ = ["Gathering"]
@@ -18,7 +19,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _MOST = 128
-_ALONE_AT_ONCE = 2  # connections that may wait for rows that somebody holds: others are needed
+_FIRST_PAUSE = timedelta(milliseconds=5)
+_LONGEST_PAUSE = timedelta(milliseconds=50)
 
 
 class Write(Protocol):
@@ -31,6 +33,8 @@ class Write(Protocol):
 class _Waiting(Generic[Item, T]):
     item: Item
     future: asyncio.Future[T]
+    until: float
+    pause: timedelta = _FIRST_PAUSE
 
     def succeed(self, result: T) -> None:
         if not self.future.done():  # whoever asked may be gone
@@ -44,36 +48,41 @@ class _Waiting(Generic[Item, T]):
 class Gathering(Generic[Item, T]):
     """One script of several items at a time, and beside it one item that came when it was quiet.
 
-    What a script leaves apart, or cannot do, is run alone. What was gathered is done even if
-    whoever asked for it is cancelled.
+    What a script cannot do is run again item by item. What it leaves apart, because somebody holds
+    a row, goes into a later one: nobody waits for a row but the one who came when it was quiet, so
+    that a row that is held for long keeps nobody else. What was gathered is done even if whoever
+    asked for it is cancelled.
 
     Args:
         group: Makes the scripts.
         write: Runs them.
+        patience: How long something may be left apart.
     """
 
-    def __init__(self, group: Group[Item, T], write: Write) -> None:
+    def __init__(self, group: Group[Item, T], write: Write, *, patience: timedelta) -> None:
         self._group = group
         self._write = write
+        self._patience = patience.total_seconds()
         self._waiting: deque[_Waiting[Item, T]] = deque()
         self._leads = False
-        self._at_work = False
-        self._alone = asyncio.Semaphore(_ALONE_AT_ONCE)
+        self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, item: Item) -> T:
-        """Return the group's result for an item, or raise what its script raises for it."""
-        if not (self._leads or self._at_work):
+        """Return the group's result for an item, or raise what its script raises for it.
+
+        Raises:
+            StorageError: Somebody held what it needs for longer than there was patience.
+        """
+        if not self._leads and self._worker is None:
             return await self._lead(item)
-        waiting = _Waiting[Item, T](item, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if not self._at_work:
-            self._at_work = True
-            self._start(self._work())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting[Item, T](item, loop.create_future(), loop.time() + self._patience)
+        self._put([waiting])
         return await waiting.future
 
     async def _lead(self, item: Item) -> T:
-        # A task of its own would cost whoever comes alone. It may wait for a row; others do not.
+        # A task of its own would cost whoever comes alone.
         self._leads = True
         try:
             return await self._write(alone(self._group, item))
@@ -85,21 +94,41 @@ class Gathering(Generic[Item, T]):
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _put(self, items: Iterable[_Waiting[Item, T]]) -> None:
+        self._waiting.extend(items)
+        if self._worker is None:
+            self._worker = self._start(self._work(), ())
+
+    def _start(
+        self, work: Coroutine[Any, Any, None], items: Sequence[_Waiting[Item, T]]
+    ) -> asyncio.Task[None]:
+        """Begin a task of ours; if it is cancelled, even before its first step, so are its items.
+
+        That is the end of an event loop.
+        """
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                return
+            left = [*items]
+            if self._worker is task:
+                self._worker = None
+                left += self._waiting
+                self._waiting.clear()
+            for each in left:
+                each.future.cancel()
+
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
+        return task
 
     async def _work(self) -> None:
-        try:
-            while self._waiting:
-                most = min(len(self._waiting), _MOST)
-                await self._run([self._waiting.popleft() for _ in range(most)])
-        finally:
-            self._at_work = False
-            for each in self._waiting:  # this is being cancelled
-                each.future.cancel()
-            self._waiting.clear()
+        while self._waiting:
+            most = min(len(self._waiting), _MOST)
+            await self._run([self._waiting.popleft() for _ in range(most)])
+        self._worker = None
 
     async def _run(self, items: Sequence[_Waiting[Item, T]]) -> None:
         try:
@@ -108,31 +137,41 @@ class Gathering(Generic[Item, T]):
         except CommitUncertainError as exc:
             for each in items:
                 each.fail(exc)  # a second time might be once too often
-        except Exception:  # noqa: BLE001  # whose it is turns out when each is alone
-            self._run_alone(items)
-        except BaseException:
+        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+            if len(items) == 1:
+                items[0].fail(exc)
+            else:
+                for each in items:
+                    self._start(self._run([each]), [each])
+        except asyncio.CancelledError:
             for each in items:
                 each.future.cancel()
             raise
         else:
-            apart = []
-            for each, result in zip(items, results, strict=True):
-                if isinstance(result, Apart):
-                    apart.append(each)
-                else:
-                    each.succeed(result)
-            self._run_alone(apart)
+            self._tell(items, results)
 
-    def _run_alone(self, items: Sequence[_Waiting[Item, T]]) -> None:
-        """Run each by itself, beside whatever comes: it may wait for long."""
+    def _tell(self, items: Sequence[_Waiting[Item, T]], results: Sequence[T | Apart]) -> None:
+        apart = []
+        now = asyncio.get_running_loop().time()
+        for each, result in zip(items, results, strict=True):
+            if not isinstance(result, Apart):
+                each.succeed(result)
+            elif now < each.until:
+                apart.append(each)
+            else:
+                each.fail(
+                    StorageError(
+                        "PostgreSQL: another transaction holds what this needs, for"
+                        f" {self._patience:g} s already; nothing was stored: keep transactions that"
+                        " notify short"
+                    )
+                )
+        if apart:
+            self._start(self._later(apart), apart)
+
+    async def _later(self, items: Sequence[_Waiting[Item, T]]) -> None:
+        pause = min(each.pause for each in items)
         for each in items:
-            self._start(self._run_one(each))
-
-    async def _run_one(self, waiting: _Waiting[Item, T]) -> None:
-        try:
-            async with self._alone:
-                waiting.succeed(await self._write(alone(self._group, waiting.item)))
-        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
-            waiting.fail(exc)
-        finally:
-            waiting.future.cancel()  # where this was cancelled; else it has ended
+            each.pause = min(each.pause * 2, _LONGEST_PAUSE)
+        await asyncio.sleep(pause.total_seconds())
+        self._put(items)

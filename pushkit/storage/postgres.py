@@ -151,6 +151,9 @@ class PostgresDatabase:
         except TimeoutError:
             _log.warning("PostgreSQL: connections were still in use, and are broken off")
             pool.terminate()
+        except BaseException:
+            pool.terminate()
+            raise
         finally:
             self._pool, self._closing = None, False
 
@@ -193,7 +196,8 @@ class PostgresDatabase:
         self._check_open()
         gathering = self._gatherings.get(group)
         if gathering is None:
-            gathering = self._gatherings[group] = Gathering(group, self._write)
+            gathering = Gathering(group, self._write, patience=self._command_timeout)
+            self._gatherings[group] = gathering
         result: T = await gathering.run(item)
         return result
 

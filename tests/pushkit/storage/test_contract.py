@@ -13,8 +13,6 @@ import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
 from pushkit.storage import (
-    APART,
-    Apart,
     Database,
     Migration,
     Script,
@@ -502,30 +500,6 @@ async def test_a_connection_that_breaks_within_a_script_stores_nothing(postgres_
     await database.close()
 
 
-async def test_what_a_group_leaves_apart_gets_a_script_of_its_own(postgres_dsn: str) -> None:
-    database = things(postgres_dsn)
-    await database.open()
-    made: list[list[str]] = []
-
-    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart]]:
-        made.append(list(items))
-        found: list[str | Apart] = []
-        for name in items:
-            if name in {"b", "d"} and not wait:
-                found.append(APART)
-            else:
-                found.append((yield from insert(name)))
-        return found
-
-    # Whoever comes first may be served at once: these are who come meanwhile.
-    found = await asyncio.gather(*(database.write_together(group, name) for name in "xabcde"))
-    assert found == list("xabcde")
-    assert await database.read(names()) == list("abcdex")
-    assert ["b"] in made
-    assert ["d"] in made
-    await database.close()
-
-
 async def test_a_commit_that_may_have_happened_is_not_tried_again(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
@@ -575,6 +549,30 @@ async def test_close_finishes_what_was_gathered(postgres_dsn: str) -> None:
     assert await asyncio.gather(*callers) == [f"{name} is in" for name in "abcd"]
     with pytest.raises(StorageError, match="not open"):
         await database.write_together(inserter.insert, "e")
+
+
+async def test_a_close_that_is_broken_off_leaves_no_connection(postgres_dsn: str) -> None:
+    database, other = things(postgres_dsn), things(postgres_dsn)
+    await database.open()
+    await other.open()
+    at_work = asyncio.Event()
+
+    def insert_and_sleep() -> Script[None]:
+        yield from insert("a")
+        at_work.set()
+        yield Statement("SELECT pg_sleep(60)")
+
+    script = asyncio.create_task(database.write(insert_and_sleep()))
+    await asyncio.wait_for(at_work.wait(), DEADLINE)
+    closing = asyncio.create_task(database.close())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    found = await asyncio.gather(closing, script, return_exceptions=True)
+    assert [type(each) for each in found] == [asyncio.CancelledError, StorageError]
+    with pytest.raises(StorageError, match="not open"):
+        await database.write(insert("b"))
+    assert await other.read(names()) == []
+    await other.close()
 
 
 async def test_a_server_that_is_gone_tells_everybody_who_was_gathered(postgres_dsn: str) -> None:

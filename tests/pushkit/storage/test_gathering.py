@@ -1,0 +1,147 @@
+"""What is gathered, without a database: who shares a script, who waits, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from pushkit.errors import CommitUncertainError, PushkitError, StorageError
+from pushkit.storage import APART, Apart, Script
+from pushkit.storage.gathering import Gathering
+from tests.eventually import DEADLINE
+
+T = TypeVar("T")
+
+
+@dataclass
+class Store:
+    """Runs scripts that have no statement; holds names, and notes what shared a script."""
+
+    held: set[str] = field(default_factory=set)
+    made: list[list[str]] = field(default_factory=list)
+    at_work: int = 0
+
+    def group(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart]]:
+        yield from ()
+        self.made.append(list(names))
+        for name in names:
+            if name.startswith("refused"):
+                raise PushkitError(name)
+            if name == "uncertain":
+                raise CommitUncertainError(name)
+        return [APART if name in self.held and not wait else name for name in names]
+
+    async def write(self, script: Script[T]) -> T:
+        self.at_work += 1
+        try:
+            await asyncio.sleep(0.001)
+            next(script)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            self.at_work -= 1
+        raise AssertionError("a statement")
+
+
+@pytest.fixture
+async def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def gathering(store: Store) -> AsyncIterator[Gathering[str, str]]:
+    gathering = Gathering(store.group, store.write, patience=timedelta(seconds=60))
+    async with asyncio.timeout(DEADLINE):
+        yield gathering
+        store.held.clear()
+        await gathering.drain()
+
+
+async def all_of(gathering: Gathering[str, str], names: Sequence[str]) -> list[object]:
+    return list(
+        await asyncio.gather(*(gathering.run(name) for name in names), return_exceptions=True)
+    )
+
+
+async def test_who_comes_first_goes_alone_and_the_others_together(
+    store: Store, gathering: Gathering[str, str]
+) -> None:
+    assert await all_of(gathering, "abcd") == list("abcd")
+    assert store.made == [["a"], ["b", "c", "d"]]
+    assert await all_of(gathering, "e") == ["e"]
+
+
+async def test_an_error_reaches_only_whose_it_is(
+    store: Store, gathering: Gathering[str, str]
+) -> None:
+    found = await all_of(gathering, ["a", "b", "refused", "c"])
+    assert [str(each) for each in found] == ["a", "b", "refused", "c"]
+    assert [type(each) for each in found] == [str, str, PushkitError, str]
+    assert store.made[1:] == [["b", "refused", "c"], ["b"], ["refused"], ["c"]]
+
+
+async def test_what_may_have_happened_is_not_done_again(
+    store: Store, gathering: Gathering[str, str]
+) -> None:
+    found = await all_of(gathering, ["a", "b", "uncertain", "c"])
+    assert [type(each) for each in found] == [str, *[CommitUncertainError] * 3]
+    assert store.made == [["a"], ["b", "uncertain", "c"]]
+
+
+async def test_what_is_held_keeps_nobody_else_waiting(
+    store: Store, gathering: Gathering[str, str]
+) -> None:
+    store.held = {"held"}
+    waiting = [asyncio.create_task(gathering.run(name)) for name in ("lead", *["held"] * 10)]
+    for n in range(20):
+        assert await all_of(gathering, [f"{n}"]) == [f"{n}"]
+        assert [type(each) for each in await all_of(gathering, ["a", "refused"])] == [
+            str,
+            PushkitError,
+        ]
+    assert [each.done() for each in waiting] == [True, *[False] * 10]
+    store.held.clear()
+    assert await asyncio.gather(*waiting) == ["lead", *["held"] * 10]
+
+
+async def test_patience_ends(store: Store) -> None:
+    gathering = Gathering(store.group, store.write, patience=timedelta(milliseconds=30))
+    store.held = {"held"}
+    found = await all_of(gathering, ["a", "held", "b"])
+    assert [type(each) for each in found] == [str, StorageError, str]
+    await gathering.drain()
+
+
+async def test_a_caller_that_goes_away_stops_nothing(
+    store: Store, gathering: Gathering[str, str]
+) -> None:
+    callers = [asyncio.create_task(gathering.run(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    callers[1].cancel()
+    found = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(each) for each in found] == [str, asyncio.CancelledError, str]
+    assert store.made == [["a"], ["b", "c"]]
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
+    store: Store, gathering: Gathering[str, str], steps: int
+) -> None:
+    store.held = {"held"}
+    names = ["a", "held", "b", "refused", "c"]
+    callers = [asyncio.create_task(gathering.run(name)) for name in names]
+    for _ in range(steps):
+        await asyncio.sleep(0.001 if steps > 4 else 0)
+    for task in gathering._tasks:
+        task.cancel()  # as `asyncio.run` does when it ends
+    await asyncio.wait(callers[:1])
+    store.held.clear()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert await all_of(gathering, "xyz") == list("xyz")
+    assert store.at_work == 0
