@@ -43,6 +43,7 @@ import asyncpg
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 from pushkit.outbox import Claim, Leases
 from pushkit.storage import Database, Script, Statement, to_micros
+from pushkit.storage.sqlite import in_sqlite
 from tests.databases import PostgresServer, execute, fresh
 
 NOW = datetime.now(UTC)
@@ -182,7 +183,7 @@ class BareSqlite:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._recorded = recorded
         self._tasks = tasks
-        self._sql = {s.sql: _sqlite(s.sql) for s in recorded.statements}
+        self._sql = {s.sql: in_sqlite(s.sql) for s in recorded.statements}
         self._number = time.monotonic_ns()
 
     def commit_one_batch(self) -> None:
@@ -210,10 +211,6 @@ class BareSqlite:
                 await loop.run_in_executor(thread, self.commit_one_batch)
                 count += len(self._tasks)
         return count / (time.perf_counter() - began)
-
-
-def _sqlite(sql: str) -> str:
-    return sql.replace(" FOR UPDATE", "").replace("$", "?")
 
 
 async def bare_postgres_rate(

@@ -30,7 +30,7 @@ from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration, migrate
 from pushkit.storage.script import Group, Rows, Script, driver_connection
 
-__all__ = ["SqliteDatabase"]
+__all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -283,7 +283,7 @@ def _execute(connection: sqlite3.Connection, sql: str, parameters: tuple[object,
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row  # a caller's own connection may have another
     try:
-        return cursor.execute(_in_sqlite(sql), parameters).fetchall()
+        return cursor.execute(in_sqlite(sql), parameters).fetchall()
     except (UnicodeEncodeError, OverflowError) as exc:  # half a surrogate pair, 64 bits and more
         raise sqlite3.DataError(f"a value cannot be stored: {type(exc).__name__}") from exc
 
@@ -302,7 +302,8 @@ def _run_nested(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 
 @functools.cache
-def _in_sqlite(sql: str) -> str:
+def in_sqlite(sql: str) -> str:
+    """Return a statement as SQLite takes it."""
     # Row locks go: the one writer is the lock.
     return re.sub(r"\$(\d+)", r"?\1", re.sub(r" FOR UPDATE( OF \w+)?( SKIP LOCKED)?", "", sql))
 
