@@ -17,7 +17,7 @@ from pushkit.a2a import (
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
-from pushkit.errors import BacklogFullError
+from pushkit.errors import BacklogFullError, PushkitError
 from pushkit.outbox import (
     PLAIN,
     Envelopes,
@@ -26,7 +26,7 @@ from pushkit.outbox import (
     StatusMark,
     find_enqueued,
 )
-from pushkit.storage import APART, Apart, Database, Script, alone
+from pushkit.storage import APART, Apart, Database, Refused, Script, alone
 from pushkit.subscriptions import Owner, Recipient, Subscription, SubscriptionStore
 
 __all__ = ["Enqueuer", "Notice"]
@@ -99,8 +99,8 @@ class Enqueuer:
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
-    ) -> Script[list[list[str] | Apart]]:
-        """Store updates, in order, all of them or none; return the delivery ids of each.
+    ) -> Script[list[list[str] | Apart | Refused]]:
+        """Store updates, in order; return the delivery ids of each.
 
         Locks the subscriptions in id order, then waits for nothing else: two of these never wait
         for each other. A caller's own transaction keeps the locks until it ends.
@@ -117,12 +117,12 @@ class Enqueuer:
         yield from lines.open(recipients)
         whole = _Share((yield from self.whole_backlog.of(None, now)))
         adding = _Adding(self, now, lines, whole)
-        ids: list[list[str] | Apart] = []
+        ids: list[list[str] | Apart | Refused] = []
         for notice in notices:
             if (notice.tenant, notice.task_id) in apart:
                 ids.append(APART)
             else:
-                ids.append((yield from adding.add(notice)))
+                ids.append((yield from adding.add_or_refuse(notice)))
         yield from adding.end()
         return ids
 
@@ -170,6 +170,17 @@ class _Adding:
         self._lines = lines
         self._whole = whole
         self._shares: dict[Owner, _Share] = {}
+        self._has_begun = False
+
+    def add_or_refuse(self, notice: Notice) -> Script[list[str] | Refused]:
+        """Add an update, or return why not; raise that once something of it may be written."""
+        self._has_begun = False
+        try:
+            return (yield from self.add(notice))
+        except PushkitError as exc:
+            if self._has_begun:
+                raise
+            return Refused(exc)
 
     def add(self, notice: Notice) -> Script[list[str]]:
         """Add an update to every line that wants it; return the delivery ids."""
@@ -221,6 +232,7 @@ class _Adding:
         return share
 
     def _take(self, share: _Share, number: int) -> None:
+        self._has_begun = True
         share.take(number)
         self._whole.take(number)
 
@@ -231,6 +243,7 @@ class _Adding:
         backlog = yield from enqueuer.outbox.backlog(recipient.id, enqueuer.max_backlog)
         fits = backlog < enqueuer.max_backlog and min(share.left, self._whole.left) > 0
         if not fits and enqueuer.coalesce:
+            self._has_begun = True
             dropped = yield from enqueuer.outbox.supersede(
                 recipient.id, by_new_status=by_new_status, now=self._now
             )

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from pushkit.errors import CommitUncertainError, StorageError
-from pushkit.storage.script import Apart, Group, Script, alone
+from pushkit.storage.script import Apart, Group, Refused, Script, alone
 
 __all__ = ["Gathering"]
 
@@ -150,11 +150,15 @@ class Gathering(Generic[Item, T]):
         else:
             self._tell(items, results)
 
-    def _tell(self, items: Sequence[_Waiting[Item, T]], results: Sequence[T | Apart]) -> None:
+    def _tell(
+        self, items: Sequence[_Waiting[Item, T]], results: Sequence[T | Apart | Refused]
+    ) -> None:
         apart = []
         now = asyncio.get_running_loop().time()
         for each, result in zip(items, results, strict=True):
-            if not isinstance(result, Apart):
+            if isinstance(result, Refused):
+                each.fail(result.error)
+            elif not isinstance(result, Apart):
                 each.succeed(result)
             elif now < each.until:
                 apart.append(each)

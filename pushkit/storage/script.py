@@ -27,10 +27,13 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from pushkit.errors import PushkitError
+
 __all__ = [
     "APART",
     "Apart",
     "Group",
+    "Refused",
     "Row",
     "Rows",
     "Script",
@@ -88,13 +91,20 @@ class Apart(Enum):
 APART: Final = Apart.APART
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What a group's script returns for an item of which it has written nothing, and says why."""
+
+    error: PushkitError
+
+
 class Group(Protocol[Item_contra, T_co]):
     """Makes one script of many items, with a result for each, in order."""
 
     def __call__(
         self, items: Sequence[Item_contra], /, *, wait: bool
-    ) -> Script[Sequence[T_co | Apart]]:
-        """Make the script.
+    ) -> Script[Sequence[T_co | Apart | Refused]]:
+        """Make the script. What it raises is raised for all items, each of which is then alone.
 
         Args:
             items: At least one.
@@ -106,6 +116,8 @@ class Group(Protocol[Item_contra, T_co]):
 def alone(group: Group[Item, T], item: Item) -> Script[T]:
     """Make a group's script of one item, for which it waits."""
     [result] = yield from group([item], wait=True)
+    if isinstance(result, Refused):
+        raise result.error
     if isinstance(result, Apart):
         raise TypeError("a script that may wait left an item apart")
     return result

@@ -28,7 +28,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration, migrate
-from pushkit.storage.script import Group, Rows, Script, driver_connection
+from pushkit.storage.script import Group, Refused, Rows, Script, driver_connection
 
 __all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
 
@@ -425,19 +425,20 @@ def _run_script_of(
 ) -> BaseException | None:
     """Run one script of some jobs; note its results, or its error, which is returned."""
     error: BaseException | None = None
+    results: Sequence[Any] = [None] * len(jobs)
     try:
         # With one writer there is nobody to wait for.
         script = jobs[0].group([job.item for job in jobs], wait=True)
-        for job, result in zip(jobs, run_script(connection, script), strict=True):
-            job.result = result
+        results = run_script(connection, script)
     except sqlite3.Error as exc:
         if not connection.in_transaction:  # disk full and the like end the whole transaction
             raise
         error = StorageError(f"the database refused: {exc}; nothing was stored")
     except Exception as exc:  # noqa: BLE001  # a script's bug belongs to its caller, not here
         error = exc
-    for job in jobs:
-        job.error = error
+    for job, result in zip(jobs, results, strict=True):
+        job.result = result
+        job.error = result.error if isinstance(result, Refused) else error
     return error
 
 

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 from pushkit import PushSender, TaskUpdate
 from pushkit.delivery.enqueue import Notice
+from pushkit.errors import PushkitError
 from pushkit.outbox import IdempotencyKey
-from pushkit.storage import Apart, Database, Group, Row, Script, Statement, alone
+from pushkit.storage import Apart, Database, Group, Refused, Row, Script, Statement, alone
 
 __all__ = ["SIDES", "everything_of", "notice_of", "read", "together", "write"]
 
@@ -60,13 +61,20 @@ async def write(sender: PushSender, sql: str, *parameters: Any) -> None:
     await sender._database.write(_statement(sql, parameters))
 
 
-async def together(database: Database, group: Group[Item, T], items: Sequence[Item]) -> list[T]:
-    """Run one script over some items, as the databases do."""
-    found = await database.write(group(items, wait=False))
-    return [
-        await database.write(alone(group, item)) if isinstance(each, Apart) else each
-        for item, each in zip(items, found, strict=True)
-    ]
+async def together(
+    database: Database, group: Group[Item, T], items: Sequence[Item]
+) -> list[T | PushkitError]:
+    """Run one script over some items, as the databases do; return what each comes to."""
+    found: list[T | PushkitError] = []
+    results = await database.write(group(items, wait=False))
+    for item, result in zip(items, results, strict=True):
+        if isinstance(result, Refused):
+            found.append(result.error)
+        elif isinstance(result, Apart):
+            found.append(await database.write(alone(group, item)))
+        else:
+            found.append(result)
+    return found
 
 
 async def everything_of(sender: PushSender, side: str) -> list[list[list[Any]]]:

@@ -24,9 +24,14 @@ from pushkit import (
     TextPart,
 )
 from pushkit.delivery.enqueue import Notice
-from pushkit.errors import BacklogFullError, PushkitError, SnapshotRequiredError
+from pushkit.errors import (
+    BacklogFullError,
+    IdempotencyConflictError,
+    PushkitError,
+    SnapshotRequiredError,
+)
 from pushkit.storage import Script
-from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
+from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +129,8 @@ async def store(sender: PushSender, notices: Sequence[Notice]) -> list[int | typ
     """Store updates by one script, or each alone where that fails; return how many each made."""
     database, enqueue = sender._database, sender._enqueuer.enqueue
     try:
-        return [len(ids) for ids in await together(database, enqueue, notices)]
+        found = await together(database, enqueue, notices)
+        return [type(each) if isinstance(each, PushkitError) else len(each) for each in found]
     except PushkitError as exc:
         if len(notices) == 1:
             return [type(exc)]
@@ -211,6 +217,65 @@ async def test_one_caller_without_a_snapshot_fails_alone(
         0,
         *[1] * 4,
     ]
+
+
+async def test_who_is_refused_makes_nobody_run_again(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=2)
+    for n in range(4):
+        await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n == 3 else "1.0")
+    await sender.notify(status("working", task_id="task-0"), idempotency_key="key")
+    notices = [
+        notice_of(sender, status(task_id="task-1")),
+        notice_of(sender, status("failed", task_id="task-0"), "key"),
+        notice_of(sender, status(task_id="task-2")),
+        notice_of(sender, status(task_id="task-3")),
+        notice_of(sender, status(task_id="task-2")),
+        notice_of(sender, status(task_id="task-2")),
+        notice_of(sender, status(task_id="task-1")),
+    ]
+    found = await together(sender._database, sender._enqueuer.enqueue, notices)
+    assert [type(each) for each in found] == [
+        list,
+        IdempotencyConflictError,
+        list,
+        SnapshotRequiredError,
+        list,
+        BacklogFullError,
+        list,
+    ]
+    assert [len(await sender.deliveries(f"task-{n}")) for n in range(4)] == [1, 2, 2, 0]
+    await only_the_oldest_is_the_head(sender)
+
+
+async def test_who_is_refused_in_the_middle_takes_back_what_was_added(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=1)
+    for owner in ("alice", "bob"):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
+    await sender.subscribe("task-2", HOOK, version="1.0")
+    [first, *_] = await read(sender, "SELECT id FROM pushkit_subscriptions ORDER BY id")
+    await write(
+        sender,
+        "UPDATE pushkit_subscriptions SET paused = 1 WHERE id <> $1 AND task_id = 'task-1'",
+        first["id"],
+    )
+    await sender.notify(status(task_id="task-1"))
+    await sender.worker.run_once()
+    # The first has room again, the other is full: it is for both, or for nobody.
+    await write(
+        sender,
+        "UPDATE pushkit_deliveries SET state = 'delivered', head = 0 WHERE subscription_id = $1",
+        first["id"],
+    )
+    found = await asyncio.gather(
+        *(sender.notify(status(task_id=f"task-{n}")) for n in (2, 1)), return_exceptions=True
+    )
+    assert [type(each) for each in found] == [list, BacklogFullError]
+    assert len(await sender.deliveries("task-1")) == 2
+    assert len(await sender.deliveries("task-2")) == 1
 
 
 async def test_a_full_line_turns_away_no_other(

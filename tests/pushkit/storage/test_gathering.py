@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
-from pushkit.storage import APART, Apart, Script
+from pushkit.storage import APART, Apart, Refused, Script
 from pushkit.storage.gathering import Gathering
 from tests.eventually import DEADLINE
 
@@ -26,15 +26,20 @@ class Store:
     made: list[list[str]] = field(default_factory=list)
     at_work: int = 0
 
-    def group(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart]]:
+    def group(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart | Refused]]:
         yield from ()
         self.made.append(list(names))
         for name in names:
-            if name.startswith("refused"):
+            if name == "raises":
                 raise PushkitError(name)
             if name == "uncertain":
                 raise CommitUncertainError(name)
-        return [APART if name in self.held and not wait else name for name in names]
+        return [self._result(name, wait) for name in names]
+
+    def _result(self, name: str, wait: bool) -> str | Apart | Refused:
+        if name == "refused":
+            return Refused(PushkitError(name))
+        return APART if name in self.held and not wait else name
 
     async def write(self, script: Script[T]) -> T:
         self.at_work += 1
@@ -80,10 +85,18 @@ async def test_who_comes_first_goes_alone_and_the_others_together(
 async def test_an_error_reaches_only_whose_it_is(
     store: Store, gathering: Gathering[str, str]
 ) -> None:
-    found = await all_of(gathering, ["a", "b", "refused", "c"])
-    assert [str(each) for each in found] == ["a", "b", "refused", "c"]
+    found = await all_of(gathering, ["a", "b", "raises", "c"])
+    assert [str(each) for each in found] == ["a", "b", "raises", "c"]
     assert [type(each) for each in found] == [str, str, PushkitError, str]
-    assert store.made[1:] == [["b", "refused", "c"], ["b"], ["refused"], ["c"]]
+    assert store.made[1:] == [["b", "raises", "c"], ["b"], ["raises"], ["c"]]
+
+
+async def test_who_is_refused_makes_nobody_run_again(
+    store: Store, gathering: Gathering[str, str]
+) -> None:
+    found = await all_of(gathering, ["refused", "b", "refused", "c"])
+    assert [type(each) for each in found] == [PushkitError, str, PushkitError, str]
+    assert store.made == [["refused"], ["b", "refused", "c"]]
 
 
 async def test_what_may_have_happened_is_not_done_again(
@@ -101,7 +114,7 @@ async def test_what_is_held_keeps_nobody_else_waiting(
     waiting = [asyncio.create_task(gathering.run(name)) for name in ("lead", *["held"] * 10)]
     for n in range(20):
         assert await all_of(gathering, [f"{n}"]) == [f"{n}"]
-        assert [type(each) for each in await all_of(gathering, ["a", "refused"])] == [
+        assert [type(each) for each in await all_of(gathering, ["a", "raises"])] == [
             str,
             PushkitError,
         ]
@@ -134,7 +147,7 @@ async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
     store: Store, gathering: Gathering[str, str], steps: int
 ) -> None:
     store.held = {"held"}
-    names = ["a", "held", "b", "refused", "c"]
+    names = ["a", "held", "b", "raises", "c"]
     callers = [asyncio.create_task(gathering.run(name)) for name in names]
     for _ in range(steps):
         await asyncio.sleep(0.001 if steps > 4 else 0)

@@ -15,7 +15,7 @@ from sys import executable
 import pytest
 
 from pushkit.errors import PushkitError, StorageError
-from pushkit.storage import Migration, Script, SqliteDatabase, Statement
+from pushkit.storage import Migration, Refused, Script, SqliteDatabase, Statement
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
 IMPATIENT = timedelta(milliseconds=20)
@@ -296,6 +296,34 @@ async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteData
     assert made == [["a", "b", "a", "c"], ["a"], ["b"], ["a"], ["c"]]
     assert [type(each) for each in found[1:]] == [str, str, StorageError, str]
     assert await database.read(names()) == ["a", "b", "c"]
+
+
+async def test_who_is_refused_in_a_group_makes_nobody_run_again(database: SqliteDatabase) -> None:
+    gate = Gate()
+    made: list[list[str]] = []
+
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[list[str | Refused]]:  # noqa: ARG001
+        made.append(list(items))
+        found: list[str | Refused] = []
+        for item in items:
+            if item == "no":
+                found.append(Refused(RefusedError(item)))
+            else:
+                found.append((yield from insert(item)))
+        return found
+
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    names_asked = ["a", "no", "b"]
+    waiting = [asyncio.create_task(database.write_together(group, item)) for item in names_asked]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    found = await asyncio.gather(first, *waiting, return_exceptions=True)
+    assert made == [names_asked]
+    assert [type(each) for each in found[1:]] == [str, RefusedError, str]
+    with pytest.raises(RefusedError):
+        await database.write_together(group, "no")
+    assert await database.read(names()) == ["a", "b"]
 
 
 async def test_a_group_whose_script_cannot_be_made_fails_for_whoever_asked(
