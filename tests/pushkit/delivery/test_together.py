@@ -278,6 +278,22 @@ async def test_who_is_refused_in_the_middle_takes_back_what_was_added(
     assert len(await sender.deliveries("task-2")) == 1
 
 
+async def test_who_is_refused_all_the_same_has_dropped_nothing(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.subscribe("task-2", HOOK, version="1.0", owner="bob")
+    for update in (status(), status(), said(TaskState.WORKING, "half way")("task-1"), status()):
+        await sender.notify(update)
+    # A limit that was lowered since: what may be dropped is not enough.
+    smaller = await senders.open(max_backlog_per_owner=1, coalesce=True)
+    artifact = chunk(last=True)("task-1")
+    notices = [notice_of(smaller, artifact), notice_of(smaller, status(task_id="task-2"))]
+    assert await store(smaller, notices) == [BacklogFullError, 1]
+    assert [each.state.value for each in await sender.deliveries("task-1")] == ["pending"] * 4
+
+
 async def test_a_full_line_turns_away_no_other(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
