@@ -22,6 +22,7 @@ from pushkit import (
     TaskStatus,
     TaskUpdate,
     TextPart,
+    UpdateKind,
 )
 from pushkit.delivery.enqueue import Notice
 from pushkit.errors import (
@@ -279,18 +280,27 @@ async def test_who_is_refused_in_the_middle_takes_back_what_was_added(
 
 
 async def test_who_is_refused_all_the_same_has_dropped_nothing(
-    senders: Senders, status: Callable[..., StatusUpdate]
+    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
 ) -> None:
-    sender = await senders.open()
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    await sender.subscribe("task-2", HOOK, version="1.0", owner="bob")
-    for update in (status(), status(), said(TaskState.WORKING, "half way")("task-1"), status()):
-        await sender.notify(update)
-    # A limit that was lowered since: what may be dropped is not enough.
-    smaller = await senders.open(max_backlog_per_owner=1, coalesce=True)
-    artifact = chunk(last=True)("task-1")
-    notices = [notice_of(smaller, artifact), notice_of(smaller, status(task_id="task-2"))]
-    assert await store(smaller, notices) == [BacklogFullError, 1]
+    sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
+    artifacts = Filter(kinds=frozenset({UpdateKind.ARTIFACT_UPDATE}))
+    for task in ("task-1", "task-2"):
+        await sender.subscribe(task, HOOK, version="1.0", owner="alice")
+    await sender.notify(status())
+    await sender.notify(status())
+    clock.advance(1)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob", filter=artifacts)
+    await sender.pause("task-1", owner="alice")
+    await write(sender, "UPDATE pushkit_subscriptions SET active = 0 WHERE owner = 'alice'")
+    for _ in range(2):
+        await sender.notify(chunk(last=True)("task-1"))
+    await write(sender, "UPDATE pushkit_subscriptions SET active = 1 WHERE owner = 'alice'")
+    # Of alice's something may be dropped, of bob's nothing: it is for both, or for nobody.
+    notices = [
+        notice_of(sender, chunk(last=True)("task-1")),
+        notice_of(sender, status(task_id="task-2")),
+    ]
+    assert await store(sender, notices) == [BacklogFullError, 1]
     assert [each.state.value for each in await sender.deliveries("task-1")] == ["pending"] * 4
 
 
