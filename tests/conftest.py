@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -78,6 +79,21 @@ def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptRu
         runner = PostgresConnection(request.getfixturevalue("postgres_server"))
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return every statement of every SQLite connection that is opened from here on."""
+    statements: list[str] = []
+    connect = sqlite3.connect
+
+    def connect_traced(*args: object, **options: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_traced)
+    return statements
 
 
 @pytest.fixture

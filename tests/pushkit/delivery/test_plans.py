@@ -6,8 +6,6 @@ import re
 import sqlite3
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.pushkit.delivery.sides import notice_of
 
 if TYPE_CHECKING:
@@ -23,21 +21,6 @@ SMALL = re.compile(
 # Once a second, and no further than to the limit.
 COUNT = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
 OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[dhs])\b")
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement of every connection that is opened from here on, values filled in."""
-    statements: list[str] = []
-    connect = sqlite3.connect
-
-    def connect_traced(*args: object, **options: object) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
-        connection.set_trace_callback(statements.append)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", connect_traced)
-    return statements
 
 
 async def test_no_table_is_read_from_end_to_end(

@@ -184,21 +184,6 @@ async def test_what_a_caller_asked_for_is_stored_though_it_went_away(
 # --- group commit ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every statement of every connection that is opened from here on."""
-    statements: list[str] = []
-    connect = sqlite3.connect
-
-    def connect_traced(*args: object, **options: object) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
-        connection.set_trace_callback(statements.append)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", connect_traced)
-    return statements
-
-
 async def test_writes_that_wait_share_the_next_transaction(
     traced: list[str], database: SqliteDatabase
 ) -> None:
