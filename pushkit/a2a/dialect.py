@@ -12,10 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
-from types import NoneType
 from typing import ClassVar, TypeVar, cast
 
-from pushkit.a2a.updates import Role, TaskState, TaskUpdate, WireVersion, no_members
+from pushkit.a2a.updates import Role, TaskState, TaskUpdate, WireVersion
 from pushkit.a2a.wire import (
     WireObject,
     format_timestamp,
@@ -91,10 +90,8 @@ class Dialect(ABC):
         extra: Mapping[str, JsonValue],
     ) -> JsonObject:
         """Return the members that are written: those that say something, and what was kept."""
-        said: JsonObject = {member: value for member, value in members.items() if value is not None}
-        if not extra:
-            return said
         known = member_names(model)
+        said: JsonObject = {member: value for member, value in members.items() if value is not None}
         for member, original in extra.items():
             if member not in known or self.rewritten(member, original) == said.get(member):
                 said[member] = original
@@ -111,12 +108,7 @@ def without_extra(node: Node) -> Node:
     kind: type = type(node)
     for name in _members(kind):
         value = getattr(node, name)
-        if name in _KEPT:
-            said: object = value and {}
-        elif type(value) in _LEAVES:
-            continue
-        else:
-            said = without_extra(value)
+        said = (value and {}) if name in _KEPT else without_extra(value)
         if said is not value:
             changes[name] = said
     return replace(node, **changes) if changes else node  # type: ignore[type-var]  # has members
@@ -127,8 +119,6 @@ def _members(node: type) -> tuple[str, ...]:
     return tuple(item.name for item in fields(node)) if is_dataclass(node) else ()
 
 
-# What holds no node of ours: nearly all members are such.
-_LEAVES = frozenset({NoneType, bool, str, bytes, dict, datetime, TaskState, type(no_members())})
 _KEPT = frozenset({"extra", "envelope_extra"})
 
 

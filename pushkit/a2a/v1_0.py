@@ -100,7 +100,7 @@ class StreamResponseModel(WireObject):
     @model_validator(mode="after")
     def _exactly_one_update(self) -> StreamResponseModel:
         updates = (self.task, self.message, self.status_update, self.artifact_update)
-        if len([update for update in updates if update is not None]) != 1:
+        if sum(update is not None for update in updates) != 1:
             raise PydanticCustomError(
                 "one_of", "expected exactly one of task, message, statusUpdate and artifactUpdate"
             )

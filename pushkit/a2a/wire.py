@@ -71,8 +71,6 @@ class WireObject(BaseModel):
 
     @model_validator(mode="after")
     def _one_spelling(self) -> WireObject:
-        if not self.__pydantic_extra__:
-            return self
         # Two readers could each take another one of the two for the truth.
         twice = [name for name in self.__pydantic_extra__ if name in type(self).model_fields]
         if twice:
