@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -57,29 +57,9 @@ def delivery_options(command: Callable[..., _R]) -> Callable[..., _R]:
     """Add the options to a command, which gets them as `delivering`."""
 
     @functools.wraps(command)
-    def run(
-        *,
-        timeout: timedelta,
-        waits: tuple[timedelta, ...],
-        max_age: timedelta,
-        disable_after: timedelta,
-        keep_delivered: timedelta,
-        keep_dead: timedelta,
-        keep_answers: bool,
-        go_token_spelling: bool,
-        **others: Any,
-    ) -> _R:
-        delivering = Delivering(
-            timeout=timeout,
-            waits=waits,
-            max_age=max_age,
-            disable_after=disable_after,
-            keep_delivered=keep_delivered,
-            keep_dead=keep_dead,
-            keep_answers=keep_answers,
-            go_token_spelling=go_token_spelling,
-        )
-        return command(delivering=delivering, **others)
+    def run(**given: Any) -> _R:
+        mine = {member.name: given.pop(member.name) for member in fields(Delivering)}
+        return command(delivering=Delivering(**mine), **given)
 
     for option in reversed(_OPTIONS):
         run = option(run)

@@ -31,7 +31,7 @@ def pass_heads_on(ids: Sequence[str]) -> Script[None]:
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 1 WHERE id IN (SELECT"
         " (SELECT d.id FROM pushkit_deliveries d WHERE d.subscription_id = v.column1"
-        " AND d.state IN ('pending', 'in_flight') ORDER BY d.seq LIMIT 1)"
+        f" AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1)"
         f" FROM (VALUES {rows_of_places(len(filled), 1)}) v WHERE NOT EXISTS"
         " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))",
         filled,

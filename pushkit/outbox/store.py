@@ -72,7 +72,7 @@ class OutboxStore:
         for clause, values in among(ids):
             rows = yield Statement(
                 "SELECT s.id, (SELECT MIN(d.seq) FROM pushkit_deliveries d WHERE"
-                " d.subscription_id = s.id AND d.state IN ('pending', 'in_flight')) AS oldest"
+                f" d.subscription_id = s.id AND d.{UNFINISHED}) AS oldest"
                 f" FROM pushkit_subscriptions s WHERE s.id {clause}",
                 values,
             )

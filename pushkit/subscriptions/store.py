@@ -199,11 +199,7 @@ class SubscriptionStore:
         filled = padded(tasks)
         rows = yield Statement(
             "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
-            " s.last_seq, s.filter, s.paused"
-            # From the tasks to the rows: SQLite would read all rows for the sake of their order.
-            f" FROM (VALUES {rows_of_places(len(filled), 2)}) v CROSS JOIN pushkit_subscriptions s"
-            " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
-            " AND s.active = 1 AND s.removed_at IS NULL ORDER BY s.id"
+            f" s.last_seq, s.filter, s.paused {_from_tasks(len(filled))} ORDER BY s.id"
             f" FOR UPDATE OF s{_or_not(wait)}",
             tuple(itertools.chain.from_iterable(filled)),
         )
@@ -222,10 +218,8 @@ class SubscriptionStore:
         """Return how many active subscriptions there are to each task, whoever holds their rows."""
         filled = padded(tasks)
         rows = yield Statement(
-            "SELECT s.tenant, s.task_id, COUNT(DISTINCT s.id) AS found"
-            f" FROM (VALUES {rows_of_places(len(filled), 2)}) v CROSS JOIN pushkit_subscriptions s"
-            " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
-            " AND s.active = 1 AND s.removed_at IS NULL GROUP BY s.tenant, s.task_id",
+            f"SELECT s.tenant, s.task_id, COUNT(DISTINCT s.id) AS found {_from_tasks(len(filled))}"
+            " GROUP BY s.tenant, s.task_id",
             tuple(itertools.chain.from_iterable(filled)),
         )
         return {(row["tenant"], row["task_id"]): int(row["found"]) for row in rows}
@@ -324,6 +318,15 @@ def _new_id(now: datetime) -> str:
     holder for that transaction.
     """
     return f"sub_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
+
+
+def _from_tasks(tasks: int) -> str:
+    # From the tasks to the rows: SQLite would read all rows for the sake of their order.
+    return (
+        f"FROM (VALUES {rows_of_places(tasks, 2)}) v CROSS JOIN pushkit_subscriptions s"
+        " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
+        " AND s.active = 1 AND s.removed_at IS NULL"
+    )
 
 
 def _or_not(wait: bool) -> str:  # "wait, or not"
