@@ -18,7 +18,7 @@ from tenacity import stop_after_attempt
 from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, StatusUpdate, wait_schedule
 from pushkit.a2a import TaskState, TaskStatus
 from pushkit.delivery.breaker import BreakerPolicy
-from pushkit.errors import StorageError
+from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.outbox import DeliveryState
 from pushkit.storage import Database
 from tests.eventually import eventually
@@ -133,7 +133,8 @@ class Traffic:
             try:
                 await self.sender.notify(numbered(task, number, self.size))
             except StorageError as exc:
-                book = self.uncertain if "may have been stored" in str(exc) else self.refused
+                uncertain = isinstance(exc, CommitUncertainError)
+                book = self.uncertain if uncertain else self.refused
                 book[task].append(number)
             else:
                 self.accepted[task].append(number)

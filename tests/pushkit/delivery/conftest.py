@@ -186,8 +186,14 @@ async def webhook(aiohttp_server: AiohttpServer) -> Webhook:
 
 
 @pytest.fixture
-async def senders(tmp_path: Path, clock: Clock) -> AsyncIterator[Senders]:
-    senders = Senders(tmp_path / "outbox.db", clock)
+def outbox(tmp_path: Path) -> str:
+    """Return where the outbox is: a SQLite file, unless a module says otherwise."""
+    return str(tmp_path / "outbox.db")
+
+
+@pytest.fixture
+async def senders(outbox: str, clock: Clock) -> AsyncIterator[Senders]:
+    senders = Senders(outbox, clock)
     yield senders
     for sender in senders.made:
         await sender.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +42,9 @@ HOOK = {"url": "https://client.example.com/hook"}
 
 
 @pytest.fixture
-async def senders(location: str, clock: Clock) -> AsyncIterator[Senders]:
-    from tests.pushkit.delivery.conftest import Senders
-
-    senders = Senders(location, clock)
-    yield senders
-    for sender in senders.made:
-        await sender.close()
+def outbox(location: str) -> str:
+    """Return where the outbox is: every test here runs on both databases."""
+    return location
 
 
 # --- a random history, on both sides -----------------------------------------------------------
