@@ -18,7 +18,7 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "clock", "command", "output", "processes", "webhook"},
+    {"bounded_json", "clock", "command", "output", "processes", "repeated_log", "webhook"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [

@@ -1,0 +1,90 @@
+"""A log that says the same thing once per interval, and how often it was left unsaid.
+
+What goes wrong a thousand times a second (a database that is away, a stranger who is refused) must
+not fill a disk, nor hide what else goes wrong: each cause gets one line in an interval.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+__all__ = ["RepeatedLog"]
+
+_INTERVAL: Final = timedelta(minutes=1)
+_MAX_CAUSES: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Said:
+    at: float
+    unsaid: int = 0
+
+
+class RepeatedLog:
+    """Writes one line per cause and interval to a logger.
+
+    Args:
+        log: The logger.
+        interval: How long a cause is only counted, once it was said.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        interval: timedelta = _INTERVAL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._interval = interval.total_seconds()
+        self._clock = clock
+        self._said: dict[Hashable, _Said] = {}
+        self._lock = threading.Lock()
+
+    def say(
+        self,
+        cause: Hashable,
+        level: int,
+        message: str,
+        *args: object,
+        exc_info: BaseException | bool = False,
+    ) -> bool:
+        """Log a line, unless its cause was logged within the interval; return whether it was.
+
+        Args:
+            cause: What makes two lines the same: a code, and whom it is about. Never something
+                that a stranger chooses freely: of more than 1,000 causes the oldest is forgotten.
+            level: A level of `logging`.
+            message: As for `logging`, with `%` places.
+            args: For the places.
+            exc_info: An exception, or whether to log the one that is handled now.
+        """
+        unsaid = self._take(cause)
+        if unsaid is None:
+            return False
+        if unsaid:
+            message += " (and %d more like it since the last such line)"
+            args = (*args, unsaid)
+        self._log.log(level, message, *args, exc_info=exc_info, stacklevel=2)
+        return True
+
+    def _take(self, cause: Hashable) -> int | None:
+        """Return how many were left unsaid before this one; None if this one is, too."""
+        now = self._clock()
+        with self._lock:  # plain callbacks log from threads
+            said = self._said.pop(cause, None)
+            if said is not None and now - said.at < self._interval:
+                said.unsaid += 1
+                self._said[cause] = said
+                return None
+            if len(self._said) >= _MAX_CAUSES:
+                del self._said[next(iter(self._said))]
+            self._said[cause] = _Said(now)
+            return said.unsaid if said else 0

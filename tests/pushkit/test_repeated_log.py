@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from pushkit.repeated_log import RepeatedLog
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log(clock: Clock) -> RepeatedLog:
+    return RepeatedLog(logging.getLogger("repeated"), interval=timedelta(seconds=60), clock=clock)
+
+
+def test_says_a_cause_once_in_an_interval(
+    log: RepeatedLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = []
+    for _ in range(100):
+        said.append(log.say("away", logging.WARNING, "away: %s", "db"))
+        clock.now += 0.5
+
+    assert sum(said) == 1
+    assert [record.getMessage() for record in caplog.records] == ["away: db"]
+
+
+def test_says_how_many_were_left_unsaid(
+    log: RepeatedLog, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        log.say("away", logging.WARNING, "away: %s", "db")
+    clock.now = 60.0
+    log.say("away", logging.WARNING, "away: %s", "db")
+    clock.now = 120.0
+    log.say("away", logging.WARNING, "away: %s", "db")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "away: db",
+        "away: db (and 4 more like it since the last such line)",
+        "away: db",
+    ]
+
+
+def test_tells_causes_apart(log: RepeatedLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.say("one", logging.WARNING, "one")
+    log.say("two", logging.ERROR, "two")
+
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
+
+
+def test_logs_the_traceback_with_the_line(
+    log: RepeatedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.say("failed", logging.ERROR, "failed", exc_info=ValueError("why"))
+
+    assert "ValueError: why" in caplog.text
+
+
+def test_remembers_no_more_causes_than_its_bound(
+    log: RepeatedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1_001):
+        log.say(number, logging.WARNING, "cause")
+    caplog.clear()
+
+    assert not log.say(1_000, logging.WARNING, "the newest is remembered")
+    assert log.say(0, logging.WARNING, "the oldest is forgotten")
