@@ -61,7 +61,6 @@ PUBLIC = {
     ],
     "pushkit.cards": [
         "CARD_PATH",
-        "DEFAULT_FORMS",
         "EVERY_SDK",
         "LEGACY_CARD_PATH",
         "STRICT",

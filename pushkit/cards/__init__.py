@@ -11,7 +11,7 @@ from pushkit.cards.registry import (
     fetch_card,
     verify_cards,
 )
-from pushkit.cards.signing import DEFAULT_FORMS, EVERY_SDK, SignedCard, sign_card
+from pushkit.cards.signing import EVERY_SDK, SignedCard, sign_card
 from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey, TrustedKeys
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
 from pushkit.cards.verdict import CardVerdict, Coverage, FieldCoverage, SignatureVerdict
@@ -19,7 +19,6 @@ from pushkit.cards.verify import STRICT, CardPolicy, verify_card
 
 __all__ = [
     "CARD_PATH",
-    "DEFAULT_FORMS",
     "EVERY_SDK",
     "LEGACY_CARD_PATH",
     "STRICT",

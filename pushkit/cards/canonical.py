@@ -56,7 +56,7 @@ _SIGNATURES: Final = "signatures"
 
 
 class CardForm(StrEnum):
-    """A canonical form, by its name."""
+    """A canonical form, by its name; the stronger one stands before the weaker."""
 
     SPEC = "spec"
     SPEC_WITH_DEFAULTS = "spec-with-defaults"

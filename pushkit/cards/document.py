@@ -13,11 +13,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
+from pushkit.cards.canonical import CardForm
 from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.detached_jws import DetachedJws, protected_header, read_algorithm
 
-__all__ = ["MAX_CARD_BYTES", "MAX_SIGNATURES", "CardSignature", "read_card", "read_signatures"]
+__all__ = [
+    "FORM",
+    "MAX_CARD_BYTES",
+    "MAX_SIGNATURES",
+    "CardSignature",
+    "read_card",
+    "read_signatures",
+]
+
+# RFC 7515 §4.3, a private parameter: the canonical form that was signed. Without it, a signature
+# over a form that leaves much out would pass for one over a weaker card, in a form that does not.
+FORM: Final = "pushkit-form"
 
 MAX_CARD_BYTES: Final = 256 * 1024
 MAX_SIGNATURES: Final = 16
@@ -37,6 +49,7 @@ class CardSignature:
         kid: `kid`; a hint at the key.
         jku: `jku`; a hint at where the key is published, never fetched.
         typ: `typ`.
+        form: The canonical form that it states; None of most signers.
         notes: What is unusual about its header and yet allowed.
     """
 
@@ -45,6 +58,7 @@ class CardSignature:
     kid: str | None
     jku: str | None
     typ: str | None
+    form: CardForm | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -119,6 +133,7 @@ def _read(entry: JsonValue) -> CardSignature:
         kid=kid,
         jku=jku,
         typ=typ,
+        form=_form(header),
         notes=tuple(_notes(kid, typ, unprotected)),
     )
 
@@ -132,10 +147,19 @@ def _unprotected(value: JsonValue, protected: Mapping[str, JsonValue]) -> JsonOb
     # RFC 7515 §7.2.1: the names in the two headers must be disjoint.
     if twice := sorted(value.keys() & protected.keys()):
         raise InvalidSignatureError(f"in both headers: {', '.join(map(ascii, twice))}")
-    # RFC 7515 §4.1.11 and RFC 7797 §3 want these two protected.
-    if value.keys() & {"crit", "b64"}:
-        raise InvalidSignatureError("`crit` and `b64` belong into the protected header")
+    # RFC 7515 §4.1.11 and RFC 7797 §3 want the first two protected.
+    if value.keys() & {"crit", "b64", FORM}:
+        raise InvalidSignatureError(f"`crit`, `b64` and `{FORM}` belong into the protected header")
     return value
+
+
+def _form(header: Mapping[str, JsonValue]) -> CardForm | None:
+    if FORM not in header:
+        return None
+    stated = header[FORM]
+    if not isinstance(stated, str) or stated not in CardForm.__members__.values():
+        raise InvalidSignatureError(f"`{FORM}`: expected one of {', '.join(CardForm)}")
+    return CardForm(stated)
 
 
 def _text(header: Mapping[str, JsonValue], name: str) -> str | None:

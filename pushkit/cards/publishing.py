@@ -13,7 +13,7 @@ from typing import Final
 from pushkit.bounded_json import JsonValue
 from pushkit.cards.canonical import CardForm
 from pushkit.cards.document import read_card
-from pushkit.cards.signing import DEFAULT_FORMS, SignedCard, sign_card
+from pushkit.cards.signing import SignedCard, sign_card
 from pushkit.keys.jwks import etag_matches
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
@@ -58,14 +58,14 @@ class CardPublisher:
         card: bytes | Mapping[str, JsonValue],
         keys: KeyRing | KeySource | str | Path,
         *,
-        forms: Iterable[CardForm | str] = DEFAULT_FORMS,
+        forms: Iterable[CardForm | str] | None = None,
         jku: str | None = None,
         max_age: timedelta = _DEFAULT_MAX_AGE,
         passphrase: bytes | None = None,
     ) -> None:
         self._card = read_card(card)
         self._keys = key_source(keys, passphrase)
-        self._forms = tuple(forms)
+        self._forms = None if forms is None else tuple(forms)
         self._jku = jku
         self._max_age = max_age
         self._signed: SignedCard | None = None

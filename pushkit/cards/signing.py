@@ -10,7 +10,7 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.canonical import Canonical, CardForm, canonicalize
-from pushkit.cards.document import MAX_SIGNATURES, read_card, read_signatures
+from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
 from pushkit.cards.projection import Gap
 from pushkit.cards.verdict import listed
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
@@ -18,13 +18,13 @@ from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.detached_jws import sign_detached
 
-__all__ = ["DEFAULT_FORMS", "EVERY_SDK", "SignedCard", "sign_card"]
+__all__ = ["EVERY_SDK", "SignedCard", "sign_card"]
 
-DEFAULT_FORMS: Final = (CardForm.SPEC, CardForm.SDK)
 # The JavaScript SDK drops the security schemes before it verifies, and the first Python releases
 # wrote Python's JSON: a signature for them covers less, and helps nobody else.
 EVERY_SDK: Final = (
-    *DEFAULT_FORMS,
+    CardForm.SPEC,
+    CardForm.SDK,
     CardForm.SDK_WITHOUT_SECURITY_SCHEMES,
     CardForm.PYTHON_ASCII,
 )
@@ -55,20 +55,22 @@ class SignedCard:
 def sign_card(
     card: bytes | Mapping[str, JsonValue],
     keys: KeyRing | SigningKey | Sequence[SigningKey],
-    forms: Iterable[CardForm | str] = DEFAULT_FORMS,
+    forms: Iterable[CardForm | str] | None = None,
     *,
     now: datetime,
     jku: str | None = None,
 ) -> SignedCard:
     """Sign a card: one signature per key and form, none twice over the same bytes.
 
-    Signatures of these keys that the card has already are replaced; with a ring, those of its
-    former keys too. Signatures of others stay.
+    Each states its form in its protected header, and of those that share one the stronger; SDKs
+    pass over that. Signatures of these keys that the card has already are replaced; with a ring,
+    those of its former keys too. Signatures of others stay.
 
     Args:
         card: The card, signed or not.
         keys: A ring signs with the key that is active now; one key or several sign as they are.
-        forms: The canonical forms, see `pushkit.cards.canonical`.
+        forms: The canonical forms, see `pushkit.cards.canonical`. None: `spec`, and `sdk` where it
+            leaves out nothing more but what means its own absence.
         now: The present, in UTC.
         jku: Where the keys are published, for verifiers that know this URL.
 
@@ -79,16 +81,19 @@ def sign_card(
         NoSigningKeyError: The ring has no active key.
     """
     document = read_card(card)
-    wanted = [_form(form) for form in forms]
     signers, ours = _signers(keys, now)
-    canonical = [_canonical(document, form) for form in dict.fromkeys(wanted)]
+    if forms is None:
+        canonical, told = _default(document)
+    else:
+        wanted = dict.fromkeys(map(_form, forms))
+        canonical, told = [_canonical(document, form) for form in wanted], []
     if not canonical or not signers:
         raise ConfigError("sign_card: expected at least one form and one key")
     header: JsonObject = {"typ": "JOSE"} if jku is None else {"typ": "JOSE", "jku": jku}
     made = [
-        sign_detached(payload, header, key)
+        sign_detached(payload, {**header, FORM: form.value}, key)
         for key in signers
-        for payload in dict.fromkeys(entry.payload for entry in canonical)
+        for payload, form in _stated(canonical).items()
     ]
     entries = _kept(document, ours)
     entries += [{"protected": jws.protected, "signature": jws.signature} for jws in made]
@@ -98,8 +103,36 @@ def sign_card(
         card={**document, "signatures": entries},
         forms=tuple(entry.form for entry in canonical),
         kids=tuple(key.kid for key in signers),
-        warnings=tuple(_warnings(document, canonical)),
+        warnings=(*told, *_warnings(document, canonical)),
     )
+
+
+def _default(card: JsonObject) -> tuple[list[Canonical], list[str]]:
+    """Return the forms that nobody loses by, and why there is none for the SDKs.
+
+    Whoever strips the specification's signature is left with what `sdk` covers. That may be less by
+    values that mean their absence, not by a security requirement.
+    """
+    spec, sdk = _canonical(card, CardForm.SPEC), _canonical(card, CardForm.SDK)
+    known = {left.path for left in spec.uncovered}
+    lost = [e.path for e in sdk.uncovered if e.gap is Gap.CONTENT and e.path not in known]
+    if not lost:
+        return [spec, sdk], []
+    told = (
+        f"not signed in the form sdk, which would leave out {listed(lost)}: a2a-sdk and @a2a-js/sdk"
+        " refuse the card; change these values, or ask for the form sdk too"
+    )
+    return [spec], [told]
+
+
+def _stated(canonical: Sequence[Canonical]) -> dict[bytes, CardForm]:
+    """Return what is signed, each with the form to state: of the same bytes, the strongest."""
+    forms = {entry.form: entry.payload for entry in canonical}
+    stated: dict[bytes, CardForm] = {}
+    for form in CardForm:
+        if form in forms:
+            stated.setdefault(forms[form], form)
+    return stated
 
 
 def _form(form: CardForm | str) -> CardForm:

@@ -55,6 +55,8 @@ class SignatureVerdict:
         algorithm: The `alg` that its header names.
         key: The trusted key that it holds under; None if it does not hold.
         form: The canonical form that it holds in; None if it does not hold.
+        forms: Every form that it holds in: of one that states none, several may be the same bytes.
+        stated: Its header states the form, which is then the only one that was tried.
         uncovered: What of the card that form leaves out.
         payload: The bytes that are signed; empty if it does not hold.
         notes: What is unusual about its header.
@@ -67,6 +69,8 @@ class SignatureVerdict:
     algorithm: Algorithm | None = None
     key: TrustedKey | None = None
     form: CardForm | None = None
+    forms: tuple[CardForm, ...] = ()
+    stated: bool = False
     uncovered: tuple[Uncovered, ...] = ()
     payload: bytes = field(default=b"", repr=False)
     notes: tuple[str, ...] = ()

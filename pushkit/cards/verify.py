@@ -6,7 +6,7 @@
 4. is held against the keys that the operator trusts, `kid` and `jku` being hints,
 5. whose own algorithm it names,
 6. which are neither expired nor revoked,
-7. in every canonical form, for none says which it was made in;
+7. in the canonical form that it states, or if it states none, as SDKs do, in every one;
 8. and counts if that form is admitted, or leaves out nothing that matters.
 
 One signature that counts is enough.
@@ -153,7 +153,8 @@ class _Verifier:
     def _judge(self, signature: CardSignature, keys: list[TrustedKey]) -> SignatureVerdict:
         found = self._held(signature, keys)
         if not found:
-            return _refused(signature, "it does not hold under any trusted key, in any form")
+            forms = f"the form {signature.form}, which it states" if signature.form else "any form"
+            return _refused(signature, f"it does not hold under any trusted key, in {forms}")
         objections = [self._policy.objection(canonical) for canonical, _ in found]
         chosen = objections.index(None) if None in objections else 0
         canonical, key = found[chosen]
@@ -165,6 +166,8 @@ class _Verifier:
             algorithm=signature.algorithm,
             key=key,
             form=canonical.form,
+            forms=tuple(canonical.form for canonical, _ in found),
+            stated=signature.form is not None,
             uncovered=canonical.uncovered,
             payload=canonical.payload,
             notes=(*signature.notes, *self._jku_notes(signature)),
@@ -176,11 +179,13 @@ class _Verifier:
         """Return the forms in which a signature holds; several may be the same bytes."""
         entries = {entry.key: entry for entry in keys}
         tried: dict[bytes, VerificationKey | None] = {}
-        for canonical in self._canonical():
+        # Never in another form than it states: the same bytes may be a weaker card in that one.
+        forms = [c for c in self._canonical() if signature.form in (None, c.form)]
+        for canonical in forms:
             if canonical.payload not in tried:
                 tried[canonical.payload] = holding_key(signature.jws, canonical.payload, entries)
-        forms = ((canonical, tried[canonical.payload]) for canonical in self._canonical())
-        return [(canonical, entries[key]) for canonical, key in forms if key is not None]
+        held = ((canonical, tried[canonical.payload]) for canonical in forms)
+        return [(canonical, entries[key]) for canonical, key in held if key is not None]
 
     def _canonical(self) -> list[Canonical]:
         if self._forms is None:
@@ -199,12 +204,8 @@ class _Verifier:
         found = [f"keys from {url} could not be had" for url in self._trust.unavailable]
         if left := [entry.path for entry in best.uncovered if entry.gap in _WARNED]:
             found.append(f"not covered: {listed(left)}")
-        held = {form.form for form in self._canonical() if form.payload == best.payload}
-        if not held & _SPECIFIED:
-            found.append(
-                "this form does not show whether empty values were added or taken away, among them"
-                " security requirements without scopes"
-            )
+        if doubt := _doubt(best):
+            found.append(doubt)
         return [*found, *best.notes]
 
 
@@ -226,9 +227,27 @@ def _refused(signature: CardSignature, reason: str) -> SignatureVerdict:
     )
 
 
+def _doubt(best: SignatureVerdict) -> str | None:
+    """Return what a signature cannot show that holds in a form which leaves out more."""
+    weak = [form for form in best.forms if form not in _SPECIFIED]
+    if not weak:
+        return None
+    lost = "empty values were added or taken away, among them security requirements without scopes"
+    if CardForm.SDK_WITHOUT_SECURITY_SCHEMES in weak:
+        lost += ", or security schemes"
+    if len(best.forms) == 1:
+        return f"the form {best.form} does not show whether {lost}"
+    return (
+        f"the signature does not state its form, and has the same bytes in {', '.join(best.forms)}:"
+        f" it does not show whether {lost}"
+    )
+
+
 def _best(signatures: tuple[SignatureVerdict, ...]) -> SignatureVerdict | None:
     holding = [entry for entry in signatures if entry.form is not None]
-    return min(holding, key=lambda e: (not e.accepted, _open(e)), default=None)
+    return min(
+        holding, key=lambda e: (not e.accepted, _open(e), _doubt(e) is not None), default=None
+    )
 
 
 def _open(entry: SignatureVerdict) -> tuple[int, int]:

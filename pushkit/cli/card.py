@@ -17,7 +17,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.cards.canonical import CardForm, canonicalize
 from pushkit.cards.document import MAX_CARD_BYTES, read_card
 from pushkit.cards.registry import CardSummary, card_url, fetch_card, verify_cards
-from pushkit.cards.signing import DEFAULT_FORMS, EVERY_SDK, sign_card
+from pushkit.cards.signing import EVERY_SDK, sign_card
 from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
 from pushkit.cards.verdict import CardVerdict
@@ -90,7 +90,8 @@ def canonicalize_(target: str, form: str, allow: tuple[str, ...]) -> None:
     "forms",
     type=click.Choice(_FORMS),
     multiple=True,
-    help=f"May be given several times.  [default: {', '.join(DEFAULT_FORMS)}]",
+    help="May be given several times.  [default: spec, and sdk where it leaves out nothing that"
+    " matters]",
 )
 @click.option(
     "--every-sdk",
@@ -118,7 +119,7 @@ def sign(
     if every_sdk and forms:
         raise click.UsageError("--every-sdk goes without --form")
     ring = load_key_ring(path, read_passphrase(passphrase_file))
-    wanted = EVERY_SDK if every_sdk else forms or DEFAULT_FORMS
+    wanted = EVERY_SDK if every_sdk else forms or None
     signed = sign_card(_read(target, allow), ring, wanted, now=utc_now(), jku=jku)
     for warning in signed.warnings:
         click.echo(f"warning: {warning}", err=True)

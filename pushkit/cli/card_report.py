@@ -148,7 +148,13 @@ def _form(card: JsonObject, form: CardForm) -> Canonical | CanonicalizationError
 def _claims(entry: CardSignature | InvalidSignatureError) -> str:
     if isinstance(entry, InvalidSignatureError):
         return f"malformed: {_shown(str(entry))}"
-    facts = {"alg": entry.algorithm.value, "kid": entry.kid, "typ": entry.typ, "jku": entry.jku}
+    facts = {
+        "alg": entry.algorithm.value,
+        "kid": entry.kid,
+        "typ": entry.typ,
+        "jku": entry.jku,
+        "form": entry.form,
+    }
     told = ", ".join(f"{name} {_shown(fact)}" for name, fact in facts.items() if fact is not None)
     return "; ".join((told, *entry.notes))
 
@@ -161,6 +167,7 @@ def _claims_document(entry: CardSignature | InvalidSignatureError) -> JsonObject
         "kid": entry.kid,
         "jku": entry.jku,
         "typ": entry.typ,
+        "form": entry.form.value if entry.form else None,
         "notes": list(entry.notes),
     }
 
@@ -191,7 +198,8 @@ def _signature_line(entry: SignatureVerdict) -> str:
     who = f"{entry.algorithm or '-'} kid {_shown(entry.kid or '-')}"
     if entry.accepted and entry.key is not None:
         source = entry.key.jwks_url or "a pinned key"
-        return f"{who}: holds in the form {entry.form}, under {source}"
+        stated = "" if entry.stated else ", which it does not state"
+        return f"{who}: holds in the form {entry.form}{stated}, under {source}"
     return f"{who}: {_shown(entry.reason, 1000)}"
 
 
@@ -205,6 +213,8 @@ def _signature_document(entry: SignatureVerdict) -> JsonObject:
         "key": entry.key.key.kid if entry.key else None,
         "jwks_url": entry.key.jwks_url if entry.key else None,
         "form": entry.form.value if entry.form else None,
+        "forms": [form.value for form in entry.forms],
+        "stated": entry.stated,
         "notes": list(entry.notes),
     }
 

@@ -42,7 +42,7 @@ def verify(*entries: Any) -> CardVerdict:
     return verify_card(as_bytes({**CARD, "signatures": list(entries)}), TRUST, now=NOW)
 
 
-GOOD = entry({"typ": "JOSE"})
+GOOD = entry({"typ": "JOSE", "pushkit-form": "spec"})
 
 
 def test_a_good_signature() -> None:

@@ -92,7 +92,8 @@ def test_the_sdk_refuses_what_was_changed() -> None:
 def test_the_header_says_what_the_specification_wants() -> None:
     url = "https://agent.example.com/.well-known/jwks.json"
     signed = sign_card(SAMPLE, SIGNING_KEY, now=NOW, jku=url)
-    assert headers(signed.card) == [{"alg": "ES256", "kid": "key-1", "typ": "JOSE", "jku": url}]
+    expected = {"alg": "ES256", "kid": "key-1", "typ": "JOSE", "jku": url}
+    assert headers(signed.card) == [{**expected, "pushkit-form": "spec"}]
     [entry] = headers(sign_card(SAMPLE, SIGNING_KEY, now=NOW).card)
     assert "jku" not in entry
 

@@ -123,7 +123,9 @@ def test_what_no_version_knows_is_tolerated_by_the_specification_and_told() -> N
     wire = served("signed_ref_spec")["c14_unknown_field"]
     verdict = verify_card(as_bytes(wire), TRUST, now=NOW)
     assert verdict.verified
-    assert verdict.warnings == ("not covered: /xVendor",)
+    uncovered, unmarked = verdict.warnings
+    assert uncovered == "not covered: /xVendor"
+    assert "does not state its form" in unmarked
 
 
 def test_the_reference_has_no_form_for_an_integer_beyond_a_double_and_neither_have_we() -> None:

@@ -36,7 +36,7 @@ class Cell:
         direction: Who sends to whom.
         version: The A2A version on the wire.
         scheme: What the receiving end verifies.
-        attempt: Raises if it does not work.
+        attempt: Raises if it does not work; may return how far it does.
         cause: Why it cannot, where the cause lies on the other side; and what a user can do.
     """
 
@@ -44,7 +44,7 @@ class Cell:
     direction: str
     version: str
     scheme: str
-    attempt: Callable[[], Awaitable[None]]
+    attempt: Callable[[], Awaitable[str | None]]
     cause: str = ""
 
 
@@ -124,49 +124,70 @@ def _library_cells() -> list[Cell]:
 
 
 def _card_cells() -> list[Cell]:
-    return [
-        Cell(
-            peer=peer.name,
-            direction="signed cards, both ways",
-            version="0.3" if peer.cards == "cards_v03" else "1.0",
-            scheme=f"card JWS, form `{peer.form}`",
-            attempt=functools.partial(cards_both_ways, peer),
+    found = []
+    for peer in card_peers.PEERS:
+        of_peer = functools.partial(
+            Cell, peer=peer.name, version="0.3" if peer.cards == "cards_v03" else "1.0"
         )
-        for peer in card_peers.PEERS
-    ]
+        theirs = functools.partial(cards_one_way, peer, card_peers.VERIFIES)
+        found.append(
+            of_peer(
+                direction="its signed cards → pushkit",
+                scheme=f"card JWS, form `{peer.form}` admitted",
+                attempt=theirs,
+            )
+        )
+        for called in peer.signed:
+            ours = functools.partial(cards_one_way, peer, f"pushkit signs, {called}")
+            found.append(
+                of_peer(
+                    direction="pushkit's signed cards → its verifier",
+                    scheme=f"card JWS, {called}",
+                    attempt=ours,
+                )
+            )
+    return found
 
 
-async def cards_both_ways(peer: card_peers.Peer) -> None:
-    """Let a release verify every vector card of pushkit's, and pushkit every one of its."""
+@functools.cache
+def _cards_of(peer: card_peers.Peer) -> dict[str, dict[str, str | None]]:
     folder = FOLDER / "cards"
     try:
-        await asyncio.to_thread(card_peers.install, peer, folder)
-        found = await asyncio.to_thread(card_peers.check, peer, folder)
+        card_peers.install(peer, folder)
+        return card_peers.check(peer, folder)
     except (SystemExit, OSError, subprocess.SubprocessError) as exc:
         raise UnavailableError(str(exc).strip().splitlines()[-1][:200]) from exc
-    wrong = list(card_peers.unexpected(peer, found))
+
+
+async def cards_one_way(peer: card_peers.Peer, direction: str) -> str:
+    """Let a release verify every vector card of pushkit's, or pushkit every one of its."""
+    found = await asyncio.to_thread(_cards_of, peer)
+    wrong = list(card_peers.unexpected(peer, found, direction))
     if wrong:
         raise MismatchError("; ".join(wrong)[:300])
+    return f"{card_peers.count(found[direction])} cards"
 
 
 async def outcome(cell: Cell) -> tuple[bool, str]:
-    """Try a cell; return whether it passed, and the reason if not."""
+    """Try a cell; return whether it passed, and how far, or the reason why not."""
     try:
-        await cell.attempt()
+        told = await cell.attempt()
     except UnavailableError as exc:
         return False, f"not tried: {exc}"
     except MismatchError as exc:
         return False, str(exc)
     except TimeoutError:
         return False, f"nothing for {PATIENCE:.0f} s"
-    return True, ""
+    return True, told or ""
 
 
 _HEAD = """# Interoperability
 
 What `make interop` saw: real peers from their registries, each as a process of its own, one task of
 several updates each. A pass means that every update arrived, once, in order, and verified by the
-scheme that is named. A fail names its cause, and what you can do about it.
+scheme that is named. A fail names its cause, and what you can do about it. Of cards, a pass means
+that those with a signature in the peer's own form are accepted, as many as it says, and that no
+other one is, nor one that was changed; [which those are](cards.md#sign).
 
 | peer | direction | A2A | scheme | result |
 |---|---|---|---|---|
@@ -186,7 +207,10 @@ async def main() -> int:
         passed, reason = await outcome(cell)
         known = bool(cell.cause) and not passed
         broken += not passed and not known
-        result = "pass" if passed else f"fail: {cell.cause if known else reason}"
+        if passed:
+            result = f"pass: {reason}" if reason else "pass"
+        else:
+            result = f"fail: {cell.cause if known else reason}"
         line = f"| {cell.peer} | {cell.direction} | {cell.version} | {cell.scheme} | {result} |"
         sys.stdout.write(line + (f" ({reason})" if known else "") + "\n")
         sys.stdout.flush()

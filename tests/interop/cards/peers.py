@@ -4,7 +4,8 @@
 
 Installs the releases from PyPI and the npm registry into a folder, each in an environment of its
 own. Needs Node.js 20 or newer for the JavaScript ones. Ends with 1 if a card is refused, on either
-side, or if one is accepted after a change.
+side, that has a signature over the very bytes that the release hashes, or if one is accepted that
+has none, or that was changed.
 """
 
 from __future__ import annotations
@@ -14,13 +15,22 @@ import json
 import subprocess
 import sys
 import venv
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pushkit.cards import EVERY_SDK, CardForm, CardPolicy, TrustedKeys, sign_card, verify_card
+from pushkit.cards import (
+    EVERY_SDK,
+    CardForm,
+    CardPolicy,
+    SignedCard,
+    TrustedKeys,
+    canonicalize,
+    sign_card,
+    verify_card,
+)
 from pushkit.keys.jwk import public_pem, signing_key_from_pem, signing_key_to_pem
 
 HERE = Path(__file__).resolve().parent
@@ -43,15 +53,17 @@ class Peer:
         package: What is installed.
         shape: JavaScript only: `json` or `instance`.
         cards: Which cards it understands.
-        forms: What pushkit signs for it.
-        form: What it signs in.
+        signed: What pushkit signs for it: the forms, by what they are called; None is the default.
+        form: What it signs in, and looks for.
     """
 
     name: str
     package: str
     shape: str = ""
     cards: str = "cards_v10"
-    forms: tuple[CardForm, ...] = EVERY_SDK
+    signed: Mapping[str, tuple[CardForm, ...] | None] = field(
+        default_factory=lambda: {"default": None, "EVERY_SDK": EVERY_SDK}, hash=False
+    )
     form: CardForm = CardForm.SDK
 
     @property
@@ -79,12 +91,13 @@ PEERS = (
     python(
         "0.3.26",
         cards="cards_v03",
-        forms=(CardForm.RAW, CardForm.PYTHON_0_3),
+        signed={"raw, python-0.3": (CardForm.RAW, CardForm.PYTHON_0_3)},
         form=CardForm.PYTHON_0_3,
     ),
 )
 # A card that is changed after it was signed: it must be refused on both sides.
 CHANGED = "changed"
+VERIFIES = "pushkit verifies"
 
 
 def install(peer: Peer, folder: Path) -> None:
@@ -128,18 +141,24 @@ def cards_of(peer: Peer) -> dict[str, Any]:
     return found
 
 
-def signed_for(peer: Peer) -> dict[str, Any]:
+def signed_for(peer: Peer, forms: tuple[CardForm, ...] | None) -> dict[str, SignedCard]:
     """Return every card as pushkit signs it."""
-    strict = {CardForm.SPEC, CardForm.RAW}
+
+    def forms_of(name: str) -> Iterable[CardForm] | None:
+        if name not in SDK_ALONE:
+            return forms
+        strict = {CardForm.SPEC, CardForm.RAW}
+        return [CardForm.SDK] if forms is None else [form for form in forms if form not in strict]
+
     return {
-        name: sign_card(
-            card,
-            KEY,
-            [form for form in peer.forms if name not in SDK_ALONE or form not in strict],
-            now=NOW,
-        ).card
-        for name, card in cards_of(peer).items()
+        name: sign_card(card, KEY, forms_of(name), now=NOW) for name, card in cards_of(peer).items()
     }
+
+
+def is_for(peer: Peer, signed: SignedCard) -> bool:
+    """Say whether one of the signatures is over the bytes that a release hashes."""
+    hashed = canonicalize(signed.card, peer.form).payload
+    return any(canonicalize(signed.card, form).payload == hashed for form in signed.forms)
 
 
 def changed(cards: dict[str, Any]) -> dict[str, Any]:
@@ -149,11 +168,16 @@ def changed(cards: dict[str, Any]) -> dict[str, Any]:
 
 def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
     """Return, for both directions, each card with why it is refused; None if it verifies."""
+    ours = {called: signed_for(peer, forms) for called, forms in peer.signed.items()}
     answer = ask(
         peer,
         folder,
         {
-            "verify": changed(signed_for(peer)),
+            "verify": {
+                f"{called}/{name}": card
+                for called, cards in ours.items()
+                for name, card in changed({n: signed.card for n, signed in cards.items()}).items()
+            },
             "sign": cards_of(peer),
             "public_pem": public_pem(KEY).decode(),
             "private_pem": signing_key_to_pem(KEY).decode(),
@@ -165,22 +189,38 @@ def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
         content = json.dumps(card, ensure_ascii=False).encode()
         verdict = verify_card(content, TRUST, now=NOW, policy=policy)
         theirs[name] = None if verdict.verified else verdict.reason
-    return {"pushkit signs": answer["verified"], "pushkit verifies": theirs}
+    found = {
+        f"pushkit signs, {called}": {
+            name: answer["verified"][f"{called}/{name}"] for name in (*cards, CHANGED)
+        }
+        for called, cards in ours.items()
+    }
+    return {**found, VERIFIES: theirs}
 
 
-def unexpected(peer: Peer, found: dict[str, dict[str, str | None]]) -> Iterable[str]:
-    for direction, cards in found.items():
-        for name, reason in cards.items():
-            if (reason is None) is (name == CHANGED):
+def unexpected(
+    peer: Peer, found: dict[str, dict[str, str | None]], *directions: str
+) -> Iterable[str]:
+    """Return what is not as the forms foretell it."""
+    for called, forms in peer.signed.items():
+        direction = f"pushkit signs, {called}"
+        signed = signed_for(peer, forms)
+        for name, reason in found[direction].items() if direction in directions else ():
+            good = name != CHANGED and is_for(peer, signed[name])
+            if (reason is None) is not good:
                 yield f"{peer.name}: {direction}: {name}: {reason or 'verifies all the same'}"
+    for name, reason in found[VERIFIES].items() if VERIFIES in directions else ():
+        if (reason is None) is (name == CHANGED):
+            yield f"{peer.name}: {VERIFIES}: {name}: {reason or 'verifies all the same'}"
+
+
+def count(cards: dict[str, str | None]) -> str:
+    return f"{sum(reason is None for reason in cards.values())} of {len(cards) - 1}"
 
 
 def summary(peer: Peer, found: dict[str, dict[str, str | None]]) -> str:
-    counts = [
-        f"{direction} {sum(reason is None for reason in cards.values())}/{len(cards) - 1}"
-        for direction, cards in found.items()
-    ]
-    return f"{peer.name:24} {', '.join(counts)}"
+    counts = [f"{direction}: {count(cards)}" for direction, cards in found.items()]
+    return f"{peer.name:24} {'; '.join(counts)}"
 
 
 def main() -> None:
@@ -194,7 +234,7 @@ def main() -> None:
         if not options.no_install:
             install(peer, options.folder)
         found = report[peer.name] = check(peer, options.folder)
-        wrong += list(unexpected(peer, found))
+        wrong += list(unexpected(peer, found, *found))
         print(summary(peer, found), file=sys.stderr)  # noqa: T201
     if options.json:
         print(json.dumps(report, indent=1, ensure_ascii=False))  # noqa: T201
