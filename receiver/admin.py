@@ -11,9 +11,10 @@ from pathlib import Path
 from pushkit.clock import utc_now
 from pushkit.storage import Database, Script, open_location
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
-from receiver.expected import SECRETS_MIGRATION
+from receiver.expected import SECRETS_MIGRATION, ExpectedStore
 from receiver.inbox import (
     CALLBACKS_MIGRATION,
+    FAIRNESS_MIGRATION,
     InboxFilter,
     InboxRetention,
     InboxStats,
@@ -28,7 +29,16 @@ from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import DatabaseReplay
 
-__all__ = ["InboxAdmin", "Redriven", "open_inbox"]
+__all__ = ["MIGRATIONS", "InboxAdmin", "Redriven", "open_inbox"]
+
+MIGRATIONS = (
+    REPLAY_MIGRATION,
+    EXPECTED_MIGRATION,
+    INBOX_MIGRATION,
+    SECRETS_MIGRATION,
+    CALLBACKS_MIGRATION,
+    FAIRNESS_MIGRATION,
+)
 
 _BATCH = 100
 # Between two batches: whoever waits for the database goes first.
@@ -44,13 +54,7 @@ def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now)
     return open_location(
         location,
         component="receiver",
-        migrations=(
-            REPLAY_MIGRATION,
-            EXPECTED_MIGRATION,
-            INBOX_MIGRATION,
-            SECRETS_MIGRATION,
-            CALLBACKS_MIGRATION,
-        ),
+        migrations=MIGRATIONS,
         clock=clock,
     )
 
@@ -167,6 +171,8 @@ class InboxAdmin:
         now = await self._database.read(self._database.now())
         replay = DatabaseReplay(retention.ids)
         await _in_lots(lambda: self._database.write(replay.forget(now)))
+        expected = ExpectedStore(retention.ids)
+        await _in_lots(lambda: self._database.write(expected.forget(now)))
         silent_since = now - retention.sequences
         await _in_lots(lambda: self._database.write(self._purge.forget_sequences(silent_since)))
         return purged

@@ -106,7 +106,7 @@ def check(path: Path) -> None:
 @click.option(
     "--expires-in",
     type=click.IntRange(1, _MAX_EXPIRES_IN),
-    help="Seconds that the token is good for.",
+    help="Seconds that the token is good for; by default what `[retention]` says: 90 days.",
 )
 @click.option(
     "--authentication", help="Mint credentials too, of this scheme: Bearer, Basic or ApiKey."

@@ -74,9 +74,6 @@ class TaskNotExpectedError(InboundError):
     status = 404
 
 
-_PURGED_AT_ONCE = 100
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
     """One thing that is expected.
@@ -120,7 +117,6 @@ class ExpectedStore:
 
     def register(self, registration: Registration) -> Script[None]:
         """Expect a task, known or not, under a token."""
-        yield from self._forget(registration.created_at)
         yield from self._insert(registration)
 
     def replace(self, old: str, new: Registration, *, overlap: timedelta) -> Script[str | None]:
@@ -161,6 +157,18 @@ class ExpectedStore:
             "UPDATE pushkit_expected SET withdrawn_at = $4 WHERE sender = $1"
             " AND (token_sha256 = $2 OR task_id = $3) AND withdrawn_at IS NULL RETURNING sender",
             (sender, hash_token(token) if token else None, task_id, to_micros(now)),
+        )
+        return len(rows)
+
+    def forget(self, now: datetime, *, limit: int = 1000) -> Script[int]:
+        """Forget what ended before the memory of ids begins, a bounded lot; return how many."""
+        rows = yield Statement(
+            "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
+            " (SELECT sender, token_sha256 FROM pushkit_expected"
+            " WHERE COALESCE(withdrawn_at, expires_at) < $1 AND static = 0"
+            " ORDER BY COALESCE(withdrawn_at, expires_at)"
+            " LIMIT CAST($2 AS BIGINT) FOR UPDATE SKIP LOCKED) RETURNING sender",
+            (to_micros(now - self._kept), limit),
         )
         return len(rows)
 
@@ -275,15 +283,6 @@ class ExpectedStore:
                 to_micros(registration.created_at),
                 to_micros(ends) if ends else None,
             ),
-        )
-
-    def _forget(self, now: datetime) -> Script[None]:
-        """Forget what ended before the memory of ids begins, a bounded number at a time."""
-        yield Statement(
-            "DELETE FROM pushkit_expected WHERE (sender, token_sha256) IN"
-            " (SELECT sender, token_sha256 FROM pushkit_expected"
-            " WHERE COALESCE(withdrawn_at, expires_at) < $1 AND static = 0 LIMIT $2)",
-            (to_micros(now - self._kept), _PURGED_AT_ONCE),
         )
 
 

@@ -65,8 +65,11 @@ def mint(
     """Mint a token for a sender.
 
     Raises:
-        ConfigError: No such version or scheme, or a version whose tokens need their task.
+        ConfigError: No such version or scheme, a version whose tokens need their task, or no time
+            in which it is good.
     """
+    if expires_in is not None and expires_in <= timedelta(0):
+        raise ConfigError(f"expires_in: found {expires_in}, expected more than zero")
     wire_version = WireVersion.parse(str(version))
     if wire_version is WireVersion.AGENTVAULT_0_2 and task_id is None:
         # Its config is a URL: what it sends can only be told by its task.
@@ -80,7 +83,7 @@ def mint(
         credentials_sha256=credentials.sha256 if credentials else None,
         task_id=task_id,
         created_at=now,
-        expires_at=now + expires_in if expires_in else None,
+        expires_at=None if expires_in is None else now + expires_in,
     )
     return Minted(
         token=token,

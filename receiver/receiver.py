@@ -73,7 +73,8 @@ class Receiver:
         limits: Sizes and rates.
         retry: When a failed callback is called again.
         concurrency: How many callbacks at once.
-        retention: How long notifications stay that are over, and how long ids are remembered.
+        retention: How long notifications stay that are over, how long ids are remembered, and for
+            how long a task is expected.
         trusted_proxies: Addresses and networks of the reverse proxies in front, for example
             `["10.0.0.0/8"]`: what they say of a client's address is believed.
         forwarded_header: Which header these proxies write.
@@ -126,6 +127,7 @@ class Receiver:
         self.inbox = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
         self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore(retention.ids)
+        self._expected_for = retention.expected
         self._life = Life(
             self._database,
             memory,
@@ -343,7 +345,8 @@ class Receiver:
             sender: Which trusted sender; may be left out if there is only one.
             task_id: The task, if it is known already; not with `replaces`.
             version: The A2A version that the agent speaks.
-            expires_in: How long the token is good for; None for ever.
+            expires_in: How long the token is good for; None for as long as the receiver's
+                `retention.expected` says, by default 90 days.
             authentication: Mint credentials of this scheme too (`Bearer`, `Basic` or `ApiKey`),
                 which the agent must then send: one that ignores the config's `authentication` is
                 refused.
@@ -351,7 +354,8 @@ class Receiver:
             overlap: For how long the replaced token is good beside the new one.
 
         Raises:
-            ConfigError: No such sender or scheme, or the token to replace is none that is good.
+            ConfigError: No such sender or scheme, no time at all, or the token to replace is none
+                that is good.
         """
         if replaces is not None and task_id is not None:
             raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
@@ -360,7 +364,7 @@ class Receiver:
             trusted,
             task_id=task_id,
             version=version,
-            expires_in=expires_in,
+            expires_in=self._expected_for if expires_in is None else expires_in,
             authentication=authentication,
             now=self._clock(),
         )

@@ -16,11 +16,12 @@ from receiver.inbox.model import (
     StoredNotification,
 )
 from receiver.inbox.retention import InboxRetention, Purge
-from receiver.inbox.schema import CALLBACKS_MIGRATION, MIGRATION
+from receiver.inbox.schema import CALLBACKS_MIGRATION, FAIRNESS_MIGRATION, MIGRATION
 from receiver.inbox.store import Inbox, task_lock
 
 __all__ = [
     "CALLBACKS_MIGRATION",
+    "FAIRNESS_MIGRATION",
     "MIGRATION",
     "CallbackState",
     "ClaimedNotification",

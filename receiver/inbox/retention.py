@@ -35,6 +35,8 @@ class InboxRetention:
             retry (90 h for pushkit), and an update may be called back twice.
         sequences: The last `seq` of a task without news: after that, its next one seems to follow
             a gap.
+        expected: How long a task is expected, where `expect()` does not say. What has ended is
+            forgotten with the ids.
     """
 
     done: timedelta | None = timedelta(days=7)
@@ -42,9 +44,10 @@ class InboxRetention:
     max_done: int | None = None
     ids: timedelta = timedelta(hours=96)
     sequences: timedelta = timedelta(days=30)
+    expected: timedelta | None = timedelta(days=90)
 
     def __post_init__(self) -> None:
-        ages = (self.done, self.dead, self.ids, self.sequences)
+        ages = (self.done, self.dead, self.ids, self.sequences, self.expected)
         if any(age is not None and age <= timedelta(0) for age in ages):
             raise ConfigError("retention: expected ages above zero, or None for ever")
         if self.max_done is not None and self.max_done < 0:

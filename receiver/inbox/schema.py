@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pushkit.storage import Migration
 
-__all__ = ["CALLBACKS_MIGRATION", "MIGRATION"]
+__all__ = ["CALLBACKS_MIGRATION", "FAIRNESS_MIGRATION", "MIGRATION"]
 
 MIGRATION = Migration(
     3,
@@ -115,5 +115,16 @@ CALLBACKS_MIGRATION = Migration(
             " (SELECT MAX(accepted_at) FROM pushkit_replay), 0)"
         ),
         "CREATE INDEX pushkit_sequences_age ON pushkit_sequences (updated_at)",
+    ),
+)
+
+FAIRNESS_MIGRATION = Migration(
+    6,
+    (
+        # What is expected no longer goes by age.
+        (
+            "CREATE INDEX pushkit_expected_ended ON pushkit_expected"
+            " ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0"
+        ),
     ),
 )

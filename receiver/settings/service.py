@@ -40,6 +40,7 @@ class RetentionSettings(BaseModel):
     dead_days: Positive | None = None
     max_done: Annotated[int, Field(ge=0)] | None = None
     remember_hours: Positive = 96
+    expected_days: Positive | None = 90
 
     def build(self) -> InboxRetention:
         """Return what a receiver is made with."""
@@ -48,6 +49,7 @@ class RetentionSettings(BaseModel):
             dead=timedelta(days=self.dead_days) if self.dead_days else None,
             max_done=self.max_done,
             ids=timedelta(hours=self.remember_hours),
+            expected=timedelta(days=self.expected_days) if self.expected_days else None,
         )
 
 

@@ -136,6 +136,7 @@ def test_where_the_state_is_comes_from_the_file_and_passwords_are_masked(
         "dead_days": None,
         "max_done": 1000,
         "remember_hours": 48,
+        "expected_days": 90,
     }
 
 

@@ -16,7 +16,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.authorization import credential_header
 from pushkit.signing.token import hash_token
-from receiver import Expectation, TaskPolicy, Verdict
+from receiver import Expectation, InboxRetention, TaskPolicy, Verdict
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -190,12 +190,52 @@ async def test_what_ended_is_forgotten_with_the_memory_of_ids(registered: World)
     ended = await expect(registered, expires_in=timedelta(seconds=60))
     lasting = await expect(registered)
     registered.clock.advance(timedelta(hours=97).total_seconds())
-    await expect(registered)
+    await registered.receiver.inbox.retain(InboxRetention())
 
     forgotten, kept = await speak(registered, ended), await speak(registered, lasting)
 
-    assert registered.rows()["pushkit_expected"] == 2
+    assert registered.rows()["pushkit_expected"] == 1
     assert (forgotten.status, kept.status) == (401, 202)
+
+
+async def test_what_is_expected_is_so_for_90_days_and_then_forgotten(registered: World) -> None:
+    token = await expect(registered)
+    registered.clock.advance(timedelta(days=90, seconds=-1).total_seconds())
+    last = await speak(registered, token, number=1)
+    registered.clock.advance(1)
+    after = await speak(registered, token, number=2)
+    registered.clock.advance(timedelta(hours=97).total_seconds())
+    await registered.receiver.inbox.retain(InboxRetention())
+
+    assert last.status == 202
+    assert refused(after)
+    assert registered.rows()["pushkit_expected"] == 0
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "good"),
+    [
+        pytest.param(timedelta(days=7), False, id="a week"),
+        pytest.param(None, True, id="for ever"),
+    ],
+)
+async def test_how_long_a_task_is_expected_is_an_option(
+    make_world: WorldFactory, lifetime: timedelta | None, good: bool
+) -> None:
+    retention = InboxRetention(expected=lifetime)
+    world = make_world({"retention": retention}, tasks=TaskPolicy.REGISTERED, tokens=())
+    token = await expect(world)
+    world.clock.advance(timedelta(days=1000).total_seconds())
+    await world.receiver.inbox.retain(retention)
+
+    verdict = await speak(world, token)
+
+    assert (verdict.status == 202) is good
+
+
+async def test_a_token_that_is_good_for_no_time_is_not_handed_out(registered: World) -> None:
+    with pytest.raises(ConfigError, match="expires_in"):
+        await expect(registered, expires_in=timedelta(0))
 
 
 # --- bind -----------------------------------------------------------------------------------------

@@ -11,16 +11,14 @@ import pytest
 
 from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
+from receiver.admin import MIGRATIONS
 from receiver.inbox import (
-    CALLBACKS_MIGRATION,
-    MIGRATION,
     ClaimedNotification,
     Inbox,
     InboxStatus,
     Inspection,
     Purge,
 )
-from receiver.replay import MIGRATION as REPLAY
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -42,7 +40,7 @@ class Shelf:
     purge: Purge = field(default_factory=Purge)
 
     def __post_init__(self) -> None:
-        self.run(migrate("receiver", (REPLAY, MIGRATION, CALLBACKS_MIGRATION)))
+        self.run(migrate("receiver", MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)

@@ -1,0 +1,68 @@
+"""What the receiver runs finds its rows by an index: SQLite says how it means to find them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from receiver import InboxFilter, InboxRetention, Notification, TaskPolicy
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import WorldFactory
+
+# Of what is leased there is little, and the others are read from one end, no further than a limit.
+SMALL = re.compile(
+    r"SCAN (pushkit_inbox|i) USING (COVERING )?INDEX pushkit_inbox_(leased|heads|done)"
+)
+# Numbers over the whole inbox, for an operator who asks: an index each, without the bodies.
+COUNT = re.compile(r"SELECT .*\b(COUNT|SUM|MIN)\(.* AS (found|moment) FROM pushkit_inbox WHERE")
+OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[ceis])\b")
+
+
+async def test_no_table_is_read_from_end_to_end(
+    traced: list[str], make_world: WorldFactory
+) -> None:
+    world = make_world(tasks=TaskPolicy.BIND, tokens=())
+    called: list[str] = []
+
+    @world.receiver.on_update(name="callback")
+    async def callback(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+        if notification.seq == 2:
+            raise ValueError
+
+    receiver = await world.start()
+    traced.clear()
+
+    token = (await receiver.expect("agent")).config.token or ""
+    replacing = (await receiver.expect("agent", replaces=token)).config.token or ""
+    for number in (1, 1, 2):
+        await world.receive(world.draft(number, token=replacing))
+
+    async def both() -> bool:
+        return len(called) == 2
+
+    await eventually(both)
+    await receiver.wait("task-1", until=lambda _: True)
+    await receiver.expect_no_longer("agent", token=replacing)
+    await receiver.inbox.redrive(InboxFilter())
+    await receiver.inbox.retain(InboxRetention(done=timedelta(days=1), dead=timedelta(days=1)))
+    await receiver.inbox.purge(max_done=1)
+    await receiver.inbox.stats()
+
+    ran = {
+        each for each in traced if each.startswith(("SELECT", "UPDATE", "INSERT", "DELETE", "WITH"))
+    }
+    assert sum("pushkit_expected" in each for each in ran) > 5
+    connection = sqlite3.connect(world.database)
+    found = {}
+    for statement in ran - {each for each in ran if COUNT.match(each)}:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        scans = [step for step in plan if OF_A_TABLE.match(step) and not SMALL.match(step)]
+        if scans:
+            found[statement[:200]] = scans
+    connection.close()
+    assert found == {}
