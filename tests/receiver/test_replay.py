@@ -178,3 +178,23 @@ async def test_a_receiver_keeps_house_from_its_start(world: World) -> None:
         return not any(rows[name] for name in names)
 
     await eventually(empty)
+
+
+async def test_an_id_that_is_forgotten_in_mid_race_is_answered_503_and_taken_on_the_retry(
+    world: World,
+) -> None:
+    await world.start()
+    # What a purge beside it leaves: the insert met the id, and whoever looks then finds none.
+    world.execute(
+        "CREATE TRIGGER met BEFORE INSERT ON pushkit_replay BEGIN SELECT RAISE(IGNORE); END"
+    )
+
+    in_the_race = await world.post(world.draft())
+    stored = world.rows()
+    world.execute("DROP TRIGGER met")
+    retried = await world.post(world.draft())
+
+    assert (in_the_race.status, in_the_race.code) == (503, "being_stored")
+    assert in_the_race.headers["Retry-After"] == "1"
+    assert stored["pushkit_inbox"] == 0
+    assert retried.status == 202
