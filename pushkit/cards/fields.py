@@ -7,6 +7,7 @@ of the Python SDK's model, whose defaults its signatures leave out.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -92,7 +93,13 @@ CARD_0_3: Final = _schema(MESSAGES_0_3)
 
 
 def _folded(name: str) -> str:
-    return name.replace("_", "").lower()
+    """Return what any parser that is lenient with names would take a name for.
+
+    Go folds by case (the long s is s, the Kelvin sign k), Java compares upper, then lower cases
+    (both Turkish i are i), and some normalise. Compatible forms first, for only these have cases.
+    """
+    folded = unicodedata.normalize("NFKC", name).upper().casefold()
+    return folded.replace("\u0307", "").replace("_", "")
 
 
 _READ: Final = {

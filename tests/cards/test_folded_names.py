@@ -1,0 +1,78 @@
+"""Members whose names some parser takes for a field of the card, however they are written."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pushkit.cards import CardForm, CardPolicy, Gap, canonicalize, verify_card
+from pushkit.cards.fields import CARD_0_3, CARD_1_0
+from pushkit.signing.detached_jws import sign_detached
+from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
+
+SAMPLE: dict[str, Any] = load("cards_v10")["c21_spec_85_sample"]
+ROOT = sorted({*CARD_1_0["AgentCard"], *CARD_0_3["AgentCard"]})
+CAPABILITIES = sorted({*CARD_1_0["AgentCapabilities"], *CARD_0_3["AgentCapabilities"]})
+
+
+def folds(character: str) -> set[str]:
+    """Return what parsers that compare without case may take a character for.
+
+    Go folds by case (the long s is s, the Kelvin sign k), Java compares upper and then lower cases
+    (both Turkish i are i), others normalise names before they fold them.
+    """
+    plain = unicodedata.normalize("NFKC", character)
+    found = {f(c) for c in (character, plain) for f in (str.casefold, str.lower, str.upper)}
+    found = {fold.replace("\u0307", "") for fold in found}
+    return {fold.lower() for fold in found if fold.isascii() and fold.isalnum()}
+
+
+def spellings(fields: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each character that is not ASCII and folds to it, with a field's name that has it."""
+    for character in map(chr, range(128, sys.maxunicode + 1)):
+        for fold in folds(character):
+            field = next((field for field in fields if fold in field.lower()), None)
+            if field is not None:
+                start = field.lower().index(fold)
+                yield character, field[:start] + character + field[start + len(fold) :]
+
+
+def test_every_character_that_folds_to_ascii_is_taken_for_it() -> None:
+    at_root, inside = list(spellings(ROOT)), list(spellings(CAPABILITIES))
+    seen = {character for character, _ in (*at_root, *inside)}
+    assert seen >= set("\u017f\u212a\u0131\u0130\ufb01\uff55")
+    cards: list[tuple[str, dict[str, Any]]] = [(c, {name: "x"}) for c, name in at_root]
+    cards += [(c, {"capabilities": {name: "x"}}) for c, name in inside]
+    for character, card in cards:
+        [left] = canonicalize(card, CardForm.SPEC).uncovered
+        assert left.gap is Gap.CONTENT, (f"U+{ord(character):04X}", card)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\u017fupportedInterfaces",
+        "supportedInterface\u017f",
+        "SUPPORTED_INTERFACES",
+        "_s_k_i_l_l_s_",
+        "s\u212aills",
+        "descr\u0130ption",
+        "descr\u0131ption",
+        "\uff55\uff52\uff4c",
+    ],
+)
+def test_a_member_that_another_parser_reads_cannot_be_added_unnoticed(name: str) -> None:
+    payload = canonicalize(SAMPLE, CardForm.SPEC).payload
+    jws = sign_detached(payload, {"typ": "JOSE", "pushkit-form": "spec"}, SIGNING_KEY)
+    entry = {"protected": jws.protected, "signature": jws.signature}
+    changed = as_bytes({**SAMPLE, name: "https://evil.example.com/", "signatures": [entry]})
+    verdict = verify_card(changed, TRUST, now=NOW)
+    assert not verdict.verified
+    assert "does not cover" in verdict.reason
+    admitted = CardPolicy(admit=frozenset({CardForm.SPEC}))
+    told = verify_card(changed, TRUST, now=NOW, policy=admitted).warnings
+    assert any("not covered" in warning for warning in told)
