@@ -172,18 +172,21 @@ async def _try(receiver: Receiver) -> int:
 
 
 async def _try_keys(keys_by_sender: Mapping[str, VerificationKeys]) -> int:
-    """Fetch every sender's keys once and say what was found; return how many failed."""
+    """Fetch every sender's keys, all at once; say what was found, return how many failed."""
+    found = await asyncio.gather(
+        *(source.keys() for source in keys_by_sender.values()), return_exceptions=True
+    )
     failed = 0
-    for name, source in keys_by_sender.items():
-        try:
-            keys = await source.keys()
-        except PushkitError as exc:
+    for name, keys in zip(keys_by_sender, found, strict=True):
+        if isinstance(keys, PushkitError):
             failed += 1
-            click.echo(f"{name}: error: {exc}", err=True)
-            continue
-        click.echo(f"{name}: {len(keys)} keys")
-        for key in keys.values():
-            click.echo(f"  {key.algorithm.value:6} {key.kid}")
+            click.echo(f"{name}: error: {keys}", err=True)
+        elif isinstance(keys, BaseException):
+            raise keys
+        else:
+            click.echo(f"{name}: {len(keys)} keys")
+            for key in keys.values():
+                click.echo(f"  {key.algorithm.value:6} {key.kid}")
     return failed
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from datetime import timedelta
 
-from pushkit.errors import PushkitError, StorageError
+from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
 from pushkit.storage import Database
 from pushkit.work import Housekeeper, cancelled
@@ -90,6 +90,7 @@ class Life:
             _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
             warn_of_weak_trust(self._pipeline.trust.senders())
+            self._pipeline.trust.load()
             if allowed := self._transport.policy.allow:
                 _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
             self._background = [
@@ -121,17 +122,18 @@ class Life:
         self._arrivals.announce()
 
     async def unready(self) -> dict[str, str]:
-        """Return what stands in the way of serving, each part with its reason."""
+        """Return what of ourselves stands in the way of serving, each part with its reason."""
         unready: dict[str, str] = {}
         try:
             await self._database.read(self._inbox.next_due())
         except StorageError as exc:
             unready["storage"] = f"storage: {exc}"
-        for name, keys in self._pipeline.trust.keys_by_sender().items():
-            try:
-                await keys.keys()
-            except PushkitError as exc:
-                unready["keys"] = f"keys of sender {name}: {exc}"
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
         return unready
+
+    def degraded(self) -> dict[str, str]:
+        """Return what is wrong for some and not for all, each part with its reason."""
+        missing = self._pipeline.trust.missing()
+        reasons = (f"keys of sender {name}: {reason}" for name, reason in missing.items())
+        return {"keys": "; ".join(reasons)} if missing else {}

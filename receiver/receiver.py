@@ -206,12 +206,19 @@ class Receiver:
             yield
 
     async def unready(self) -> dict[str, str]:
-        """Return what stands in the way of serving, `{}` if nothing does.
+        """Return what stands in the way of serving anybody, `{}` if nothing does.
 
-        `storage`, `keys` (of a sender, never loaded and not to be had) and `callbacks` (they do not
-        run), each with the reason.
+        `storage` and `callbacks` (they do not run), each with the reason.
         """
         return await self._life.unready()
+
+    def degraded(self) -> dict[str, str]:
+        """Return what is wrong for some senders or tasks and not for all, `{}` if nothing is.
+
+        `keys` (of a sender, whose requests are answered 503 until they are loaded), with the
+        reason.
+        """
+        return self._life.degraded()
 
     async def receive(
         self, request: WebhookRequest, *, path: str | None = None, peer: str = ""
@@ -251,8 +258,8 @@ class Receiver:
         """Trust these senders from now on, instead of those before.
 
         All or nothing: if one of them is wrong, nothing changes. A request that is under way goes
-        on with the trust that it met. Keys that were fetched stay, of senders whose `jwks_url` is
-        the same; key files are read again.
+        on with the trust that it met. Keys that were fetched stay, of senders whose `jwks_url` and
+        `stale_for` are the same; key files are read again.
 
         Raises:
             ConfigError: As for `senders` of the constructor; what was trusted before still is.
@@ -263,6 +270,7 @@ class Receiver:
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
         self.pipeline.trust = trust
+        trust.load()
         await before.close(but=trust)
 
     # --- callbacks -----------------------------------------------------------------------------

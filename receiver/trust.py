@@ -29,6 +29,8 @@ DEFAULT_PATH = "/a2a/push"
 _JWT_ALONE = frozenset({Scheme.JWT})
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
 
+_LONGEST_STALE = timedelta(days=7)
+
 # RFC 3986 §3.3. A query is no part of it, and braces would make a pattern of it.
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
 # RFC 9110 §5.6.2: a token; RFC 6901 §3: a pointer.
@@ -80,6 +82,8 @@ class TrustedSender:
         name: Short and unique: for logs, callbacks and the inbox.
         issuer: The `iss` that it states; required in the standard profile, where there is a JWT.
         jwks_url: Where its JWK Set is fetched, pinned.
+        stale_for: How long its JWK Set may be used after it ceased to be fresh, while fetches fail:
+            for so long a revoked key may count. After that its requests are answered 503.
         jwks_file: A JWK Set in a file.
         keys: Keys by `kid`, already loaded.
         path: Where its notifications arrive.
@@ -109,6 +113,7 @@ class TrustedSender:
     name: str
     issuer: str | None = None
     jwks_url: str | None = None
+    stale_for: timedelta = timedelta(hours=1)
     jwks_file: Path | None = None
     keys: Mapping[str, VerificationKey] | None = None
     path: str = DEFAULT_PATH
@@ -174,6 +179,8 @@ def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
         yield "an empty token or credential"
     if sender.max_body_bytes is not None and sender.max_body_bytes < 1:
         yield "max_body_bytes: expected at least 1"
+    if not timedelta(0) <= sender.stale_for <= _LONGEST_STALE:
+        yield f"stale_for: expected from 0 to {_LONGEST_STALE.days} days"
 
 
 def _sources(sender: TrustedSender) -> int:

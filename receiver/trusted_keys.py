@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
 from receiver.selection import (
+    Claimed,
     HeldKeys,
     Selected,
     TrustSnapshot,
@@ -71,7 +73,7 @@ class Trust:
             transport: What fetches their JWK Sets.
             clock: Returns now.
             before: What is being replaced: the keys that it fetched are kept, of senders whose
-                `jwks_url` is the same.
+                `jwks_url` and `stale_for` are the same.
 
         Raises:
             ConfigError: The senders cannot be told apart, or a key source is unusable.
@@ -83,8 +85,7 @@ class Trust:
             [
                 (
                     sender,
-                    fetched.get((sender.name, sender.jwks_url))
-                    or sender_keys(sender, transport, clock),
+                    fetched.get(_source(sender)) or sender_keys(sender, transport, clock),
                 )
                 for sender in senders
             ],
@@ -111,10 +112,19 @@ class Trust:
 
     async def snapshot(self) -> TrustSnapshot:
         """Return all keys as they are now, fetched where that is due."""
-        held = [
-            await _held(entry, functools.partial(_all_keys, entry.keys)) for entry in self._entries
-        ]
+        held = await asyncio.gather(*(_held(entry, entry.keys.keys()) for entry in self._entries))
         return TrustSnapshot(self.url, held)
+
+    def load(self) -> None:
+        """Begin to fetch every sender's keys, all at once, without waiting for any."""
+        for entry in self._entries:
+            if isinstance(entry.keys, JwksClient):
+                entry.keys.load()
+
+    def missing(self) -> dict[str, str]:
+        """Return whose keys may not be used at this moment, by the sender's name, and why."""
+        found = {entry.sender.name: entry.keys.missing() for entry in self._entries}
+        return {name: reason for name, reason in found.items() if reason is not None}
 
     async def select(self, path: str, headers: Headers) -> Selected:
         """Do what `TrustSnapshot.select` does, with keys that are fetched where that is due.
@@ -123,18 +133,26 @@ class Trust:
         """
         entries = [entry for entry in self._entries if entry.sender.path == path]
         says = claimed([entry.sender for entry in entries], headers)
-        held = [
-            await _held(entry, functools.partial(_named_keys, entry.keys, says.kids(entry.sender)))
-            for entry in possible(entries, says)
-        ]
-        return one_of(held, says)
+        asked = possible(entries, says)
+        if len(asked) == 1:
+            return one_of([await _held(asked[0], _named_keys(asked[0], says))], says)
+        # Whose keys have to be fetched does not hold up one whose keys are at hand.
+        at_hand = [await _held(entry, _keys_at_hand(entry)) for entry in asked]
+        if any(kid in held.keys for held in at_hand for kid in says.kids(held.sender)):
+            return one_of(at_hand, says)
+        fetched = (_held(entry, _named_keys(entry, says)) for entry in asked)
+        return one_of(await asyncio.gather(*fetched), says)
 
-    def _fetched(self) -> Mapping[tuple[str, str | None], VerificationKeys]:
+    def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
         return {
-            (entry.sender.name, entry.sender.jwks_url): entry.keys
+            _source(entry.sender): entry.keys
             for entry in self._entries
             if isinstance(entry.keys, JwksClient)
         }
+
+
+def _source(sender: TrustedSender) -> Hashable:
+    return sender.name, sender.jwks_url, sender.stale_for
 
 
 def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
@@ -158,22 +176,22 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
             )
 
 
-async def _held(
-    entry: _Entry, keys: Callable[[], Awaitable[Mapping[str, VerificationKey]]]
-) -> HeldKeys:
+async def _held(entry: _Entry, keys: Awaitable[Mapping[str, VerificationKey]]) -> HeldKeys:
     try:
-        return HeldKeys(sender=entry.sender, keys=await keys())
+        return HeldKeys(sender=entry.sender, keys=await keys)
     except KeysUnavailableError as exc:
         return HeldKeys(sender=entry.sender, missing=str(exc))
 
 
-async def _all_keys(keys: VerificationKeys) -> Mapping[str, VerificationKey]:
-    return await keys.keys()
-
-
-async def _named_keys(keys: VerificationKeys, kids: Sequence[str]) -> Mapping[str, VerificationKey]:
-    found = {kid: await keys.find(kid) for kid in kids}
+async def _named_keys(entry: _Entry, says: Claimed) -> Mapping[str, VerificationKey]:
+    found = {kid: await entry.keys.find(kid) for kid in says.kids(entry.sender)}
     return {kid: key for kid, key in found.items() if key is not None}
+
+
+async def _keys_at_hand(entry: _Entry) -> Mapping[str, VerificationKey]:
+    if (reason := entry.keys.missing()) is not None:
+        raise KeysUnavailableError(reason)
+    return await entry.keys.keys()  # waits for nothing
 
 
 def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:
@@ -244,7 +262,8 @@ def sender_keys(
         transport.policy.check(url)
     except DestinationRefusedError as exc:
         raise ConfigError(f"sender {sender.name!r}: jwks_url: {exc}") from exc
-    return JwksClient(url, fetch=functools.partial(fetch_jwks, transport), clock=clock)
+    fetch = functools.partial(fetch_jwks, transport)
+    return JwksClient(url, fetch=fetch, clock=clock, stale_for=sender.stale_for)
 
 
 def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:

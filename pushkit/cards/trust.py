@@ -6,10 +6,12 @@ forgers nominate their own key (A2A#2096). Both only select among what is config
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey, thumbprint
 from pushkit.net.destination import origin_of
@@ -110,19 +112,27 @@ class CardTrust:
         origins: By origin, for example `{"https://agent.example.com": OriginTrust(...)}`.
         fetch: Gets a JWK Set; `functools.partial(fetch_jwks, transport)`, under the transport's
             destination policy. None if no origin has a JWKS URL.
+        clock: Returns now, aware, in UTC.
 
     Raises:
         ConfigError: An origin is no URL, or has JWKS URLs and there is no `fetch`.
     """
 
     def __init__(
-        self, origins: Mapping[str, OriginTrust], *, fetch: FetchJwks | None = None
+        self,
+        origins: Mapping[str, OriginTrust],
+        *,
+        fetch: FetchJwks | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._origins = {origin_of(origin): trust for origin, trust in origins.items()}
         urls = {url for trust in self._origins.values() for url in trust.jwks_urls}
         if urls and fetch is None:
             raise ConfigError("card trust: JWKS URLs need a `fetch`")
-        self._clients = {url: JwksClient(url, fetch=fetch) for url in urls} if fetch else {}
+        # Nothing of a set counts after its end: no `stale_for`. A registry waits for the fetch.
+        self._clients = (
+            {url: JwksClient(url, fetch=fetch, clock=clock) for url in urls} if fetch else {}
+        )
 
     def knows(self, url: str) -> bool:
         """Say whether the operator trusts anything for cards from the origin of a URL."""
@@ -137,10 +147,9 @@ class CardTrust:
         if trust is None:
             return TrustedKeys()
         keys, unavailable = list(trust.keys), []
-        for jwks_url in trust.jwks_urls:
-            try:
-                found = await self._clients[jwks_url].keys()
-            except KeysUnavailableError:
+        sets = await asyncio.gather(*(self._set(jwks_url) for jwks_url in trust.jwks_urls))
+        for jwks_url, found in zip(trust.jwks_urls, sets, strict=True):
+            if found is None:
                 unavailable.append(jwks_url)
             else:
                 keys += [TrustedKey(key=key, jwks_url=jwks_url) for key in found.values()]
@@ -150,6 +159,12 @@ class CardTrust:
             jwks_urls=trust.jwks_urls,
             unavailable=tuple(unavailable),
         )
+
+    async def _set(self, jwks_url: str) -> Mapping[str, VerificationKey] | None:
+        try:
+            return await self._clients[jwks_url].keys()
+        except KeysUnavailableError:
+            return None
 
     async def close(self) -> None:
         """End the fetches that are under way."""

@@ -3,29 +3,31 @@
 The URL is configured, never taken from a message: `jku` as a trust root would let a forger nominate
 their own key (RFC 8725 §3.10).
 
-* One fetch at a time; whoever asks meanwhile waits for the same one.
 * A set is fresh for the answer's max-age, counted from the start of its fetch.
 * An unknown kid asks again, at most once in `refetch_interval`.
-* Through an outage the last set stays good for `stale_for`.
+* One fetch at a time, and none for a while after a failure; while fetches fail, the last set stays
+  good for `stale_for`, without anybody waiting (`pushkit.work.renewing`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
+from pushkit.clock import utc_now
 from pushkit.errors import JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import MAX_JWKS_BYTES, KeySet, parse_jwks
+from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
 from pushkit.net.transport import Transport
+from pushkit.repeated_log import RepeatedLog
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
+from pushkit.work import Held, Renewing
 
 __all__ = [
     "FetchJwks",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
+_NOT_FETCHED: Final = "the keys from %s could not be fetched: %s"
+_LEFT_OUT: Final = "key %s from %s is left out: %s"
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=5)
 _REQUEST_HEADERS: Final = (
@@ -45,7 +49,6 @@ _REQUEST_HEADERS: Final = (
     ("User-Agent", USER_AGENT),
 )
 _DEFAULT_AGE: Final = timedelta(seconds=300)
-_LONGEST_BACKOFF: Final = timedelta(seconds=30)
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
 _OK: Final = 200
@@ -71,6 +74,10 @@ class VerificationKeys(Protocol):
         """
         ...
 
+    def missing(self) -> str | None:
+        """Return why there are no keys that may be used at this moment; None if there are."""
+        ...
+
     async def close(self) -> None:
         """End whatever is under way."""
         ...
@@ -89,6 +96,9 @@ class StaticKeys:
     async def keys(self) -> Mapping[str, VerificationKey]:
         """Return all keys by kid."""
         return self._keys
+
+    def missing(self) -> None:
+        """There are always keys, as configured."""
 
     async def close(self) -> None:
         """Nothing is under way."""
@@ -111,15 +121,9 @@ FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[FetchedJwks]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _FetchedSet:
     keys: Mapping[str, VerificationKey]
     etag: str | None
-    fetched_at: datetime
-    fresh_until: datetime
-
-    def is_fresh(self, now: datetime) -> bool:
-        # A clock that was set back must not keep a set alive.
-        return self.fetched_at <= now < self.fresh_until
 
 
 class JwksClient:
@@ -133,7 +137,8 @@ class JwksClient:
             shortest `max-age`: a sender may sign with a key that was published for that long.
         max_age: And at most so long.
         refetch_interval: How often unknown kids may cause a fetch.
-        stale_for: How long a set may be used after it ceased to be fresh, while fetches fail.
+        stale_for: How long a set may be used after it ceased to be fresh, while fetches fail: for
+            so long a revoked key may count. With 0 whoever asks waits for the fetch.
     """
 
     def __init__(
@@ -141,11 +146,11 @@ class JwksClient:
         url: str,
         *,
         fetch: FetchJwks,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] = utc_now,
         min_age: timedelta = timedelta(seconds=1),
         max_age: timedelta = timedelta(hours=24),
         refetch_interval: timedelta = timedelta(seconds=30),
-        stale_for: timedelta = timedelta(hours=24),
+        stale_for: timedelta = timedelta(0),
     ) -> None:
         self.url = url
         self._fetch = fetch
@@ -153,13 +158,9 @@ class JwksClient:
         self._min_age = min_age
         self._max_age = max_age
         self._refetch_interval = refetch_interval
-        self._stale_for = stale_for
-        self._held: _Held | None = None
-        self._flight: asyncio.Task[None] | None = None
-        self._fetches = 0
-        self._failures = 0
-        self._last_error: PushkitError | None = None
-        self._failed_at: datetime | None = None
+        self._set = Renewing(self._fetched, clock=clock, stale_for=stale_for)
+        self._log = RepeatedLog(_logger)
+        self._loaded = False
         self._last_refetch: datetime | None = None
 
     async def find(self, kid: str) -> VerificationKey | None:
@@ -168,11 +169,11 @@ class JwksClient:
         Raises:
             KeysUnavailableError: No set was ever loaded, or the last one is too old to be trusted.
         """
-        fetches = self._fetches
+        fetches = self._set.fetches
         keys = await self.keys()
-        if kid not in keys and self._fetches == fetches and self._may_refetch():
-            await self._load()
-            keys = self._usable()
+        if kid not in keys and self._set.fetches == fetches and self._may_refetch():
+            renewed = await self._set.renew()
+            keys = await self.keys() if renewed is None else renewed.keys
         return keys.get(kid)
 
     async def keys(self) -> Mapping[str, VerificationKey]:
@@ -181,11 +182,19 @@ class JwksClient:
         Raises:
             KeysUnavailableError: No set was ever loaded, or the last one is too old to be trusted.
         """
-        now = self._clock()
-        fresh = self._held is not None and self._held.is_fresh(now)
-        if not fresh and not self._backs_off(now):
-            await self._load()
-        return self._usable()
+        found = await self._set.get()
+        if found is None:
+            raise KeysUnavailableError(self._reason())
+        return found.keys
+
+    def missing(self) -> str | None:
+        """Return why there are no keys that may be used at this moment; None if there are."""
+        return self._reason() if self._set.usable() is None else None
+
+    def load(self) -> None:
+        """Begin to fetch, without waiting, if there are no keys that may be used."""
+        if self._set.usable() is None and not self._set.backs_off():
+            self._set.begin()
 
     async def refresh(self) -> None:
         """Fetch now, however fresh the set is.
@@ -193,90 +202,50 @@ class JwksClient:
         Raises:
             PushkitError: What the fetch failed with; the set that is held stays in use.
         """
-        await self._load()
-        if self._last_error is not None:
-            raise self._last_error
+        await self._set.renew()
+        if self._set.failure is not None:
+            raise self._set.failure
 
     async def close(self) -> None:
         """End a fetch that is under way. The HTTP session is the caller's."""
-        if self._flight is not None:
-            self._flight.cancel()
-            await asyncio.wait([self._flight])
+        await self._set.close()
 
-    def _usable(self) -> Mapping[str, VerificationKey]:
-        if self._held is None:
-            raise KeysUnavailableError(f"no keys from {self.url} yet: {self._last_error}")
-        if self._clock() >= self._held.fresh_until + self._stale_for:
-            raise KeysUnavailableError(
-                f"the keys from {self.url} are older than may be trusted: {self._last_error}"
-            )
-        return self._held.keys
+    def _reason(self) -> str:
+        why = self._set.failure or "the fetch is under way"
+        if self._loaded:
+            return f"the keys from {self.url} are older than may be trusted: {why}"
+        return f"no keys from {self.url} yet: {why}"
 
     def _may_refetch(self) -> bool:
-        if self._is_flying():
+        if self._set.is_flying:
             return True  # and share it
         now = self._clock()
-        if self._backs_off(now) or _within(self._last_refetch, now, self._refetch_interval):
+        if self._set.backs_off() or _within(self._last_refetch, now, self._refetch_interval):
             return False
         self._last_refetch = now
         return True
 
-    def _backs_off(self, now: datetime) -> bool:
-        if not self._failures or self._is_flying():
-            return False
-        pause = min(timedelta(seconds=2 ** min(self._failures - 1, 10)), _LONGEST_BACKOFF)
-        return _within(self._failed_at, now, pause)
-
-    def _is_flying(self) -> bool:
-        return self._flight is not None and not self._flight.done()
-
-    async def _load(self) -> None:
-        """Join the fetch under way, or start one. A caller that is cancelled does not end it."""
-        flight = self._flight
-        if flight is None or flight.done():
-            flight = self._flight = asyncio.create_task(self._fly())
-        await asyncio.wait([flight])
-        if not flight.cancelled():
-            flight.result()
-
-    async def _fly(self) -> None:
+    async def _fetched(self, held: Held[_FetchedSet] | None) -> Held[_FetchedSet]:
+        started = self._clock()
         try:
-            self._held = await self._fetched(self._clock())
+            answer = await self._fetch(self.url, held.value.etag if held else None)
+            found = self._read(answer, held.value if held else None)
         except PushkitError as exc:
-            self._failures += 1
-            self._failed_at = self._clock()
-            self._last_error = exc
-            _logger.warning("the keys from %s could not be fetched: %s", self.url, exc)
-        else:
-            self._failures = 0
-            self._last_error = None
-        finally:
-            self._fetches += 1
+            self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self.url, exc)
+            raise
+        self._loaded = True
+        age = min(max(_lifetime(answer), self._min_age), self._max_age)
+        return Held(value=found, since=started, until=started + age)
 
-    async def _fetched(self, started: datetime) -> _Held:
-        held = self._held
-        answer = await self._fetch(self.url, held.etag if held else None)
-        fresh_until = started + self._freshness(answer)
+    def _read(self, answer: FetchedJwks, held: _FetchedSet | None) -> _FetchedSet:
         if answer.status == _NOT_MODIFIED and held is not None:
-            etag = answer.etag or held.etag
-            return _Held(keys=held.keys, etag=etag, fetched_at=started, fresh_until=fresh_until)
+            return _FetchedSet(keys=held.keys, etag=answer.etag or held.etag)
         if answer.status != _OK:
             raise JwksError(f"expected HTTP status 200, found {answer.status}")
-        keys = self._reported(parse_jwks(answer.body)).keys
-        return _Held(
-            keys=MappingProxyType(dict(keys)),
-            etag=answer.etag,
-            fetched_at=started,
-            fresh_until=fresh_until,
-        )
-
-    def _reported(self, key_set: KeySet) -> KeySet:
-        for name, reason in key_set.refused:
-            _logger.warning("key %s from %s is left out: %s", name, self.url, reason)
-        return key_set
-
-    def _freshness(self, answer: FetchedJwks) -> timedelta:
-        return min(max(_lifetime(answer), self._min_age), self._max_age)
+        found = parse_jwks(answer.body)
+        for name, reason in found.refused:
+            self._log.say(name, logging.WARNING, _LEFT_OUT, name, self.url, reason)
+        return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=answer.etag)
 
 
 def _within(since: datetime | None, now: datetime, span: timedelta) -> bool:

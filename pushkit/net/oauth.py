@@ -13,10 +13,10 @@ from typing import Final
 from urllib.parse import quote_plus, urlencode
 
 from pushkit.bounded_json import JsonObject, read_json_object
-from pushkit.errors import ConfigError, MalformedJsonError, OAuthError, PushkitError
+from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
 from pushkit.net.transport import Answer, Transport
 from pushkit.version import USER_AGENT
-from pushkit.work import Flight
+from pushkit.work import Held, Renewing
 
 __all__ = ["ClientAuthentication", "OAuthClient", "OAuthTokens"]
 
@@ -26,7 +26,6 @@ _DEFAULT_LIFE: Final = timedelta(minutes=5)
 _LONGEST_LIFE: Final = timedelta(days=1)
 # Renewed so long before its end, but never before four fifths of its life are over.
 _MARGIN: Final = timedelta(seconds=60)
-_LONGEST_BACKOFF: Final = timedelta(seconds=30)
 # RFC 6749 appendix A: VSCHAR without the space, as it has to fit into a header (RFC 6750 §2.1).
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 # RFC 6749 §5.2. Only these words are repeated: what else a server writes may be anything.
@@ -84,17 +83,6 @@ class OAuthClient:
             raise ConfigError(f"oauth: authentication: expected {expected}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    token: str = field(repr=False)
-    since: datetime
-    until: datetime
-
-    def is_fresh(self, now: datetime) -> bool:
-        # A clock that was set back must not keep a token alive.
-        return self.since <= now < self.until
-
-
 class OAuthTokens:
     """The token of one client, fetched when it is needed.
 
@@ -113,10 +101,7 @@ class OAuthTokens:
         self._client = client
         self._transport = transport
         self._clock = clock
-        self._held: _Held | None = None
-        self._flight: Flight[str] = Flight()
-        self._failures = 0
-        self._failure: tuple[datetime, str] | None = None
+        self._token = Renewing(self._fetch, clock=clock)
 
     async def token(self, *, timeout: timedelta) -> str:  # noqa: ASYNC109  # of this caller
         """Return a token that holds for a while.
@@ -124,44 +109,28 @@ class OAuthTokens:
         Raises:
             OAuthError: There is none, or not within the timeout.
         """
-        now = self._clock()
-        if self._held is not None and self._held.is_fresh(now):
-            return self._held.token
-        self._raise_recent_failure(now)
+        recently = " (a moment ago)" if self._token.backs_off() else ""
         try:
             async with asyncio.timeout(max(timeout.total_seconds(), 0)):
-                return await self._flight.join(self._fetch)
+                token = await self._token.get()
         except TimeoutError as exc:
             raise self._error("no answer in time") from exc
+        if token is None:
+            # Whatever it was: it says nothing of the destination that the token is for.
+            raise self._error(f"{self._token.failure}{recently}") from self._token.failure
+        return token
 
     def reject(self, token: str) -> None:
         """Forget a token that a destination refused, unless there is a newer one already."""
-        if self._held is not None and self._held.token == token:
-            self._held = None
+        self._token.drop(token)
 
     async def close(self) -> None:
         """End a fetch that is under way."""
-        await self._flight.close()
+        await self._token.close()
 
-    def _raise_recent_failure(self, now: datetime) -> None:
-        if self._failure is None:
-            return
-        failed_at, reason = self._failure
-        pause = min(timedelta(seconds=2 ** min(self._failures - 1, 10)), _LONGEST_BACKOFF)
-        if failed_at <= now < failed_at + pause:
-            raise self._error(f"{reason} (a moment ago)")
-
-    async def _fetch(self) -> str:
+    async def _fetch(self, _held: Held[str] | None) -> Held[str]:
         started = self._clock()
-        try:
-            self._held = _read(await self._ask(), started)
-        except PushkitError as exc:
-            self._failures += 1
-            self._failure = (self._clock(), str(exc))
-            # Whatever it was: it says nothing of the destination that the token is for.
-            raise self._error(str(exc)) from exc
-        self._failures, self._failure = 0, None
-        return self._held.token
+        return _read(await self._ask(), started)
 
     async def _ask(self) -> Answer:
         client = self._client
@@ -189,7 +158,7 @@ class OAuthTokens:
         return OAuthError(f"no token for {self._client.client_id}: {reason}")
 
 
-def _read(answer: Answer, started: datetime) -> _Held:
+def _read(answer: Answer, started: datetime) -> Held[str]:
     document = _document(answer)
     if answer.status != 200:
         error = document.get("error")
@@ -201,7 +170,7 @@ def _read(answer: Answer, started: datetime) -> _Held:
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise OAuthError("token_type: expected Bearer")
     life = _life(document)
-    return _Held(token=token, since=started, until=started + life - min(_MARGIN, life / 5))
+    return Held(value=token, since=started, until=started + life - min(_MARGIN, life / 5))
 
 
 def _document(answer: Answer) -> JsonObject:

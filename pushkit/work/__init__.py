@@ -3,6 +3,7 @@
 from pushkit.work.flight import Flight
 from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.pump import Pump, cancelled
+from pushkit.work.renewing import Held, Renewing
 from pushkit.work.retry import (
     DEFAULT_SCHEDULE,
     RetryPolicy,
@@ -17,8 +18,10 @@ from pushkit.work.retry import (
 __all__ = [
     "DEFAULT_SCHEDULE",
     "Flight",
+    "Held",
     "Housekeeper",
     "Pump",
+    "Renewing",
     "RetryPolicy",
     "cancelled",
     "gives_up",

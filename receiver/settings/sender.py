@@ -28,6 +28,7 @@ class SenderSettings(BaseModel):
     name: Annotated[str, Field(min_length=1)]
     issuer: str | None = None
     jwks_url: str | None = None
+    stale_for_seconds: Annotated[int, Field(ge=0, le=7 * 86400)] = 3600
     jwks_file: Path | None = None
     path: str = DEFAULT_PATH
     audience: list[Url] = []
@@ -93,6 +94,7 @@ class SenderSettings(BaseModel):
             name=self.name,
             issuer=self.issuer,
             jwks_url=self.jwks_url,
+            stale_for=timedelta(seconds=self.stale_for_seconds),
             jwks_file=folder / self.jwks_file if self.jwks_file else None,
             path=self.path,
             audience=self.audience,

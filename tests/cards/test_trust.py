@@ -129,6 +129,19 @@ async def test_keys_of_a_trusted_jwks_url() -> None:
     await trust.close()
 
 
+async def test_a_set_counts_no_longer_than_it_is_fresh() -> None:
+    sets, now = Sets(main=KeyRing.create(NOW)), NOW
+    trust = CardTrust({ORIGIN: OriginTrust(jwks_urls=(JWKS,))}, fetch=sets, clock=lambda: now)
+    assert (await trust.keys_for(URL)).keys
+    sets.rings[JWKS] = None
+    now += timedelta(seconds=299)
+    assert (await trust.keys_for(URL)).keys
+    now += timedelta(seconds=1)
+    found = await trust.keys_for(URL)
+    assert (found.keys, found.unavailable) == ((), (JWKS,))
+    await trust.close()
+
+
 async def test_a_jku_is_never_fetched_because_a_card_says_so() -> None:
     forger = generate_key(Algorithm.ES256)
     sets = Sets(main=KeyRing.create(NOW))

@@ -505,6 +505,9 @@ class _Unreachable:
     async def keys(self) -> Mapping[str, VerificationKey]:
         raise KeysUnavailableError("no keys yet")
 
+    def missing(self) -> str:
+        return "no keys yet"
+
     async def close(self) -> None:
         """Nothing is under way."""
 

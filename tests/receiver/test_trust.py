@@ -38,6 +38,9 @@ class UnreachableKeys:
     async def keys(self) -> Mapping[str, VerificationKey]:
         raise KeysUnavailableError("no keys yet")
 
+    def missing(self) -> str:
+        return "no keys yet"
+
     async def close(self) -> None:
         """Nothing is under way."""
 

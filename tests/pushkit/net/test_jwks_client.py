@@ -31,6 +31,8 @@ from pushkit.net.jwks_client import (
     fetch_jwks,
 )
 from pushkit.net.transport import Transport
+from pushkit.work import renewing
+from tests.eventually import eventually
 
 AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -97,6 +99,14 @@ async def publisher() -> Publisher:
 @pytest.fixture
 async def client(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient]:
     client = JwksClient(URL, fetch=publisher, clock=clock)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def patient(publisher: Publisher, clock: Clock) -> AsyncIterator[JwksClient]:
+    """A client whose set may be used for an hour after its end."""
+    client = JwksClient(URL, fetch=publisher, clock=clock, stale_for=timedelta(hours=1))
     yield client
     await client.close()
 
@@ -291,16 +301,127 @@ async def test_a_failing_refetch_keeps_the_keys(client: JwksClient, publisher: P
 # --- outages -----------------------------------------------------------------------------------
 
 
-async def test_keys_stay_good_for_a_day_through_an_outage(
+async def test_without_stale_for_an_expired_set_waits_for_the_next_one(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await client.keys()
+    publisher.open.clear()
+    publisher.asked.clear()
+    publisher.answer = answer(public_jwk(OTHER))
+    clock.advance(300)
+    finding = asyncio.create_task(client.find(KEY.kid))
+    await publisher.asked.wait()
+    assert not finding.done()
+    publisher.open.set()
+    assert await finding is None
+
+
+async def test_without_stale_for_an_expired_set_counts_no_longer(
     client: JwksClient, publisher: Publisher, clock: Clock
 ) -> None:
     await client.keys()
     publisher.answer = TransportError("down")
-    clock.advance(300 + 86399)
+    clock.advance(299)
     assert await client.find(KEY.kid) is not None
     clock.advance(1)
+    for _ in range(2):
+        with pytest.raises(KeysUnavailableError, match="older than may be trusted: down"):
+            await client.find(KEY.kid)
+    assert publisher.hits == 2
+
+
+async def test_a_set_that_has_just_been_fetched_counts_however_short_its_life(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    publisher.answer = answer(public_jwk(KEY), cache_control="no-store")
+    publisher.open.clear()
+    finding = asyncio.create_task(client.find(KEY.kid))
+    await publisher.asked.wait()
+    clock.advance(4)
+    publisher.open.set()
+    assert await finding is not None
+
+
+async def test_keys_stay_good_for_stale_for_through_an_outage(
+    patient: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await patient.keys()
+    publisher.answer = TransportError("down")
+    clock.advance(300 + 3599)
+    assert await patient.find(KEY.kid) is not None
+    clock.advance(1)
     with pytest.raises(KeysUnavailableError, match="older than may be trusted: down"):
-        await client.find(KEY.kid)
+        await patient.find(KEY.kid)
+
+
+async def test_a_stale_set_answers_at_once_while_one_fetch_hangs(
+    patient: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await patient.keys()
+    publisher.asked.clear()
+    publisher.open.clear()  # the host takes the connection, and says nothing
+    clock.advance(300)
+    async with asyncio.timeout(5):
+        found = [await patient.find(KEY.kid) for _ in range(4)]
+        await publisher.asked.wait()
+    assert found == [KEY.to_verification_key()] * 4
+    assert publisher.hits == 2
+
+
+async def test_what_is_fetched_in_the_background_is_what_counts_next(
+    patient: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await patient.keys()
+    publisher.answer = answer(public_jwk(OTHER))
+    clock.advance(300)
+    await patient.keys()  # begins the fetch
+
+    async def withdrawn() -> bool:
+        return list(await patient.keys()) == [OTHER.kid]
+
+    await eventually(withdrawn)
+    assert publisher.hits == 2
+
+
+async def test_a_set_that_nobody_asks_for_is_renewed_at_its_end(
+    patient: JwksClient, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
+    publisher.answer = answer(public_jwk(KEY), cache_control="no-store")
+    patient._min_age = timedelta(milliseconds=10)
+    await patient.keys()
+
+    async def renewed() -> bool:
+        return publisher.hits >= 3
+
+    await eventually(renewed)
+    await patient.close()
+
+
+async def test_an_unknown_kid_waits_for_the_fetch_under_way(
+    patient: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    await patient.keys()
+    publisher.open.clear()
+    publisher.asked.clear()
+    publisher.answer = answer(public_jwk(KEY), public_jwk(OTHER))
+    clock.advance(300)
+    finding = asyncio.create_task(patient.find(OTHER.kid))
+    await publisher.asked.wait()
+    publisher.open.set()
+    assert await finding == OTHER.to_verification_key()
+    assert publisher.hits == 2
+
+
+async def test_what_is_missing_is_said_without_a_fetch(
+    client: JwksClient, publisher: Publisher, clock: Clock
+) -> None:
+    assert "no keys from" in str(client.missing())
+    assert publisher.hits == 0
+    await client.keys()
+    assert client.missing() is None
+    clock.advance(300)
+    assert "older than may be trusted" in str(client.missing())
 
 
 @pytest.mark.parametrize(
@@ -313,33 +434,43 @@ async def test_keys_stay_good_for_a_day_through_an_outage(
     ],
 )
 async def test_a_failure_is_not_repeated_for_every_request(
-    client: JwksClient,
+    patient: JwksClient,
     publisher: Publisher,
     clock: Clock,
     failure: FetchedJwks | Exception,
 ) -> None:
-    await client.keys()
+    await patient.keys()
     publisher.answer = failure
     clock.advance(300)
     for _ in range(10):
-        assert await client.find(KEY.kid) is not None
-        assert await client.find("unknown") is None
+        assert await patient.find(KEY.kid) is not None
+        assert await patient.find("unknown") is None
     assert publisher.hits == 2
+
+
+async def test_an_outage_is_logged_once_a_minute(
+    patient: JwksClient, publisher: Publisher, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher.answer = TransportError("down")
+    for _ in range(10):
+        with pytest.raises(KeysUnavailableError):
+            await patient.keys()
+        clock.advance(30)
+    assert publisher.hits == 10
+    assert caplog.text.count("could not be fetched") == 1
 
 
 async def test_the_back_off_grows_to_thirty_seconds(
     client: JwksClient, publisher: Publisher, clock: Clock
 ) -> None:
-    await client.keys()
     publisher.answer = TransportError("down")
-    clock.advance(300)
     for pause in (1, 2, 4, 8, 16, 30, 30):
         hits = publisher.hits
-        await client.keys()
-        clock.advance(pause - 0.5)
-        await client.keys()
+        for seconds in (pause - 0.5, 0.5):
+            with pytest.raises(KeysUnavailableError):
+                await client.keys()
+            clock.advance(seconds)
         assert publisher.hits == hits + 1
-        clock.advance(0.5)
 
 
 async def test_recovery_ends_the_back_off(

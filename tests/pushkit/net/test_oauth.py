@@ -305,3 +305,20 @@ def test_a_client_that_lacks_something_is_a_configuration_error(wrong: dict[str,
 def test_no_repr_shows_the_secret() -> None:
     client = OAuthClient(token_url=TOKEN_URL, client_id="a", client_secret="canary")
     assert "canary" not in repr(client)
+
+
+async def test_the_event_loops_own_debugging_shows_no_token(
+    internet: Internet, tokens_of: Callable[..., OAuthTokens], caplog: pytest.LogCaptureFixture
+) -> None:
+    await stands(internet, answering({"access_token": "canary", "token_type": "bearer"}))
+    tokens = tokens_of()
+    loop = asyncio.get_running_loop()
+    caplog.set_level("DEBUG")
+    loop.slow_callback_duration = 0  # every step is logged, with what its task returned
+    loop.set_debug(True)
+    found = await tokens.token(timeout=PATIENT)
+    await asyncio.sleep(0)
+    loop.set_debug(False)
+    assert found == "canary"
+    assert "OAuth" in caplog.text or "Renewing" in caplog.text
+    assert "canary" not in caplog.text

@@ -1,0 +1,151 @@
+"""A value that another party hands out for a while: fetched once for all, kept, and renewed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+from pushkit.errors import PushkitError
+
+__all__ = ["Held", "Renewing"]
+
+T = TypeVar("T")
+
+_LONGEST_BACKOFF: Final = timedelta(seconds=30)
+_LEAST_PAUSE: Final = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Generic[T]):
+    """A value, and for how long it is fresh.
+
+    Attributes:
+        value: The value, which no repr shows: asyncio's debug log prints what a task returns.
+        since: When its fetch began.
+        until: From this moment it is fresh no longer.
+    """
+
+    value: T = field(repr=False)
+    since: datetime
+    until: datetime
+
+    def is_fresh(self, now: datetime) -> bool:
+        """Say whether it is."""
+        # A clock that was set back must not keep a value alive.
+        return self.since <= now < self.until
+
+
+class Renewing(Generic[T]):
+    """Keeps a value and renews it.
+
+    * One fetch at a time. Whoever asks meanwhile waits for the same one, and whoever is cancelled
+      ends it for nobody.
+    * After a failure the next fetch waits: 1 s, 2 s, 4 s, … 30 s.
+    * For `stale_for` after its end the value is returned at once, and renewed in the background.
+      Such a value also renews itself at its end, so that it is stale only while fetches fail.
+
+    Args:
+        fetch: Gets the value, given the one that is held; fails with a `PushkitError`.
+        clock: Returns now, aware, in UTC.
+        stale_for: How long a value may be used after its end, while fetches fail.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[Held[T] | None], Awaitable[Held[T]]],
+        *,
+        clock: Callable[[], datetime],
+        stale_for: timedelta = timedelta(0),
+    ) -> None:
+        self.fetches = 0
+        self.failure: PushkitError | None = None
+        self._fetch = fetch
+        self._clock = clock
+        self._stale_for = stale_for
+        self._held: Held[T] | None = None
+        self._failures = 0
+        self._failed_at: datetime | None = None
+        self._flight: asyncio.Task[Held[T] | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_flying(self) -> bool:
+        """Whether a fetch is under way."""
+        return self._flight is not None and not self._flight.done()
+
+    def usable(self) -> T | None:
+        """Return the value as it is held; None if there is none that may be used now."""
+        held, now, stale = self._held, self._clock(), self._stale_for
+        if held is None or not held.since - stale <= now < held.until + stale:
+            return None
+        return held.value
+
+    async def get(self) -> T | None:
+        """Return the value, fetched if it has to be; None if it cannot be had, see `failure`."""
+        found, backs_off = self.usable(), self.backs_off()
+        if found is None:
+            return None if backs_off else await self.renew()
+        if not (backs_off or self._is_fresh()):
+            self.begin()
+        return found
+
+    async def renew(self) -> T | None:
+        """Fetch now, or wait for the fetch under way; None if it fails, see `failure`."""
+        flight = self.begin()
+        await asyncio.wait([flight])
+        renewed = None if flight.cancelled() else flight.result()
+        return None if renewed is None else renewed.value
+
+    def begin(self) -> asyncio.Task[Held[T] | None]:
+        """Begin to fetch, unless that is under way; return the task, which nobody may cancel."""
+        if self._flight is None or self._flight.done():
+            self._flight = asyncio.create_task(self._fly())
+        return self._flight
+
+    def backs_off(self) -> bool:
+        """Say whether the last fetch failed so recently that the next one waits."""
+        if self._failed_at is None or self.is_flying:
+            return False
+        pause = min(timedelta(seconds=2 ** min(self._failures - 1, 10)), _LONGEST_BACKOFF)
+        return self._failed_at <= self._clock() < self._failed_at + pause
+
+    def drop(self, value: T) -> None:
+        """Forget a value that turned out to be no good, unless there is another one already."""
+        if self._held is not None and self._held.value == value:
+            self._held = None
+
+    async def close(self) -> None:
+        """End the fetch under way, and begin no other by itself."""
+        if self._flight is not None:
+            self._flight.cancel()
+            await asyncio.wait([self._flight])
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _is_fresh(self) -> bool:
+        return self._held is not None and self._held.is_fresh(self._clock())
+
+    async def _fly(self) -> Held[T] | None:
+        try:
+            held = await self._fetch(self._held)
+        except PushkitError as exc:
+            self._failures += 1
+            self._failed_at, self.failure = self._clock(), exc
+            self._renew_after(_LEAST_PAUSE)
+            return None
+        finally:
+            self.fetches += 1
+        self._held = held
+        self._failures, self._failed_at, self.failure = 0, None, None
+        self._renew_after(held.until - self._clock())
+        return held
+
+    def _renew_after(self, pause: timedelta) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stale_for:
+            seconds = max(pause, _LEAST_PAUSE).total_seconds()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.begin)
