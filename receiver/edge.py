@@ -12,13 +12,16 @@ import json
 import logging
 import math
 import re
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
+from pushkit.repeated_log import RepeatedLog
 from pushkit.webhook import Headers, WebhookRequest
+from pushkit.work import Flight
 from receiver.peers import Peers
 from receiver.verdicts import Verdict
 
@@ -42,7 +45,9 @@ _HOW_TO_START = (
     "the receiver is not started: lifespan=receiver.lifespan, or `async with receiver`,"
     " in the application that it is mounted in"
 )
+_READS = ("GET", "HEAD")
 _LIVENESS, _READINESS = "/healthz", "/readyz"
+_READINESS_HOLDS = 1.0  # seconds
 
 
 class BrokenBodyError(Exception):
@@ -98,6 +103,9 @@ class Edge:
         self.peers = peers
         self._receiver = receiver
         self._validation_echo = validation_echo
+        self._log = RepeatedLog(_log)
+        self._looking: Flight[Answer] = Flight()
+        self._readiness: tuple[float, Answer] | None = None
 
     def knows(self, path: str) -> bool:
         """Say whether notifications arrive at a path."""
@@ -119,24 +127,25 @@ class Edge:
 
     async def _answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
         peer = self.peers.of(head.socket_peer, head.headers)
+        # Never counted: a flood must not have the process restarted by those who probe it.
+        if head.method in _READS and head.path in (_LIVENESS, _READINESS):
+            return await self._probe(head.path)
         path = self._sender_path(head.path)
         if path is not None and head.method == "POST":
             return await self._receive(head, read, path, peer)
         limited = self._receiver.pipeline.admission.admit_peer(peer)
         if limited is not None:
             return problem(limited)
-        if head.method in ("GET", "HEAD"):
-            return await self._get(head, path, peer)
-        return _not_here(head, path, peer)
-
-    async def _get(self, head: Head, path: str | None, peer: str) -> Answer:
-        if head.path == _LIVENESS:
-            return _state(200, "alive")
-        if head.path == _READINESS:
-            return await self._readiness()
-        if path is not None and self._validation_echo:
+        if head.method in _READS and path is not None and self._validation_echo:
             return _echo(head.target)
         return _not_here(head, path, peer)
+
+    async def _probe(self, path: str) -> Answer:
+        if path == _LIVENESS:
+            return _state(200, "alive")
+        if self._readiness is None or time.monotonic() >= self._readiness[0]:
+            return await self._looking.join(self._look)
+        return self._readiness[1]
 
     async def _receive(
         self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]], path: str, peer: str
@@ -178,13 +187,21 @@ class Edge:
             return pipeline.admission.body_broken(peer=peer)
         return pipeline.admission.body_too_large(peer=peer) if body is None else body
 
-    async def _readiness(self) -> Answer:
-        unready = await self._receiver.unready()
-        if not unready:
-            return _state(200, "ready")
-        _log.warning("not ready: %s", "; ".join(unready.values()))
-        # Which part, for whoever reads a probe's answer; whose keys is for the log.
-        return _state(503, "not ready", failed=sorted(unready))
+    async def _look(self) -> Answer:
+        """Answer whether this process can serve; that holds for a second."""
+        unready, degraded = await self._receiver.unready(), self._receiver.degraded()
+        for parts, says in ((unready, "not ready: %s"), (degraded, "degraded: %s")):
+            if parts:
+                reasons = "; ".join(parts.values())
+                self._log.say((says, *parts), logging.WARNING, says, reasons)
+        # Which parts, for whoever reads a probe's answer; whose keys is for the log.
+        more = {"degraded": sorted(degraded)} if degraded else {}
+        if unready:
+            answer = _state(503, "not ready", failed=sorted(unready), **more)
+        else:
+            answer = _state(200, "ready", **more)
+        self._readiness = (time.monotonic() + _READINESS_HOLDS, answer)
+        return answer
 
     def _sender_path(self, path: str) -> str | None:
         """Return the configured path that a request's path is."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import Limits, RateLimit
+from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
@@ -25,17 +26,32 @@ async def test_alive_and_ready(make_world: WorldFactory, edge: str) -> None:
 
 
 @EDGES
-async def test_not_ready_without_keys(
+async def test_a_sender_without_keys_is_said_and_is_no_reason_to_stop(
     make_world: WorldFactory, edge: str, unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     nowhere = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
     world = make_world({"allow": ["127.0.0.1:*"]}, keys=None, jwks_url=nowhere)
     world.edge = edge
-    answer = await world.get("/readyz")
-    assert (answer.status, json.loads(answer.text)["failed"]) == (503, ["keys"])
-    assert "agent" not in answer.text
-    assert "not ready: keys of sender agent: no keys from http://127.0.0.1" in caplog.text
-    assert (await world.get("/healthz")).status == 200
+    refused = await world.post(world.draft())
+    ready = await world.get("/readyz")
+    assert (refused.status, refused.code) == (503, "keys_unavailable")
+    assert ready.status == 200
+    assert json.loads(ready.text) == {"status": "ready", "degraded": ["keys"]}
+    assert "degraded: keys of sender agent: no keys from http://127.0.0.1" in caplog.text
+
+
+@EDGES
+async def test_readiness_is_looked_at_once_a_second(make_world: WorldFactory, edge: str) -> None:
+    world = make_world()
+    world.edge = edge
+    assert (await world.get("/readyz")).status == 200
+    world.execute("DROP TABLE pushkit_inbox")
+    assert (await world.get("/readyz")).status == 200
+
+    async def noticed() -> bool:
+        return (await world.get("/readyz")).status == 503
+
+    await eventually(noticed)
 
 
 async def test_not_ready_without_storage(make_world: WorldFactory) -> None:
@@ -109,5 +125,16 @@ async def test_questions_count_for_the_rate_of_the_address_too(
 ) -> None:
     world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=1, burst=1))})
     world.edge = edge
-    answers = [await world.get("/readyz") for _ in range(2)]
-    assert [answer.status for answer in answers] == [200, 429]
+    answers = [await world.get("/a2a/push") for _ in range(2)]
+    assert [answer.status for answer in answers] == [405, 429]
+
+
+@EDGES
+async def test_a_probe_is_answered_however_many_requests_its_address_makes(
+    make_world: WorldFactory, edge: str
+) -> None:
+    world = make_world({"limits": Limits(peer_rate=RateLimit(per_second=0.001, burst=1))})
+    world.edge = edge
+    assert [(await world.get("/")).status for _ in range(3)] == [404, 429, 429]
+    for path in ("/healthz", "/readyz") * 3:
+        assert (await world.get(path)).status == 200
