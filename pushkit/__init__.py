@@ -44,7 +44,13 @@ from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
 from pushkit.signing.scheme import Scheme
-from pushkit.subscriptions import Filter, Profile, Subscription
+from pushkit.subscriptions import (
+    Filter,
+    Profile,
+    Subscription,
+    SubscriptionFilter,
+    SubscriptionState,
+)
 from pushkit.version import __version__
 from pushkit.work import RetryPolicy, wait_schedule
 
@@ -83,6 +89,8 @@ __all__ = [
     "Signing",
     "StatusUpdate",
     "Subscription",
+    "SubscriptionFilter",
+    "SubscriptionState",
     "Task",
     "TaskSnapshot",
     "TaskState",

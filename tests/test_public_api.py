@@ -42,6 +42,8 @@ PUBLIC = {
         "Signing",
         "StatusUpdate",
         "Subscription",
+        "SubscriptionFilter",
+        "SubscriptionState",
         "Task",
         "TaskSnapshot",
         "TaskState",

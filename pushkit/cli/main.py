@@ -1,4 +1,4 @@
-"""`pushkit`: keys, agent cards, notifications by hand, the outbox and its workers."""
+"""`pushkit`: keys, agent cards, notifications by hand, outbox, subscriptions, workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pushkit.cli.keys import keys
 from pushkit.cli.outbox import outbox
 from pushkit.cli.secrets import secrets
 from pushkit.cli.send import send
+from pushkit.cli.subscriptions import subscriptions
 from pushkit.cli.verify import verify
 from pushkit.cli.worker import worker
 from pushkit.command import run_command
@@ -33,6 +34,7 @@ cli.add_command(keys)
 cli.add_command(send)
 cli.add_command(verify)
 cli.add_command(outbox)
+cli.add_command(subscriptions)
 cli.add_command(worker)
 cli.add_command(secrets)
 

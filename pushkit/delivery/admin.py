@@ -11,8 +11,10 @@ from pathlib import Path
 from pushkit.clock import utc_now
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
+    CANCELLING_MIGRATION,
     IDEMPOTENCY_MIGRATION,
     PLAIN,
+    CancelledBy,
     DeadLetters,
     DeliveryFilter,
     DeliveryReport,
@@ -30,7 +32,16 @@ from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
 from pushkit.subscriptions import OWNERS_MIGRATION, SubscriptionStore
 
-__all__ = ["OutboxAdmin", "Redriven", "open_outbox"]
+__all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "open_outbox"]
+
+SENDER_MIGRATIONS = (
+    SUBSCRIPTIONS_MIGRATION,
+    OUTBOX_MIGRATION,
+    ATTEMPTS_MIGRATION,
+    IDEMPOTENCY_MIGRATION,
+    OWNERS_MIGRATION,
+    CANCELLING_MIGRATION,
+)
 
 _BATCH = 200
 # Between two batches: whoever waits for the database goes first.
@@ -43,18 +54,7 @@ def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now
     Raises:
         ConfigError: A DSN, and the driver is not installed.
     """
-    return open_location(
-        location,
-        component="sender",
-        migrations=(
-            SUBSCRIPTIONS_MIGRATION,
-            OUTBOX_MIGRATION,
-            ATTEMPTS_MIGRATION,
-            IDEMPOTENCY_MIGRATION,
-            OWNERS_MIGRATION,
-        ),
-        clock=clock,
-    )
+    return open_location(location, component="sender", migrations=SENDER_MIGRATIONS, clock=clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +296,7 @@ class OutboxAdmin:
         now = yield from self._database.now()
         ids = yield from self._subscriptions.erase_task(tenant=tenant, task_id=task_id)
         for subscription_id in ids:
-            yield from self._outbox.cancel_subscription(subscription_id, now)
+            yield from self._outbox.cancel_subscription(subscription_id, now, CancelledBy.REMOVED)
 
 
 async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:

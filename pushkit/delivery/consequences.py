@@ -13,6 +13,7 @@ from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.delivery.events import EventKind, SenderEvent, event_of
 from pushkit.errors import SealedSecretError, SecretKeyMissingError
 from pushkit.outbox import (
+    CancelledBy,
     Delivery,
     DestinationStore,
     OutboxStore,
@@ -20,7 +21,7 @@ from pushkit.outbox import (
     Result,
 )
 from pushkit.storage import Script
-from pushkit.subscriptions import Subscription, SubscriptionStore
+from pushkit.subscriptions import DisabledBy, Subscription, SubscriptionStore
 
 __all__ = ["Consequences"]
 
@@ -75,8 +76,8 @@ class Consequences:
         events = []
         reason = yield from self._reason_to_disable(current, result, now)
         if reason is not None:
-            yield from self.subscriptions.disable(current.id, now)
-            yield from self.outbox.cancel_subscription(current.id, now)
+            yield from self.subscriptions.disable(current.id, now, reason)
+            yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)
             events.append(event_of(EventKind.SUBSCRIPTION_DISABLED, delivery, now, reason))
         if current.ended and not (yield from self.outbox.has_unfinished(current.id)):
             yield from self.subscriptions.withdraw([current.id], now)
@@ -84,10 +85,10 @@ class Consequences:
 
     def _reason_to_disable(
         self, current: Subscription, result: Result, now: datetime
-    ) -> Script[str | None]:
+    ) -> Script[DisabledBy | None]:
         since = current.failing_since
         if result.outcome is Outcome.GONE:
-            return "gone"
+            return DisabledBy.GONE
         if result.outcome is Outcome.DELIVERED:
             if since is not None:
                 yield from self.subscriptions.set_failing_since(current.id, None)
@@ -95,7 +96,7 @@ class Consequences:
             if since is None:
                 yield from self.subscriptions.set_failing_since(current.id, now)
             elif current.active and now - since >= self.disable_after:
-                return "failing"
+                return DisabledBy.FAILING
         return None
 
     def _for_destination(

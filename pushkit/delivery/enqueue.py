@@ -27,7 +27,7 @@ from pushkit.outbox import (
     find_enqueued,
 )
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
-from pushkit.subscriptions import Owner, Recipient, Subscription, SubscriptionStore
+from pushkit.subscriptions import Owner, Recipient, SubscriptionStore
 
 __all__ = ["Enqueuer", "Notice"]
 
@@ -137,16 +137,6 @@ class Enqueuer:
         there = yield from self.subscriptions.count_recipients(tasks)
         apart = {task for task, count in there.items() if count != held[task]}
         return [each for each in recipients if (each.tenant, each.task_id) not in apart], apart
-
-    def enqueue_one(self, subscription: Subscription, body: bytes, now: datetime) -> Script[str]:
-        """Store one delivery for a subscription whose row is held; return its id."""
-        recipient = Recipient.of(subscription)
-        lines = Lines(self.outbox, self.subscriptions)
-        yield from lines.open([recipient])
-        [line] = lines.of_task(recipient.tenant, recipient.task_id)
-        delivery_id = lines.add(line, body, now=now, envelopes=self.envelopes)
-        yield from lines.write(now)
-        return delivery_id
 
 
 @dataclass(slots=True, eq=False)

@@ -30,8 +30,10 @@ from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.limits import Pace, Room
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
-from pushkit.delivery.registrar import Choice, Registrar
+from pushkit.delivery.registered import Choice, Registered
+from pushkit.delivery.registrar import Registrar
 from pushkit.delivery.signatures import warn_of_no_audience
+from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
     ConfigError,
@@ -165,11 +167,11 @@ class PushSender:
         )
         self._registrar = Registrar(
             database=self._database,
-            enqueuer=self._enqueuer,
             max_configs_per_task=self.options.max_configs_per_task,
             vault=self._vault,
             room=Room(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
+        self._registered = Registered(database=self._database, envelopes=self._envelopes)
         self._on_event = on_event
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
@@ -268,6 +270,13 @@ class PushSender:
         """Dead letters, redrive, retention: the outbox for operators, of all owners."""
         return OutboxAdmin(self._database, wake=self.worker.pump.wake, envelopes=self._envelopes)
 
+    @property
+    def subscription_admin(self) -> SubscriptionAdmin:
+        """List, pause, disable, test and remove subscriptions: for operators, of all owners."""
+        return SubscriptionAdmin(
+            self._database, wake=self.worker.pump.wake, envelopes=self._envelopes
+        )
+
     # --- subscriptions -------------------------------------------------------------------------
 
     async def subscribe(
@@ -336,7 +345,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return await self._database.write(self._registrar.remove(choice))
+        return len(await self._database.write(self._registered.remove(choice)))
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -348,7 +357,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return await self._database.write(self._registrar.pause(choice))
+        return len(await self._database.write(self._registered.pause(choice)))
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -356,9 +365,44 @@ class PushSender:
         """Deliver what was kept back, in order, and what comes; return as `pause` does."""
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        resumed = await self._database.write(self._registrar.resume(choice))
+        resumed = await self._database.write(self._registered.resume(choice))
         self.worker.pump.wake()
-        return resumed
+        return len(resumed)
+
+    async def disable(
+        self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
+    ) -> int:
+        """Send an owner nothing more, and cancel what is unfinished; return as `pause` does.
+
+        Until `enable`, or until the owner registers the same subscription again.
+        """
+        await self._ready()
+        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+        return len(await self._database.write(self._registered.disable(choice)))
+
+    async def enable(
+        self,
+        task_id: str,
+        config_id: str | None = None,
+        *,
+        owner: str = "",
+        tenant: str = "",
+        resend: bool = False,
+    ) -> int:
+        """Revive what `disable`, a 410 or nothing but failures disabled; return as `pause` does.
+
+        Args:
+            task_id: The task.
+            config_id: The subscription; by default all of that owner's to the task.
+            owner: Who registered it.
+            tenant: The tenant of the task.
+            resend: Bring back the deliveries that were cancelled with it; ids and `seq` stay.
+        """
+        await self._ready()
+        choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
+        enabled = await self._database.write(self._registered.enable(choice, resend=resend))
+        self.worker.pump.wake()
+        return len(enabled.subscriptions)
 
     async def send_test(
         self,
@@ -379,9 +423,9 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        ids = await self._database.write(self._registrar.test(choice, snapshot))
+        sent = await self._database.write(self._registered.test(choice, snapshot))
         self.worker.pump.wake()
-        return ids
+        return sent.deliveries
 
     async def subscriptions(
         self, task_id: str, *, owner: str = "", tenant: str = ""

@@ -1,6 +1,7 @@
 """Deliveries: what is still to be posted, and what became of it."""
 
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
+from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.envelopes import PLAIN, Envelopes
@@ -33,11 +34,13 @@ from pushkit.outbox.store import OutboxStore
 
 __all__ = [
     "ATTEMPTS_MIGRATION",
+    "CANCELLING_MIGRATION",
     "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
     "PLAIN",
     "AttemptLog",
     "BodyResealing",
+    "CancelledBy",
     "Claim",
     "DeadLetters",
     "Delivery",

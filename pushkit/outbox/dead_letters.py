@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import DeliveryState
 from pushkit.storage import Script, Statement, among, to_micros
@@ -50,7 +51,8 @@ class DeadLetters:
         for clause, values in among(ids, after=4):
             rows = yield Statement(
                 "UPDATE pushkit_deliveries SET state = 'pending', head = 0, attempts = 0,"
-                " redriven_at = $3, not_before = $3, finished_at = NULL, origin = $4"
+                " redriven_at = $3, not_before = $3, finished_at = NULL, cancelled_by = NULL,"
+                " origin = $4"
                 f" WHERE subscription_id = $1 AND state = $2 AND id {clause} RETURNING id",
                 (subscription_id, state.value, to_micros(now), origin, *values),
             )
@@ -59,12 +61,22 @@ class DeadLetters:
             yield from mark_oldest(subscription_id)
         return sorted(revived)
 
+    def cancelled_with(self, subscription_id: str, since: datetime) -> Script[list[str]]:
+        """Return what was cancelled when a subscription was disabled at a moment, by `seq`."""
+        rows = yield Statement(
+            "SELECT id FROM pushkit_deliveries WHERE subscription_id = $1 AND state = 'cancelled'"
+            f" AND cancelled_by = '{CancelledBy.DISABLED}' AND finished_at >= $2 ORDER BY seq",
+            (subscription_id, to_micros(since)),
+        )
+        return [str(row["id"]) for row in rows]
+
     def cancel(self, subscription_id: str, ids: Sequence[str], now: datetime) -> Script[list[str]]:
         """Cancel pending deliveries of one subscription; return those that were pending."""
         cancelled: list[str] = []
         for clause, values in among(ids, after=2):
             rows = yield Statement(
-                "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, finished_at = $2"
+                "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, finished_at = $2,"
+                f" cancelled_by = '{CancelledBy.OPERATOR}'"
                 f" WHERE subscription_id = $1 AND state = 'pending' AND id {clause} RETURNING id",
                 (subscription_id, to_micros(now), *values),
             )

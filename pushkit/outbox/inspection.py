@@ -171,6 +171,17 @@ class Inspection:
             attempts=tuple(attempts),
         )
 
+    def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:
+        """Return how many deliveries of a subscription are in which state."""
+        rows = yield Statement(
+            "SELECT state, COUNT(*) AS found FROM pushkit_deliveries WHERE subscription_id = $1"
+            " GROUP BY state",
+            (subscription_id,),
+        )
+        counted = dict.fromkeys(DeliveryState, 0)
+        counted.update({DeliveryState(row["state"]): row["found"] for row in rows})
+        return counted
+
     def _opened(self, delivery_id: str, body: bytes) -> bytes | None:
         try:
             return self._envelopes.open(delivery_id, bytes(body))

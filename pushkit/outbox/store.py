@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 from datetime import datetime
 
+from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import Delivery, NewDelivery
 from pushkit.outbox.rows import UNFINISHED, delivery_of
@@ -39,13 +40,15 @@ class OutboxStore:
             (subscription_id, origin),
         )
 
-    def cancel_subscription(self, subscription_id: str, now: datetime) -> Script[int]:
+    def cancel_subscription(
+        self, subscription_id: str, now: datetime, by: CancelledBy
+    ) -> Script[int]:
         """Cancel what is unfinished of a subscription; return how many deliveries that was."""
         rows = yield Statement(
             "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, lease_worker = NULL,"
-            " lease_until = NULL, finished_at = $2"
+            " lease_until = NULL, finished_at = $2, cancelled_by = $3"
             f" WHERE subscription_id = $1 AND {UNFINISHED} RETURNING id",
-            (subscription_id, to_micros(now)),
+            (subscription_id, to_micros(now), by.value),
         )
         return len(rows)
 
@@ -107,8 +110,9 @@ class OutboxStore:
         """
         rows = yield Statement(
             "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, finished_at = $2,"
-            " last_error = 'superseded' WHERE subscription_id = $1 AND state = 'pending'"
-            f" AND {UNFINISHED} AND status = 'bare' AND (CAST($3 AS BIGINT) = 1 OR seq <"
+            f" last_error = 'superseded', cancelled_by = '{CancelledBy.SUPERSEDED}'"
+            f" WHERE subscription_id = $1 AND state = 'pending' AND {UNFINISHED}"
+            " AND status = 'bare' AND (CAST($3 AS BIGINT) = 1 OR seq <"
             " (SELECT MAX(seq) FROM pushkit_deliveries WHERE subscription_id = $1"
             f" AND {UNFINISHED} AND status IS NOT NULL)) RETURNING id",
             (subscription_id, to_micros(now), int(by_new_status)),

@@ -1,12 +1,15 @@
 """Who wants to hear of which task, and where."""
 
+from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
 from pushkit.subscriptions.model import (
     EVERYTHING,
+    DisabledBy,
     Filter,
     Profile,
     Recipient,
     Subscription,
     SubscriptionKey,
+    SubscriptionState,
 )
 from pushkit.subscriptions.owners import OWNERS_MIGRATION, Owner, OwnerStore
 from pushkit.subscriptions.resealing import Resealed, Resealing
@@ -17,6 +20,7 @@ __all__ = [
     "EVERYTHING",
     "MIGRATION",
     "OWNERS_MIGRATION",
+    "DisabledBy",
     "Filter",
     "Owner",
     "OwnerStore",
@@ -27,7 +31,10 @@ __all__ = [
     "Secrets",
     "StoredSubscription",
     "Subscription",
+    "SubscriptionFilter",
+    "SubscriptionInspection",
     "SubscriptionKey",
+    "SubscriptionState",
     "SubscriptionStore",
     "Vault",
     "head_of",

@@ -16,7 +16,16 @@ from pushkit.a2a import (
     WireVersion,
 )
 
-__all__ = ["EVERYTHING", "Filter", "Profile", "Recipient", "Subscription", "SubscriptionKey"]
+__all__ = [
+    "EVERYTHING",
+    "DisabledBy",
+    "Filter",
+    "Profile",
+    "Recipient",
+    "Subscription",
+    "SubscriptionKey",
+    "SubscriptionState",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +65,29 @@ class Profile(StrEnum):
     """RS256 and no `aud`: the first samples' verifier refuses a token that has one."""
 
 
+class SubscriptionState(StrEnum):
+    """Where a subscription stands."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    """Its deliveries are kept back."""
+    DISABLED = "disabled"
+    """It gets nothing any more, until it is enabled or registered again."""
+    WITHDRAWN = "withdrawn"
+    """Its task has ended and nothing of it is unfinished: kept for what may be sent again."""
+
+
+class DisabledBy(StrEnum):
+    """Who or what disabled a subscription."""
+
+    GONE = "gone"
+    """Its webhook answered 410."""
+    FAILING = "failing"
+    """Its webhook did nothing but fail for too long."""
+    OPERATOR = "operator"
+    """Somebody: `pushkit subscriptions disable`, or `PushSender.disable()`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionKey:
     """What identifies a subscription: setting the same key again changes it, keeping its `seq`."""
@@ -81,11 +113,15 @@ class Subscription:
         profile: How it is signed.
         last_seq: The `seq` of its newest update; 0 before the first.
         wanted: Which updates it wants.
-        active: False once the webhook answered 410 Gone, or nothing but failures for too long.
+        active: False once it was disabled: by 410 Gone, by nothing but failures for too long, or
+            by somebody.
         paused: Whether its deliveries are kept back.
         ended: Whether its task has ended: it goes once nothing of it is unfinished.
         failing_since: The first failure after the last success, if any.
         created_at: When it was first registered.
+        disabled_by: Who or what disabled it, if it is disabled and that is known.
+        disabled_at: When that was.
+        withdrawn: Whether it is out of view, its task ended and all of it finished.
     """
 
     id: str
@@ -103,6 +139,18 @@ class Subscription:
     created_at: datetime
     has_token: bool = False
     has_credentials: bool = False
+    disabled_by: DisabledBy | None = None
+    disabled_at: datetime | None = None
+    withdrawn: bool = False
+
+    @property
+    def state(self) -> SubscriptionState:
+        """Where it stands."""
+        if self.withdrawn:
+            return SubscriptionState.WITHDRAWN
+        if not self.active:
+            return SubscriptionState.DISABLED
+        return SubscriptionState.PAUSED if self.paused else SubscriptionState.ACTIVE
 
 
 class Recipient(NamedTuple):

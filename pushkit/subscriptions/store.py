@@ -24,6 +24,7 @@ from pushkit.storage import (
 )
 from pushkit.subscriptions.model import (
     EVERYTHING,
+    DisabledBy,
     Filter,
     Profile,
     Recipient,
@@ -32,7 +33,7 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault
 
-__all__ = ["MIGRATION", "SubscriptionStore", "stored_subscription"]
+__all__ = ["MIGRATION", "SubscriptionStore", "read_subscription", "stored_subscription"]
 
 MIGRATION = Migration(
     1,
@@ -108,6 +109,7 @@ class SubscriptionStore:
             " token = excluded.token, schemes = excluded.schemes,"
             " credentials = excluded.credentials, profile = excluded.profile,"
             " filter = excluded.filter, failing_since = NULL, active = 1,"
+            " disabled_by = NULL, disabled_at = NULL,"
             " updated_at = excluded.updated_at RETURNING *",
             (
                 *_key_columns(key),
@@ -123,7 +125,7 @@ class SubscriptionStore:
                 to_micros(now),
             ),
         )
-        return _subscription(rows[0])
+        return read_subscription(rows[0])
 
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""
@@ -176,12 +178,12 @@ class SubscriptionStore:
             " ORDER BY created_at, id",
             (tenant, task_id, owner),
         )
-        return [_subscription(row) for row in rows]
+        return [read_subscription(row) for row in rows]
 
     def active_of_task(self, *, tenant: str, task_id: str) -> Script[list[Subscription]]:
         """Return every owner's active subscriptions to a task, in id order."""
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
-        return [_subscription(row) for row in rows]
+        return [read_subscription(row) for row in rows]
 
     def lock_recipients(
         self, tasks: Sequence[tuple[str, str]], *, wait: bool = True
@@ -210,7 +212,7 @@ class SubscriptionStore:
         rows = yield Statement(
             "SELECT * FROM pushkit_subscriptions WHERE id = $1 FOR UPDATE", (subscription_id,)
         )
-        return _subscription(rows[0]) if rows else None
+        return read_subscription(rows[0]) if rows else None
 
     def count_recipients(
         self, tasks: Sequence[tuple[str, str]]
@@ -238,7 +240,7 @@ class SubscriptionStore:
                 f" FOR UPDATE{_or_not(wait)}",
                 values,
             )
-            found |= {row["id"]: _subscription(row) for row in rows}
+            found |= {row["id"]: read_subscription(row) for row in rows}
         return found
 
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
@@ -268,26 +270,32 @@ class SubscriptionStore:
                     (number, *values),
                 )
 
-    def disable(self, subscription_id: str, now: datetime) -> Script[None]:
-        """Stop a subscription whose webhook is gone or only fails; registering it revives it."""
+    def disable(self, subscription_id: str, now: datetime, by: DisabledBy) -> Script[None]:
+        """Stop a subscription; enabling it or registering it again revives it."""
         yield Statement(
-            "UPDATE pushkit_subscriptions SET active = 0, updated_at = $2 WHERE id = $1",
+            "UPDATE pushkit_subscriptions SET active = 0, disabled_by = $3, disabled_at = $2,"
+            " updated_at = $2 WHERE id = $1",
+            (subscription_id, to_micros(now), by.value),
+        )
+
+    def enable(self, subscription_id: str, now: datetime) -> Script[None]:
+        """Revive a subscription; the time of failures starts anew."""
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET active = 1, disabled_by = NULL, disabled_at = NULL,"
+            " failing_since = NULL, updated_at = $2 WHERE id = $1",
             (subscription_id, to_micros(now)),
         )
 
-    def set_paused(
-        self, key: SubscriptionKey, now: datetime, *, paused: bool
-    ) -> Script[str | None]:
-        """Pause or resume a subscription; return its id, or None if there is none.
+    def set_paused(self, subscription_id: str, now: datetime, *, paused: bool) -> Script[None]:
+        """Pause or resume a subscription.
 
         The time of failures starts anew: while nothing was tried, nothing was proved.
         """
-        rows = yield Statement(
-            "UPDATE pushkit_subscriptions SET paused = $5, failing_since = NULL, updated_at = $6"
-            f" WHERE {_BY_KEY} RETURNING id",
-            (*_key_columns(key), int(paused), to_micros(now)),
+        yield Statement(
+            "UPDATE pushkit_subscriptions SET paused = $2, failing_since = NULL, updated_at = $3"
+            " WHERE id = $1",
+            (subscription_id, int(paused), to_micros(now)),
         )
-        return str(rows[0]["id"]) if rows else None
 
     def set_failing_since(self, subscription_id: str, since: datetime | None) -> Script[None]:
         """Note since when nothing but failures came back; None after a success."""
@@ -371,7 +379,7 @@ def _schemes(column: str) -> tuple[str, ...]:
 def stored_subscription(row: Row) -> StoredSubscription:
     """Read a whole row, its secrets as they are stored."""
     return StoredSubscription(
-        subscription=_subscription(row),
+        subscription=read_subscription(row),
         secrets=Secrets(token=row["token"], credentials=row["credentials"]),
     )
 
@@ -391,7 +399,8 @@ def _recipient(row: Row) -> Recipient:
     )
 
 
-def _subscription(row: Row) -> Subscription:
+def read_subscription(row: Row) -> Subscription:
+    """Read a whole row, without its secrets."""
     schemes = _schemes(row["schemes"])
     return Subscription(
         id=row["id"],
@@ -418,4 +427,7 @@ def _subscription(row: Row) -> Subscription:
         created_at=from_micros(row["created_at"]),
         has_token=row["token"] is not None,
         has_credentials=row["credentials"] is not None,
+        disabled_by=DisabledBy(row["disabled_by"]) if row["disabled_by"] else None,
+        disabled_at=moment_or_none(row["disabled_at"]),
+        withdrawn=row["removed_at"] is not None,
     )

@@ -34,6 +34,15 @@ PUSHKIT = [
     ["outbox", "purge"],
     ["outbox", "erase"],
     ["outbox", "stats"],
+    ["subscriptions"],
+    ["subscriptions", "list"],
+    ["subscriptions", "show"],
+    ["subscriptions", "pause"],
+    ["subscriptions", "resume"],
+    ["subscriptions", "disable"],
+    ["subscriptions", "enable"],
+    ["subscriptions", "test"],
+    ["subscriptions", "remove"],
     ["worker"],
 ]
 RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"]]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
+from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.outbox import (
-    IDEMPOTENCY_MIGRATION,
-    MIGRATION,
+    CancelledBy,
     Claim,
     Delivery,
     DestinationStore,
@@ -25,7 +25,6 @@ from pushkit.outbox import (
 )
 from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
-from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
 from tests.pushkit.deliveries import add_delivery
 
@@ -49,7 +48,7 @@ class Ledger:
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
     def __post_init__(self) -> None:
-        self.run(migrate("sender", (SUBSCRIPTIONS, MIGRATION, IDEMPOTENCY_MIGRATION)))
+        self.run(migrate("sender", SENDER_MIGRATIONS))
 
     def fresh(self) -> Ledger:
         """Return another one, empty."""
@@ -138,7 +137,9 @@ class Ledger:
         return is_ours
 
     def cancel(self, subscription: Subscription) -> int:
-        return self.run(self.outbox.cancel_subscription(subscription.id, self.now))
+        return self.run(
+            self.outbox.cancel_subscription(subscription.id, self.now, CancelledBy.REMOVED)
+        )
 
     def find(self, delivery_id: str) -> Delivery:
         return next(delivery for delivery in self.deliveries() if delivery.id == delivery_id)

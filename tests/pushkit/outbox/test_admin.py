@@ -26,7 +26,14 @@ from pushkit.outbox import (
     Retention,
 )
 from pushkit.storage import Database, Row, Script, Statement
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
+from pushkit.subscriptions import (
+    DisabledBy,
+    Profile,
+    Subscription,
+    SubscriptionKey,
+    SubscriptionStore,
+    Vault,
+)
 from tests.eventually import DEADLINE
 from tests.pushkit.deliveries import add_delivery
 
@@ -361,7 +368,7 @@ async def test_nothing_is_redriven_for_who_wants_nothing_any_more(desk: Desk) ->
     await desk.finish(removed)
     await desk.finish(disabled)
     await desk.database.write(desk.subscriptions.remove(removed.key))
-    await desk.database.write(desk.subscriptions.disable(disabled.id, desk.now))
+    await desk.database.write(desk.subscriptions.disable(disabled.id, desk.now, DisabledBy.GONE))
     redriven = await desk.admin.redrive(DEAD)
     assert (redriven.ids, redriven.skipped) == ((), 2)
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.outbox import ATTEMPTS_MIGRATION, IDEMPOTENCY_MIGRATION, OutboxStore
-from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
+from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.outbox import CancelledBy, OutboxStore
 from pushkit.storage import Script, Statement
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import (
-    MIGRATION,
-    OWNERS_MIGRATION,
     Owner,
     OwnerStore,
     Profile,
@@ -34,19 +32,12 @@ LONG_AGO = NOW - timedelta(days=30)
 ALICE = Owner(tenant="acme", name="alice")
 URL = "https://client.example.com/canary?canary"
 STORE = OwnerStore()
-MIGRATIONS = (
-    MIGRATION,
-    OUTBOX_MIGRATION,
-    ATTEMPTS_MIGRATION,
-    IDEMPOTENCY_MIGRATION,
-    OWNERS_MIGRATION,
-)
 
 
 class Database:
     def __init__(self, scripts: ScriptRunner) -> None:
         self.scripts = scripts
-        self.run(migrate("sender", MIGRATIONS))
+        self.run(migrate("sender", SENDER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)
@@ -98,7 +89,7 @@ def test_what_is_unfinished_for_an_owner_is_counted_up_to_the_limit(database: Da
     for other in OTHERS:
         database.subscribe(other, "config-0", deliveries=4)
     assert [database.run(STORE.backlog(ALICE, limit)) for limit in (2, 5, 9)] == [2, 5, 5]
-    database.run(OutboxStore().cancel_subscription(first.id, NOW))
+    database.run(OutboxStore().cancel_subscription(first.id, NOW, CancelledBy.REMOVED))
     assert database.run(STORE.backlog(ALICE, 9)) == 2
 
 

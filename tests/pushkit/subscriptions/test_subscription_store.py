@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion
+from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.storage import Script
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import (
-    MIGRATION,
+    DisabledBy,
     Profile,
     Subscription,
     SubscriptionKey,
@@ -32,7 +33,7 @@ URL = "https://client.example.com/hook?a=1"
 class Database:
     def __init__(self, scripts: ScriptRunner) -> None:
         self.scripts = scripts
-        self.run(migrate("sender", (MIGRATION,)))
+        self.run(migrate("sender", SENDER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)
@@ -130,7 +131,7 @@ def test_removing_what_is_not_there_is_nothing(database: Database) -> None:
 
 def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Database) -> None:
     subscription = database.put()
-    database.run(STORE.disable(subscription.id, NOW))
+    database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))
     [found] = database.run(STORE.of_owner(tenant="acme", task_id="task-1", owner="alice"))
     assert not found.active
     assert database.run(STORE.active_of_task(tenant="acme", task_id="task-1")) == []
@@ -139,7 +140,7 @@ def test_a_disabled_one_is_shown_to_its_owner_and_gets_no_updates(database: Data
 def test_setting_a_disabled_one_again_revives_it(database: Database) -> None:
     subscription = database.put()
     database.run(STORE.take_seqs({subscription.id: 1}))
-    database.run(STORE.disable(subscription.id, NOW))
+    database.run(STORE.disable(subscription.id, NOW, DisabledBy.GONE))
     revived = database.put()
     assert (revived.id, revived.active, revived.last_seq) == (subscription.id, True, 1)
 

@@ -1,0 +1,189 @@
+"""What is done with subscriptions that are there, as scripts: each with its deliveries."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from pushkit.a2a import (
+    Message,
+    MessageUpdate,
+    Role,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    WireVersion,
+    push_body,
+)
+from pushkit.delivery.lines import Lines
+from pushkit.outbox import (
+    PLAIN,
+    CancelledBy,
+    DeadLetters,
+    DeliveryState,
+    Envelopes,
+    OutboxStore,
+    hold_back,
+    mark_oldest,
+)
+from pushkit.storage import Database, Script
+from pushkit.subscriptions import DisabledBy, Recipient, Subscription, SubscriptionStore
+
+__all__ = ["Choice", "Chosen", "Found", "Registered"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An owner's subscriptions to a task, or the one of a config id."""
+
+    tenant: str
+    task_id: str
+    owner: str
+    config_id: str | None
+
+
+Chosen: TypeAlias = Choice | Sequence[str]  # or their own ids
+
+
+class Found(NamedTuple):
+    """Subscriptions as they were, and the deliveries that were made or are pending again."""
+
+    subscriptions: list[Subscription]
+    deliveries: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """Pauses, disables, tests and removes; returns subscriptions as they were before.
+
+    Attributes:
+        database: Whose clock counts, and whose workers are woken.
+        envelopes: Seals bodies, where that is asked for.
+    """
+
+    database: Database
+    envelopes: Envelopes = PLAIN
+    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+    outbox: OutboxStore = field(default_factory=OutboxStore)
+    dead_letters: DeadLetters = field(default_factory=DeadLetters)
+
+    def pause(self, chosen: Chosen) -> Script[list[Subscription]]:
+        """Offer no more of the chosen subscriptions."""
+        found = yield from self._hold(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
+            yield from hold_back(subscription.id)
+        return found
+
+    def resume(self, chosen: Chosen) -> Script[list[Subscription]]:
+        """Offer the chosen subscriptions again, each from its oldest."""
+        found = yield from self._hold(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
+            yield from mark_oldest(subscription.id)
+        yield from self.database.wake()
+        return found
+
+    def disable(self, chosen: Chosen) -> Script[list[Subscription]]:
+        """Stop the chosen subscriptions, and cancel what is unfinished."""
+        found = yield from self._hold(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            if subscription.active:
+                yield from self.subscriptions.disable(subscription.id, now, DisabledBy.OPERATOR)
+                yield from self.outbox.cancel_subscription(
+                    subscription.id, now, CancelledBy.DISABLED
+                )
+            if subscription.ended:
+                yield from self.subscriptions.withdraw([subscription.id], now)
+        return found
+
+    def enable(self, chosen: Chosen, *, resend: bool) -> Script[Found]:
+        """Revive the chosen subscriptions that are disabled.
+
+        Args:
+            chosen: Which.
+            resend: Bring back what was cancelled when they were disabled.
+        """
+        found = yield from self._hold(chosen)
+        now = yield from self.database.now()
+        again: list[str] = []
+        for subscription in found:
+            if subscription.active:
+                continue
+            yield from self.subscriptions.enable(subscription.id, now)
+            if resend and subscription.disabled_at is not None:
+                cancelled = yield from self.dead_letters.cancelled_with(
+                    subscription.id, subscription.disabled_at
+                )
+                again += yield from self.dead_letters.revive(
+                    subscription.id,
+                    cancelled,
+                    state=DeliveryState.CANCELLED,
+                    origin=subscription.origin,
+                    now=now,
+                )
+        yield from self.database.wake()
+        return Found(found, again)
+
+    def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
+        """Enqueue a test notification for the chosen subscriptions that are not disabled."""
+        found = yield from self._hold(chosen)
+        now = yield from self.database.now()
+        ids = []
+        for subscription in found:
+            if not subscription.active:
+                continue
+            recipient = Recipient.of(subscription)
+            update = _test_update(recipient.task_id, recipient.version, snapshot)
+            body = push_body(update, recipient.version, now=now)
+            lines = Lines(self.outbox, self.subscriptions)
+            yield from lines.open([recipient])
+            [line] = lines.of_task(recipient.tenant, recipient.task_id)
+            ids.append(lines.add(line, body, now=now, envelopes=self.envelopes))
+            yield from lines.write(now)
+        yield from self.database.wake()
+        return Found(found, ids)
+
+    def remove(self, chosen: Chosen) -> Script[list[Subscription]]:
+        """Remove the chosen subscriptions and cancel what is unfinished (A2A 1.0 §3.1.10)."""
+        found = yield from self._hold(chosen)
+        now = yield from self.database.now()
+        for subscription in found:
+            if subscription.withdrawn:
+                yield from self.subscriptions.forget([subscription.id])
+            else:
+                yield from self.subscriptions.remove(subscription.key)
+            yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
+        return found
+
+    def _hold(self, chosen: Chosen) -> Script[list[Subscription]]:
+        """Return the chosen subscriptions, their rows held in id order."""
+        if not isinstance(chosen, Choice):
+            return list((yield from self.subscriptions.lock_all(chosen)).values())
+        found = yield from self.subscriptions.of_owner(
+            tenant=chosen.tenant, task_id=chosen.task_id, owner=chosen.owner
+        )
+        held = yield from self.subscriptions.lock_all([each.id for each in found])
+        return [each for each in held.values() if chosen.config_id in {None, each.key.config_id}]
+
+
+def _test_update(task_id: str, version: WireVersion, snapshot: Task | None) -> TaskUpdate:
+    """Return what a test notification says: a message, or a task where a version has none."""
+    if version in (WireVersion.V0_1, WireVersion.V0_3):
+        unknown = TaskStatus(state=TaskState.UNKNOWN)
+        return TaskSnapshot(task=snapshot or Task(id=task_id, context_id=task_id, status=unknown))
+    message = Message(
+        message_id=f"test_{secrets.token_hex(8)}",
+        role=Role.AGENT,
+        parts=(TextPart(text="This is a test notification."),),
+        task_id=task_id,
+    )
+    return MessageUpdate(message=message)

@@ -1,0 +1,188 @@
+"""`SubscriptionAdmin`: the subscriptions of all owners, for operators."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from pushkit.delivery.registered import Registered
+from pushkit.outbox import PLAIN, DeliveryState, Envelopes, Inspection
+from pushkit.storage import Database, Script
+from pushkit.subscriptions import Subscription, SubscriptionFilter, SubscriptionInspection
+
+__all__ = ["Changed", "SubscriptionAdmin", "SubscriptionReport"]
+
+_BATCH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionReport:
+    """One subscription, and how many of its deliveries are in which state."""
+
+    subscription: Subscription
+    deliveries: dict[DeliveryState, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """What became of a wish to change subscriptions.
+
+    Attributes:
+        ids: Those that were changed.
+        unchanged: Those that were that way already.
+        missing: Ids that there are none of.
+        deliveries: The deliveries that it made, or that are pending again.
+    """
+
+    ids: tuple[str, ...]
+    unchanged: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    deliveries: tuple[str, ...] = ()
+
+    def __add__(self, other: Changed) -> Changed:
+        return Changed(
+            ids=self.ids + other.ids,
+            unchanged=self.unchanged + other.unchanged,
+            missing=self.missing + other.missing,
+            deliveries=self.deliveries + other.deliveries,
+        )
+
+
+class SubscriptionAdmin:
+    """All subscriptions, whoever owns them. Everything here is safe beside running workers.
+
+    What is changed is chosen by id or by filter, and changed in small transactions.
+
+    Args:
+        database: Where outbox and subscriptions live, open (see `open_outbox`).
+        wake: Called when there is work again, for a worker in this process.
+        envelopes: Seals test notifications, where bodies are sealed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        envelopes: Envelopes = PLAIN,
+    ) -> None:
+        self._database = database
+        self._wake = wake
+        self._inspection = SubscriptionInspection()
+        self._deliveries = Inspection()
+        self._registered = Registered(database=database, envelopes=envelopes)
+
+    async def find(
+        self,
+        wanted: SubscriptionFilter | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Subscription]:
+        """Return a page of subscriptions without tokens and credentials, oldest first.
+
+        Args:
+            wanted: Which ones; all but withdrawn ones if None.
+            after: The last id of the page before.
+            limit: How many at most.
+        """
+        script = self._inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
+        return await self._database.read(script)
+
+    async def show(self, subscription_id: str) -> SubscriptionReport | None:
+        """Return one subscription and what its deliveries came to; None if there is none."""
+        return await self._database.read(self._show(subscription_id))
+
+    def _show(self, subscription_id: str) -> Script[SubscriptionReport | None]:
+        subscription = yield from self._inspection.show(subscription_id)
+        if subscription is None:
+            return None
+        deliveries = yield from self._deliveries.states_of(subscription_id)
+        return SubscriptionReport(subscription=subscription, deliveries=deliveries)
+
+    async def pause(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+        """Keep deliveries back until `resume`; updates are stored meanwhile."""
+        changed = Changed(ids=())
+        async for ids in self._pages(wanted):
+            found = await self._database.write(self._registered.pause(ids))
+            changed += _changed(ids, found, lambda each: not each.paused)
+        return changed
+
+    async def resume(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+        """Deliver what was kept back, in order, and what comes."""
+        changed = Changed(ids=())
+        async for ids in self._pages(wanted):
+            found = await self._database.write(self._registered.resume(ids))
+            changed += _changed(ids, found, lambda each: each.paused)
+            self._wake()
+        return changed
+
+    async def disable(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+        """Send nothing any more, and cancel what is unfinished."""
+        changed = Changed(ids=())
+        async for ids in self._pages(wanted):
+            found = await self._database.write(self._registered.disable(ids))
+            changed += _changed(ids, found, lambda each: each.active)
+        return changed
+
+    async def enable(
+        self, wanted: Sequence[str] | SubscriptionFilter, *, resend: bool = False
+    ) -> Changed:
+        """Revive what was disabled, by 410, by failures or by somebody.
+
+        Args:
+            wanted: Which.
+            resend: Bring back the deliveries that were cancelled with it, ids and `seq` kept, ahead
+                of what is pending.
+        """
+        changed = Changed(ids=())
+        async for ids in self._pages(wanted):
+            enabled = await self._database.write(self._registered.enable(ids, resend=resend))
+            changed += _changed(
+                ids, enabled.subscriptions, lambda each: not each.active, enabled.deliveries
+            )
+            self._wake()
+        return changed
+
+    async def test(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+        """Send a test notification; a disabled subscription gets none."""
+        changed = Changed(ids=())
+        async for ids in self._pages(wanted):
+            found, sent = await self._database.write(self._registered.test(ids))
+            changed += _changed(ids, found, lambda each: each.active, sent)
+            self._wake()
+        return changed
+
+    async def remove(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+        """Remove subscriptions, and cancel what is unfinished of them for good."""
+        changed = Changed(ids=())
+        async for ids in self._pages(wanted):
+            found = await self._database.write(self._registered.remove(ids))
+            changed += _changed(ids, found, lambda _: True)
+        return changed
+
+    async def _pages(self, wanted: Sequence[str] | SubscriptionFilter) -> AsyncIterator[list[str]]:
+        if isinstance(wanted, SubscriptionFilter):
+            after: str | None = None
+            while page := await self.find(wanted, after=after, limit=_BATCH):
+                yield [found.id for found in page]
+                after = page[-1].id
+            return
+        ids = list(dict.fromkeys(wanted))
+        for start in range(0, len(ids), _BATCH):
+            yield ids[start : start + _BATCH]
+
+
+def _changed(
+    asked: Sequence[str],
+    found: Sequence[Subscription],
+    changes: Callable[[Subscription], bool],
+    deliveries: Sequence[str] = (),
+) -> Changed:
+    there = {each.id for each in found}
+    return Changed(
+        ids=tuple(each.id for each in found if changes(each)),
+        unchanged=tuple(each.id for each in found if not changes(each)),
+        missing=tuple(each for each in asked if each not in there),
+        deliveries=tuple(deliveries),
+    )

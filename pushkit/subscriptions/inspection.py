@@ -1,0 +1,74 @@
+"""Looking at the subscriptions of all owners, for operators; as scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pushkit.storage import Script, Statement
+from pushkit.subscriptions.model import Subscription, SubscriptionState
+from pushkit.subscriptions.store import read_subscription
+
+__all__ = ["SubscriptionFilter", "SubscriptionInspection"]
+
+_WHERE = {
+    None: "removed_at IS NULL",
+    SubscriptionState.ACTIVE: "removed_at IS NULL AND active = 1 AND paused = 0",
+    SubscriptionState.PAUSED: "removed_at IS NULL AND active = 1 AND paused = 1",
+    SubscriptionState.DISABLED: "removed_at IS NULL AND active = 0",
+    SubscriptionState.WITHDRAWN: "removed_at IS NOT NULL",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionFilter:
+    """Which subscriptions; None is any.
+
+    Attributes:
+        state: Where it stands; by default any but withdrawn ones.
+        tenant: The tenant; empty is the one without a name.
+        owner: The owner; empty likewise.
+        task_id: The task.
+        origin: The destination, as `https://host:port`.
+    """
+
+    state: SubscriptionState | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    task_id: str | None = None
+    origin: str | None = None
+
+    def where(self) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters from `$1` on."""
+        wanted = {
+            "tenant": self.tenant,
+            "owner": self.owner,
+            "task_id": self.task_id,
+            "origin": self.origin,
+        }
+        given = {column: value for column, value in wanted.items() if value is not None}
+        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        return " AND ".join([*conditions, _WHERE[self.state]]), tuple(given.values())
+
+
+class SubscriptionInspection:
+    """Scripts that only read; what they return carries no token and no credentials."""
+
+    def find(
+        self, wanted: SubscriptionFilter, *, after: str | None, limit: int
+    ) -> Script[list[Subscription]]:
+        """Return a page of subscriptions, by id: oldest first."""
+        conditions, values = wanted.where()
+        n = len(values)
+        rows = yield Statement(
+            f"SELECT * FROM pushkit_subscriptions WHERE {conditions} AND id > ${n + 1}"
+            f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
+            (*values, after or "", limit),
+        )
+        return [read_subscription(row) for row in rows]
+
+    def show(self, subscription_id: str) -> Script[Subscription | None]:
+        """Return one subscription, a withdrawn one too; None if there is none."""
+        rows = yield Statement(
+            "SELECT * FROM pushkit_subscriptions WHERE id = $1", (subscription_id,)
+        )
+        return read_subscription(rows[0]) if rows else None

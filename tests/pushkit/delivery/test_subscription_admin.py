@@ -1,0 +1,163 @@
+"""Subscriptions under an operator's hands, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit import DeliveryState, PushSender, StatusUpdate
+from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+
+
+@pytest.fixture
+def outbox(location: str) -> str:
+    """Let every test here run on both databases."""
+    return location
+
+
+async def pump(sender: PushSender) -> None:
+    while await sender.worker.run_once():
+        pass
+
+
+async def bodies_of(sender: PushSender, state: DeliveryState) -> list[int]:
+    return [each.seq for each in await sender.deliveries("task-1") if each.state is state]
+
+
+async def test_a_410_can_be_taken_back_with_what_it_cancelled_in_order(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    ids = []
+    for _ in range(3):
+        ids += await sender.notify(status())
+    webhook.replies_with(410)
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.CANCELLED) == [2, 3]
+    report = await sender.subscription_admin.show(subscription.id)
+    assert report is not None
+    assert report.subscription.state is SubscriptionState.DISABLED
+    assert report.subscription.disabled_by == "gone"
+    changed = await sender.subscription_admin.enable([subscription.id], resend=True)
+    assert changed.ids == (subscription.id,)
+    assert sorted(changed.deliveries) == sorted(ids[1:])
+    ids += await sender.notify(status())
+    await pump(sender)
+    assert [request.id for request in webhook.received] == ids
+
+
+async def test_what_failures_cancelled_comes_back_too(
+    senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(disable_after=timedelta(microseconds=1))
+    subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(400, 400)
+    for _ in range(3):
+        await sender.notify(status())
+    await sender.worker.run_once()
+    clock.advance(1)
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.CANCELLED) == [3]
+    assert await sender.enable("task-1", resend=True) == 1
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.DELIVERED) == [3]
+    [found] = await sender.subscriptions("task-1")
+    assert (found.id, found.active, found.disabled_by) == (subscription.id, True, None)
+
+
+async def test_only_what_was_cancelled_with_the_last_disabling_comes_back(
+    sender: PushSender, clock: Clock, webhook: Webhook, status: MakeStatus
+) -> None:
+    config = {"url": webhook.url()}
+    await sender.subscribe("task-1", config, version="1.0")
+    await sender.notify(status())
+    await sender.disable("task-1")
+    clock.advance(1)
+    await sender.subscribe("task-1", config, version="1.0")  # the client came back by itself
+    [cancelled_by_hand] = await sender.notify(status())
+    await sender.notify(status())
+    await sender.outbox.cancel([cancelled_by_hand])
+    await sender.disable("task-1")
+    await sender.enable("task-1", resend=True)
+    assert await bodies_of(sender, DeliveryState.PENDING) == [3]
+
+
+async def test_without_being_asked_nothing_comes_back(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    assert await sender.disable("task-1") == 1
+    assert await sender.notify(status()) == []
+    assert await sender.enable("task-1") == 1
+    await sender.notify(status())
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
+
+
+async def test_one_that_went_with_its_task_can_be_enabled_for_what_was_cancelled(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await sender.notify(status("completed"))
+    webhook.replies_with(410)
+    await pump(sender)
+    assert await sender.subscriptions("task-1") == []
+    admin = sender.subscription_admin
+    [withdrawn] = await admin.find(SubscriptionFilter(state=SubscriptionState.WITHDRAWN))
+    assert withdrawn.id == subscription.id
+    await admin.enable([subscription.id], resend=True)
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.DELIVERED) == [2]
+
+
+async def test_an_owner_disables_and_enables_its_own_alone(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    assert await sender.disable("task-1", owner="bob") == 0
+    assert await sender.disable("task-1", owner="alice", tenant="another") == 0
+    assert await sender.disable("task-1", owner="alice") == 1
+    assert await sender.enable("task-1", owner="bob") == 0
+    [found] = await sender.subscriptions("task-1", owner="alice")
+    assert not found.active
+
+
+async def test_all_of_a_filter_are_changed_and_no_others(
+    sender: PushSender, webhook: Webhook
+) -> None:
+    for number in range(250):
+        await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0", owner="a")
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="b")
+    admin = sender.subscription_admin
+    assert len((await admin.pause(SubscriptionFilter(owner="a"))).ids) == 250
+    assert (
+        len(await admin.find(SubscriptionFilter(state=SubscriptionState.PAUSED), limit=999)) == 250
+    )
+    assert len((await admin.remove(SubscriptionFilter(owner="a"))).ids) == 250
+    assert [each.key.owner for each in await admin.find()] == ["b"]
+
+
+async def test_a_paused_one_stays_paused_through_being_disabled_and_enabled(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.pause("task-1")
+    await sender.notify(status())
+    await sender.disable("task-1")
+    await sender.enable("task-1", resend=True)
+    await pump(sender)
+    assert webhook.received == []
+    await sender.resume("task-1")
+    await pump(sender)
+    assert len(webhook.received) == 1
