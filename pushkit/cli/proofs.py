@@ -1,22 +1,42 @@
-"""What each signature scheme proves of a captured request, as `pushkit verify` reports it."""
+"""What each signature scheme says of a captured request, check by check, for `pushkit verify`.
+
+Unlike a receiver it does not stop at what fails first: who looks at a request that was refused
+wants to know all that is wrong with it. What came and what is expected is shown, except for tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.errors import ConfigError, InvalidSignatureError
+from pushkit.errors import ConfigError, InboundError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.audience import audience_with_query
-from pushkit.signing.content_digest import check_content_digest
+from pushkit.signing.content_digest import check_content_digest, read_content_digest
 from pushkit.signing.http_message_signatures import (
     TAG,
-    check_signature_times,
+    UnverifiedHttpSignature,
     read_unverified_signatures,
     verify_http_signature,
 )
-from pushkit.signing.notification_jwt import check_timestamp, verify_notification
+from pushkit.signing.notification_jwt import (
+    EXPIRY_LEEWAY,
+    SIGNATURE_HEADER,
+    JwtClaims,
+    UnverifiedJwt,
+    body_sha256,
+    check_audience,
+    check_body,
+    check_expiry,
+    check_issuer,
+    check_timestamp,
+    check_webhook_id,
+    find_jwt,
+    read_unverified,
+    read_unverified_claims,
+    verify_signature,
+)
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     WebhookVerifier,
@@ -25,7 +45,7 @@ from pushkit.signing.standard_webhooks import (
 )
 from pushkit.webhook import WebhookRequest
 
-__all__ = ["Expected", "Proof", "prove"]
+__all__ = ["Check", "Examined", "Expected", "checked", "examine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +70,46 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What holds. What the scheme does not say is None."""
+class Check:
+    """One check and its result.
 
-    kid: str | None = None
-    issuer: str | None = None
-    audience: str | None = None
-    issued_at: datetime
-    delivery_id: str | None
-    task_id: str | None = None
-    seq: int | None = None
+    Attributes:
+        name: What was held against what.
+        holds: Whether it does; None if it was not checked.
+        says: What was found, and what was expected where that is another thing.
+    """
+
+    name: str
+    holds: bool | None
+    says: str
 
 
-def prove(scheme: Scheme, request: WebhookRequest, expected: Expected) -> Proof:
-    """Verify a request by one scheme.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """Every check of one scheme, and what the request says of itself.
+
+    Attributes:
+        checks: In the order of the wire profile.
+        facts: By name; proven only if every check holds.
+    """
+
+    checks: tuple[Check, ...]
+    facts: Mapping[str, str | None]
+
+
+def checked(name: str, says: str, check: Callable[[], object]) -> Check:
+    """Return the result of a check that raises if it does not hold."""
+    try:
+        check()
+    except InboundError as exc:
+        return Check(name=name, holds=False, says=str(exc))
+    return Check(name=name, holds=True, says=says)
+
+
+def examine(scheme: Scheme, request: WebhookRequest, expected: Expected) -> Examined:
+    """Hold a request against what is expected, by one scheme.
 
     Raises:
-        InboundError: Something does not hold.
         ConfigError: What the scheme is held against was not given.
     """
     if scheme is Scheme.JWT:
@@ -76,56 +119,211 @@ def prove(scheme: Scheme, request: WebhookRequest, expected: Expected) -> Proof:
     return _by_http_signature(request, expected)
 
 
-def _by_jwt(request: WebhookRequest, expected: Expected) -> Proof:
-    verified = verify_notification(
-        request,
-        expected.keys,
-        issuer=expected.issuer,
-        audience=expected.audience,
-        now=expected.now,
-        tolerance=expected.tolerance,
-    )
-    return Proof(
-        kid=verified.kid,
-        issuer=verified.issuer,
-        audience=", ".join(verified.audience) or None,
-        issued_at=verified.issued_at,
-        delivery_id=verified.delivery_id,
-        task_id=verified.task_id,
-        seq=verified.seq,
+# --- by JWT -------------------------------------------------------------------------------------
+
+
+def _by_jwt(request: WebhookRequest, expected: Expected) -> Examined:
+    try:
+        unverified, claims = _read_jwt(request)
+    except InboundError as exc:
+        return _unreadable(exc, "body", "time", "expiry", "issuer", "audience", "webhook-id")
+    found = {
+        "issuer": claims.issuer or "none",
+        "audience": ", ".join(claims.audience) or "none",
+    }
+    webhook_ids = request.headers.all("webhook-id")
+    checks = [
+        _signature_of_jwt(unverified, expected.keys),
+        _or_found(
+            checked(
+                "body", f"sha256 {claims.body_sha256}", lambda: check_body(claims, request.body)
+            ),
+            f"signed {claims.body_sha256}, received {body_sha256(request.body)}",
+        ),
+        _time(claims.issued_at, expected),
+        _expiry(claims.expires_at, expected, "the JWT"),
+        _issuer(claims, expected.issuer, found["issuer"]),
+        _audience(claims, expected.audience, request.target, found["audience"]),
+        _or_found(
+            checked(
+                "webhook-id",
+                claims.delivery_id or "no id is signed",
+                lambda: check_webhook_id(claims, request.headers),
+            ),
+            f"signed {claims.delivery_id}, found {', '.join(webhook_ids)}",
+        ),
+    ]
+    facts = {
+        "kid": unverified.kid,
+        **found,
+        "issued": _moment(claims.issued_at, expected.now),
+        "delivery": claims.delivery_id,
+        "task": claims.task_id,
+        "seq": None if claims.seq is None else str(claims.seq),
+    }
+    return Examined(checks=tuple(checks), facts=facts)
+
+
+def _read_jwt(request: WebhookRequest) -> tuple[UnverifiedJwt, JwtClaims]:
+    token = find_jwt(request.headers)
+    if token is None:
+        raise InvalidSignatureError(f"no JWT in {SIGNATURE_HEADER} or Authorization")
+    unverified = read_unverified(token)
+    return unverified, read_unverified_claims(unverified)
+
+
+def _signature_of_jwt(unverified: UnverifiedJwt, keys: Mapping[str, VerificationKey]) -> Check:
+    key = keys.get(unverified.kid or "")
+    if key is None:
+        found = f"`kid` {unverified.kid}" if unverified.kid else "no `kid`"
+        return Check(name="signature", holds=False, says=f"no known key: {_keys(found, keys)}")
+    says = f"{key.algorithm.value}, kid {key.kid}"
+    return _or_found(
+        checked("signature", says, lambda: verify_signature(unverified, key)),
+        f"found alg {unverified.algorithm}, the key is {says}",
     )
 
 
-def _by_http_signature(request: WebhookRequest, expected: Expected) -> Proof:
+def _issuer(claims: JwtClaims, issuer: str | None, found: str) -> Check:
+    if issuer is None:
+        return Check(name="issuer", holds=None, says=f"--issuer was not given; found {found}")
+    check = checked("issuer", found, lambda: check_issuer(claims, issuer))
+    return _instead(check, f"`iss`: found {found}, expected {issuer}")
+
+
+def _audience(claims: JwtClaims, audience: str | None, target: str, found: str) -> Check:
+    if audience is None:
+        return Check(name="audience", holds=None, says=f"--audience was not given; found {found}")
+    check = checked("audience", found, lambda: check_audience(claims, [audience], target))
+    accepted = dict.fromkeys((audience, audience_with_query(audience, target)))
+    return _instead(check, f"`aud`: found {found}, expected {' or '.join(accepted)}")
+
+
+# --- by the other schemes -----------------------------------------------------------------------
+
+
+def _by_http_signature(request: WebhookRequest, expected: Expected) -> Examined:
     if expected.audience is None:
         raise ConfigError("--audience: expected the URL of the webhook, which is signed")
-    own = [one for one in read_unverified_signatures(request.headers) if one.keyid in expected.keys]
-    if not own:
-        raise InvalidSignatureError(f"no signature with tag {TAG} by a known key")
     url = audience_with_query(expected.audience, request.target)
-    verified = verify_http_signature(
-        own[0],
-        expected.keys[own[0].keyid],
+    try:
+        found = read_unverified_signatures(request.headers)
+    except InboundError as exc:
+        return _unreadable(exc, "body", "time", "expiry")
+    own = [one for one in found if one.keyid in expected.keys]
+    if not own:
+        kids = ", ".join(f"`keyid` {one.keyid}" for one in found) or "none"
+        says = f"no signature with tag {TAG} by a known key: {_keys(kids, expected.keys)}"
+        return _unreadable(InvalidSignatureError(says), "body", "time", "expiry")
+    signature = own[0]
+    checks = (
+        _or_found(
+            checked(
+                "signature",
+                f"kid {signature.keyid}, over {url}",
+                lambda: _prove(signature, request, url, expected),
+            ),
+            f"checked by kid {signature.keyid}, over {request.method} {url}",
+        ),
+        checked(
+            "body",
+            "Content-Digest",
+            lambda: check_content_digest(read_content_digest(request.headers), request.body),
+        ),
+        _time(signature.created, expected),
+        _expiry(signature.expires, expected, "the HTTP message signature"),
+    )
+    facts = {
+        "kid": signature.keyid,
+        "audience": url,
+        "issued": _moment(signature.created, expected.now),
+        "delivery": ", ".join(request.headers.all("webhook-id")),
+    }
+    return Examined(checks=checks, facts=facts)
+
+
+def _prove(
+    signature: UnverifiedHttpSignature, request: WebhookRequest, url: str, expected: Expected
+) -> None:
+    verify_http_signature(
+        signature,
+        expected.keys[signature.keyid],
         method=request.method,
         target_uris=[url],
         headers=request.headers,
     )
-    check_content_digest(verified.digests, request.body)
-    check_signature_times(verified, expected.now, tolerance=expected.tolerance)
-    return Proof(
-        kid=verified.keyid,
-        audience=url,
-        issued_at=verified.created,
-        delivery_id=verified.delivery_id,
-    )
 
 
-def _by_secret(request: WebhookRequest, expected: Expected) -> Proof:
+def _by_secret(request: WebhookRequest, expected: Expected) -> Examined:
     if not expected.verifiers:
         raise ConfigError(
             f"--webhook-secrets-file: expected the secrets of {Scheme.STANDARD_WEBHOOKS}"
         )
-    webhook = read_unverified_webhook(request.headers)
-    check_webhook_signature(webhook, request.body, expected.verifiers)
-    check_timestamp(webhook.timestamp, expected.now, expected.tolerance)
-    return Proof(issued_at=webhook.timestamp, delivery_id=webhook.delivery_id)
+    try:
+        webhook = read_unverified_webhook(request.headers)
+    except InboundError as exc:
+        return _unreadable(exc, "time")
+    checks = (
+        checked(
+            "signature",
+            "over id, time and body",
+            lambda: check_webhook_signature(webhook, request.body, expected.verifiers),
+        ),
+        _time(webhook.timestamp, expected),
+    )
+    facts = {
+        "issued": _moment(webhook.timestamp, expected.now),
+        "delivery": webhook.delivery_id,
+    }
+    return Examined(checks=checks, facts=facts)
+
+
+# --- by all of them -----------------------------------------------------------------------------
+
+
+def _unreadable(refusal: InboundError, *others: str) -> Examined:
+    """Return that there is no signature to read, and hence nothing to check the rest by."""
+    skipped = (Check(name=name, holds=None, says="there is nothing to check") for name in others)
+    failed = Check(name="signature", holds=False, says=str(refusal))
+    return Examined(checks=(failed, *skipped), facts={})
+
+
+def _time(issued_at: datetime, expected: Expected) -> Check:
+    return checked(
+        "time",
+        _moment(issued_at, expected.now),
+        lambda: check_timestamp(issued_at, expected.now, expected.tolerance),
+    )
+
+
+def _expiry(expires_at: datetime | None, expected: Expected, what: str) -> Check:
+    if expires_at is None:
+        return Check(name="expiry", holds=None, says="none is stated")
+    return _or_found(
+        checked(
+            "expiry",
+            f"{expires_at:%Y-%m-%dT%H:%M:%SZ}",
+            lambda: check_expiry(expires_at, expected.now, EXPIRY_LEEWAY, what),
+        ),
+        _moment(expires_at, expected.now),
+    )
+
+
+def _keys(found: str, keys: Mapping[str, VerificationKey]) -> str:
+    return f"found {found}, expected {' or '.join(keys) or 'none: the JWK Set is empty'}"
+
+
+def _or_found(check: Check, found: str) -> Check:
+    """Add to a check that failed what was found."""
+    return check if check.holds else _instead(check, f"{check.says}: {found}")
+
+
+def _instead(check: Check, says: str) -> Check:
+    """Say of a check that failed what was found and expected."""
+    return check if check.holds else Check(name=check.name, holds=False, says=says)
+
+
+def _moment(moment: datetime, now: datetime) -> str:
+    seconds = int((now - moment).total_seconds())
+    age = f"{seconds} s ago" if seconds >= 0 else f"{-seconds} s ahead"
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ} ({age})"

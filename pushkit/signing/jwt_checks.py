@@ -15,7 +15,7 @@ from pushkit.errors import (
     TimestampError,
 )
 from pushkit.signing.audience import audience_with_query
-from pushkit.signing.jwt_reading import VerifiedJwt
+from pushkit.signing.jwt_reading import JwtClaims
 from pushkit.webhook import Headers
 
 __all__ = [
@@ -40,7 +40,7 @@ def body_sha256(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def check_body(verified: VerifiedJwt, body: bytes) -> None:
+def check_body(verified: JwtClaims, body: bytes) -> None:
     """Hold the body against the signed hash.
 
     Raises:
@@ -51,7 +51,7 @@ def check_body(verified: VerifiedJwt, body: bytes) -> None:
 
 
 def check_times(
-    verified: VerifiedJwt,
+    verified: JwtClaims,
     now: datetime,
     *,
     tolerance: timedelta = TOLERANCE,
@@ -83,13 +83,13 @@ def check_expiry(moment: datetime, now: datetime, leeway: timedelta, what: str) 
         raise TimestampError(f"{what} has expired")
 
 
-def check_issuer(verified: VerifiedJwt, issuer: str) -> None:
+def check_issuer(verified: JwtClaims, issuer: str) -> None:
     """Refuse another issuer than the one that is trusted."""
     if verified.issuer != issuer:
         raise IssuerError("`iss` is not the issuer that is trusted for this sender")
 
 
-def check_audience(verified: VerifiedJwt, audiences: Collection[str], target: str) -> None:
+def check_audience(verified: JwtClaims, audiences: Collection[str], target: str) -> None:
     """Refuse a notification that was signed for another webhook.
 
     Args:
@@ -102,7 +102,7 @@ def check_audience(verified: VerifiedJwt, audiences: Collection[str], target: st
         raise AudienceError("`aud` is not a URL of this receiver")
 
 
-def check_webhook_id(verified: VerifiedJwt, headers: Headers) -> None:
+def check_webhook_id(verified: JwtClaims, headers: Headers) -> None:
     """Refuse a request whose `webhook-id` is not its signed `jti` (wire profile §2)."""
     webhook_id = headers.one("webhook-id")
     if webhook_id is not None and verified.delivery_id not in (None, webhook_id):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import jwt
 
@@ -20,10 +21,12 @@ from pushkit.webhook import Headers
 
 __all__ = [
     "SIGNATURE_HEADER",
+    "JwtClaims",
     "UnverifiedJwt",
     "VerifiedJwt",
     "find_jwt",
     "read_unverified",
+    "read_unverified_claims",
     "verify_signature",
 ]
 
@@ -52,8 +55,8 @@ class UnverifiedJwt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedJwt:
-    """Claims under a signature that holds. What a sender left out is None.
+class JwtClaims:
+    """Claims, proven or not. What a sender left out is None.
 
     Legacy senders (the first A2A samples, trpc-a2a-go) state only `iat` and the body's hash.
     """
@@ -68,6 +71,14 @@ class VerifiedJwt:
     config_id: str | None
     seq: int | None
     body_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedJwt(JwtClaims):
+    """Claims under a signature that holds."""
+
+
+_Claims = TypeVar("_Claims", bound=JwtClaims)
 
 
 def find_jwt(headers: Headers) -> str | None:
@@ -140,7 +151,17 @@ def verify_signature(
         payload = _jws.decode(unverified.token, key.public_key, algorithms=[unverified.algorithm])
     except (jwt.PyJWTError, ValueError) as exc:
         raise InvalidSignatureError("the signature does not hold") from exc
-    return _read_claims(_read_object(payload, "payload"), key.kid)
+    return _read_claims(VerifiedJwt, _read_object(payload, "payload"), key.kid)
+
+
+def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
+    """Return what a token claims: to say why it is refused, and never to accept it.
+
+    Raises:
+        InvalidSignatureError: Claims that are missing or of the wrong type.
+    """
+    payload = _decode_object(unverified.token.split(".")[1], "payload")
+    return _read_claims(JwtClaims, payload, unverified.kid or "")
 
 
 def _names_algorithm(name: str, algorithm: Algorithm) -> bool:
@@ -170,7 +191,7 @@ def _read_object(data: bytes, what: str) -> JsonObject:
         raise InvalidSignatureError(f"the JWS {what}: {exc}") from exc
 
 
-def _read_claims(claims: JsonObject, kid: str) -> VerifiedJwt:
+def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
     issued_at = _moment(claims, "iat")
     digest = _text(claims, "request_body_sha256")
     if issued_at is None or digest is None:
@@ -180,7 +201,7 @@ def _read_claims(claims: JsonObject, kid: str) -> VerifiedJwt:
         not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= _MAX_SEQ
     ):
         raise InvalidSignatureError("claim `seq`: expected a positive integer of 64 bits")
-    return VerifiedJwt(
+    return kind(
         kid=kid,
         issuer=_text(claims, "iss"),
         audience=_audience(claims.get("aud")),

@@ -27,10 +27,12 @@ from pushkit.errors import InvalidSignatureError
 from pushkit.keys.jwk import SigningKey, VerificationKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing.jwt_checks import (
+    EXPIRY_LEEWAY,
     TOLERANCE,
     body_sha256,
     check_audience,
     check_body,
+    check_expiry,
     check_issuer,
     check_times,
     check_timestamp,
@@ -38,30 +40,36 @@ from pushkit.signing.jwt_checks import (
 )
 from pushkit.signing.jwt_reading import (
     SIGNATURE_HEADER,
+    JwtClaims,
     UnverifiedJwt,
     VerifiedJwt,
     find_jwt,
     read_unverified,
+    read_unverified_claims,
     verify_signature,
 )
 from pushkit.signing.signatures import sign
 from pushkit.webhook import WebhookRequest
 
 __all__ = [
+    "EXPIRY_LEEWAY",
     "SIGNATURE_HEADER",
     "TOKEN_LIFETIME",
+    "JwtClaims",
     "NotificationClaims",
     "UnverifiedJwt",
     "VerifiedJwt",
     "body_sha256",
     "check_audience",
     "check_body",
+    "check_expiry",
     "check_issuer",
     "check_times",
     "check_timestamp",
     "check_webhook_id",
     "find_jwt",
     "read_unverified",
+    "read_unverified_claims",
     "sign_notification",
     "sign_notification_with",
     "verify_notification",
