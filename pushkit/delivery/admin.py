@@ -12,6 +12,7 @@ from pushkit.clock import utc_now
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
     CANCELLING_MIGRATION,
+    CLAIMS_MIGRATION,
     IDEMPOTENCY_MIGRATION,
     PLAIN,
     CancelledBy,
@@ -40,6 +41,7 @@ SENDER_MIGRATIONS = (
     ATTEMPTS_MIGRATION,
     IDEMPOTENCY_MIGRATION,
     OWNERS_MIGRATION,
+    CLAIMS_MIGRATION,
     CANCELLING_MIGRATION,
 )
 

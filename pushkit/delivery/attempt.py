@@ -264,9 +264,7 @@ class Attempt:
 
     def is_too_old(self, delivery: Delivery, now: datetime) -> bool:
         """Say whether a delivery was overtaken by its age while it waited."""
-        return gives_up(
-            self.retry, attempts=delivery.attempts - 1, since=delivery.age_from, now=now
-        )
+        return gives_up(self.retry, attempts=delivery.attempts, since=delivery.age_from, now=now)
 
     async def _request(
         self,
@@ -300,7 +298,7 @@ class Attempt:
         hold: timedelta | None = None,
     ) -> Result:
         retry_at = next_attempt(
-            self.retry, attempts=delivery.attempts, since=delivery.age_from, now=now
+            self.retry, attempts=delivery.attempts + 1, since=delivery.age_from, now=now
         )
         hold_until = now + hold if hold else None
         if retry_at is None:

@@ -104,8 +104,8 @@ class Worker:
         return await self._database.write(self._claim_script(limit))
 
     def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
-        yield from self._take_over()
         now = yield from self._database.now()
+        yield from self._take_over(now)
         claim = Claim(worker=self.name, until=now + self._attempt.longest + self._lease_margin)
         deliveries = yield from self._leases.claim(
             claim,
@@ -117,7 +117,7 @@ class Worker:
         found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
         return [_Claimed(d, found.get(d.subscription_id)) for d in deliveries]
 
-    def _take_over(self) -> Script[None]:
+    def _take_over(self, now: datetime) -> Script[None]:
         """Give back the rows of workers on this machine that died: their locks are free."""
         locks = self._database.locks
         if locks is None:
@@ -125,7 +125,7 @@ class Worker:
         working = yield from self._leases.working()
         for worker in locks.dead(name for name in working if name != self.name):
             _log.warning("worker %s died; its deliveries are taken over", worker)
-            yield from self._leases.take_over(worker)
+            yield from self._leases.take_over(worker, now)
 
     async def _deliver(self, claimed: _Claimed) -> None:
         result = await self._result(claimed)
@@ -144,7 +144,7 @@ class Worker:
         delivery = claimed.delivery
         if claimed.stored is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
-        if delivery.attempts > 1 and self._attempt.is_too_old(delivery, self._clock()):
+        if delivery.attempts > 0 and self._attempt.is_too_old(delivery, self._clock()):
             return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
         return await self._attempt.make(delivery, claimed.stored)
 
@@ -165,7 +165,7 @@ def _report(delivery: Delivery, result: Result) -> None:
         delivery.id,
         delivery.task_id,
         delivery.seq,
-        delivery.attempts,
+        delivery.attempts + int(result.made is not None),
         result.outcome.value,
         result.status if result.status is not None else "none",
         result.error or "ok",

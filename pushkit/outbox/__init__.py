@@ -29,12 +29,13 @@ from pushkit.outbox.model import (
 )
 from pushkit.outbox.resealing import BodyResealing, ResealedBody, StoredBody
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.schema import MIGRATION
+from pushkit.outbox.schema import CLAIMS_MIGRATION, MIGRATION
 from pushkit.outbox.store import OutboxStore
 
 __all__ = [
     "ATTEMPTS_MIGRATION",
     "CANCELLING_MIGRATION",
+    "CLAIMS_MIGRATION",
     "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
     "PLAIN",

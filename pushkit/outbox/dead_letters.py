@@ -52,7 +52,7 @@ class DeadLetters:
             rows = yield Statement(
                 "UPDATE pushkit_deliveries SET state = 'pending', head = 0, attempts = 0,"
                 " redriven_at = $3, not_before = $3, finished_at = NULL, cancelled_by = NULL,"
-                " origin = $4"
+                " origin = $4, fruitless_claims = 0"
                 f" WHERE subscription_id = $1 AND state = $2 AND id {clause} RETURNING id",
                 (subscription_id, state.value, to_micros(now), origin, *values),
             )

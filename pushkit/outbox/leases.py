@@ -12,7 +12,17 @@ from datetime import datetime
 from pushkit.outbox.heads import pass_heads_on
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
 from pushkit.outbox.rows import delivery_of
-from pushkit.storage import Script, SqlValue, Statement, moment_or_none, padded, to_micros
+from pushkit.storage import (
+    Rows,
+    Script,
+    SqlValue,
+    Statement,
+    among,
+    moment_or_none,
+    padded,
+    to_micros,
+)
+from pushkit.work import after_fruitless_claims
 
 __all__ = ["Leases"]
 
@@ -75,15 +85,10 @@ class Leases:
                 delivery at a time.
         """
         moment = to_micros(now)
-        yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
-            " last_error = 'lease_expired' WHERE id IN (SELECT id FROM pushkit_deliveries"
-            " WHERE state = 'in_flight' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
-            (moment,),
-        )
+        yield from self._take_back_expired(now)
         rows = yield Statement(
             "UPDATE pushkit_deliveries SET state = 'in_flight', lease_worker = $2,"
-            " lease_until = $3, attempts = attempts + 1"
+            " lease_until = $3, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
             f" WHERE id IN ({_CLAIMABLE}) RETURNING *",
             (
                 moment,
@@ -122,9 +127,9 @@ class Leases:
     ) -> Script[list[bool]]:
         """Write down what attempts came to; False for each whose row is no longer this worker's.
 
-        A row is lost to a cancellation, or to another attempt after the lease ended. Its result is
-        then dropped: the canceller or the other attempt decides. The number of the attempt tells
-        two attempts of one worker apart.
+        A row is lost to a cancellation, or to another claim after the lease ended. Its result is
+        then dropped: the canceller or the other claim decides. The number of the claim, which is
+        never reset, tells two claims of one worker apart.
 
         Args:
             settled: Deliveries as they were claimed, the rows of their subscriptions held; and what
@@ -137,19 +142,22 @@ class Leases:
             alike.setdefault(_columns_after(result, now), []).append(delivery)
         written: dict[tuple[str, int], str] = {}
         for columns, deliveries in alike.items():
-            attempts = padded([(each.id, each.attempts) for each in deliveries])
+            claims = padded([(each.id, each.claims) for each in deliveries])
             rows = yield Statement(
                 "UPDATE pushkit_deliveries SET state = $1, last_status = $2, last_error = $3,"
-                " not_before = COALESCE($4, not_before), finished_at = $5, lease_worker = NULL,"
-                " lease_until = NULL, head = 0 WHERE lease_worker = $6 AND state = 'in_flight'"
-                f" AND {_any_of(len(attempts))} RETURNING id, attempts, subscription_id",
-                (*columns, worker, *(value for attempt in attempts for value in attempt)),
+                " not_before = COALESCE($4, not_before), finished_at = $5,"
+                " attempts = attempts + CAST($6 AS INTEGER),"
+                " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0"
+                " ELSE fruitless_claims END, lease_worker = NULL, lease_until = NULL, head = 0"
+                " WHERE lease_worker = $7 AND state = 'in_flight'"
+                f" AND {_any_of(len(claims))} RETURNING id, claims, subscription_id",
+                (*columns, worker, *(value for claim in claims for value in claim)),
             )
-            written |= {(row["id"], row["attempts"]): row["subscription_id"] for row in rows}
+            written |= {(row["id"], row["claims"]): row["subscription_id"] for row in rows}
         if written:
             # After a retry it is the oldest again, unless an older one was redriven meanwhile.
             yield from pass_heads_on(sorted(set(written.values())))
-        return [(delivery.id, delivery.attempts) in written for delivery, _ in settled]
+        return [(delivery.id, delivery.claims) in written for delivery, _ in settled]
 
     def working(self) -> Script[list[str]]:
         """Return the names of the workers that have rows in flight."""
@@ -158,13 +166,40 @@ class Leases:
         )
         return [str(row["lease_worker"]) for row in rows]
 
-    def take_over(self, worker: str) -> Script[None]:
+    def take_over(self, worker: str, now: datetime) -> Script[None]:
         """Give a dead worker's rows back, before their leases end."""
-        yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
-            " last_error = 'worker_died' WHERE state = 'in_flight' AND lease_worker = $1",
+        lost = yield Statement(
+            "SELECT id, fruitless_claims FROM pushkit_deliveries"
+            " WHERE state = 'in_flight' AND lease_worker = $1 ORDER BY id FOR UPDATE",
             (worker,),
         )
+        yield from _give_back(lost, "worker_died", now)
+
+    def _take_back_expired(self, now: datetime) -> Script[None]:
+        lost = yield Statement(
+            "SELECT id, fruitless_claims FROM pushkit_deliveries"
+            " WHERE state = 'in_flight' AND lease_until <= $1 FOR UPDATE SKIP LOCKED",
+            (to_micros(now),),
+        )
+        yield from _give_back(lost, "lease_expired", now)
+
+
+def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
+    """Let what nobody settled be claimed again: at once, then later and later."""
+    alike: dict[int, list[str]] = {}
+    for row in lost:
+        alike.setdefault(row["fruitless_claims"], []).append(row["id"])
+    for claims, ids in alike.items():
+        # The first time it may have been any other delivery that ended the process.
+        wait = after_fruitless_claims(claims - 1)
+        again_at = to_micros(now + wait) if wait else None
+        for clause, values in among(ids, after=2):
+            yield Statement(
+                "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
+                " lease_until = NULL, last_error = $1, not_before = COALESCE($2, not_before)"
+                f" WHERE id {clause}",
+                (error, again_at, *values),
+            )
 
 
 def _columns_after(result: Result, now: datetime) -> tuple[SqlValue, ...]:
@@ -175,19 +210,21 @@ def _columns_after(result: Result, now: datetime) -> tuple[SqlValue, ...]:
         result.error,
         to_micros(result.retry_at) if result.retry_at else None,
         None if state is DeliveryState.PENDING else to_micros(now),
+        int(result.made is not None),
     )
 
 
 @functools.cache
-def _any_of(attempts: int) -> str:
+def _any_of(claims: int) -> str:
     # Not `IN (VALUES …)`, whose numbers PostgreSQL would take for texts.
-    pairs = (f"id = ${n} AND attempts = ${n + 1}" for n in range(7, 7 + 2 * attempts, 2))
+    pairs = (f"id = ${n} AND claims = ${n + 1}" for n in range(8, 8 + 2 * claims, 2))
     return "(" + " OR ".join(f"({pair})" for pair in pairs) + ")"
 
 
 _STATE_AFTER = {
     Outcome.DELIVERED: DeliveryState.DELIVERED,
     Outcome.RETRY: DeliveryState.PENDING,
+    Outcome.LOCAL_FAULT: DeliveryState.PENDING,
     Outcome.DEAD: DeliveryState.DEAD,
     Outcome.GONE: DeliveryState.DEAD,
 }

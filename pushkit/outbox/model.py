@@ -1,7 +1,8 @@
 """A delivery and its states.
 
 PENDING ─claim→ IN_FLIGHT ─2xx→ DELIVERED
-   ▲               ├─retry→ PENDING (not_before)
+   ▲               ├─retry→ PENDING (not_before; one attempt more)
+   │               ├─local fault→ PENDING (not_before; no attempt)
    │               └─give up→ DEAD
    └── an expired lease counts as PENDING again, in the claim itself
 PENDING | IN_FLIGHT ─subscription removed, 410→ CANCELLED
@@ -56,6 +57,9 @@ class Outcome(StrEnum):
     DELIVERED = "delivered"
     RETRY = "retry"
     DEAD = "dead"
+    LOCAL_FAULT = "local_fault"
+    """Something failed on this side before the webhook was asked: not its business. It is tried
+    again, and its schedule is not used up."""
     GONE = "gone"
     """Answered 410: dead for this subscription, pending deliveries and all."""
 
@@ -76,7 +80,10 @@ class Delivery:
         content_type: The media type of the body.
         body: The bytes to send, frozen; sealed, where the sender seals them (see `Envelopes`).
         state: Where it stands.
-        attempts: How many attempts were begun.
+        claims: How often a worker took it. It only grows: the fence that tells two claims apart.
+        fruitless_claims: How many claims in a row made no request, this one included.
+        attempts: How many requests were made, since it was redriven if it was: what uses up the
+            schedule. Counted when the attempt is settled.
         notified_at: When `notify()` accepted it: its age counts from here.
         not_before: The earliest moment of the next attempt.
         last_status: The status of the last answer, if any.
@@ -95,6 +102,8 @@ class Delivery:
     content_type: str
     body: bytes = field(repr=False)
     state: DeliveryState
+    claims: int
+    fruitless_claims: int
     attempts: int
     notified_at: datetime
     not_before: datetime
@@ -182,7 +191,7 @@ class Result:
         error: A short code; None if delivered.
         retry_at: When to try again, for `RETRY`.
         hold_until: Until when the whole destination of this owner waits (`Retry-After`).
-        made: The attempt, for the log; None if none was made.
+        made: The attempt, for the log; None if none was made: then none is counted.
     """
 
     outcome: Outcome

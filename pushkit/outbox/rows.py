@@ -25,6 +25,8 @@ def delivery_of(row: Row) -> Delivery:
         content_type=row["content_type"],
         body=bytes(row["body"]),
         state=DeliveryState(row["state"]),
+        claims=row["claims"],
+        fruitless_claims=row["fruitless_claims"],
         attempts=row["attempts"],
         notified_at=from_micros(row["notified_at"]),
         not_before=from_micros(row["not_before"]),

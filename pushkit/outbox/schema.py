@@ -5,7 +5,7 @@ from __future__ import annotations
 from pushkit.outbox.destinations import DESTINATIONS_TABLE
 from pushkit.storage import Migration
 
-__all__ = ["MIGRATION"]
+__all__ = ["CLAIMS_MIGRATION", "MIGRATION"]
 
 MIGRATION = Migration(
     2,
@@ -66,5 +66,44 @@ MIGRATION = Migration(
         "CREATE INDEX pushkit_deliveries_dead ON pushkit_deliveries (id) WHERE state = 'dead'",
         "CREATE INDEX pushkit_deliveries_task ON pushkit_deliveries (tenant, task_id, seq)",
         DESTINATIONS_TABLE,
+    ),
+)
+
+_LOGGED = "(SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = pushkit_deliveries.id)"
+
+CLAIMS_MIGRATION = Migration(
+    6,
+    (
+        # Before, `attempts` counted claims: it was the fence, and used up the schedule, too.
+        "ALTER TABLE pushkit_deliveries ADD COLUMN claims BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE pushkit_deliveries ADD COLUMN fruitless_claims INTEGER NOT NULL DEFAULT 0",
+        "UPDATE pushkit_deliveries SET claims = attempts WHERE attempts > 0",
+        # A claim whose process died left no attempt behind. The one in flight has none yet.
+        (
+            f"UPDATE pushkit_deliveries SET attempts = {_LOGGED}"
+            " WHERE state IN ('pending', 'in_flight') AND attempts >"
+            f" {_LOGGED} + CASE WHEN state = 'in_flight' THEN 1 ELSE 0 END"
+        ),
+        # What is in flight is counted by owner, destination and worker, in every claim.
+        "DROP INDEX pushkit_deliveries_leased",
+        (
+            "CREATE INDEX pushkit_deliveries_leased ON pushkit_deliveries"
+            " (lease_until, lease_worker, tenant, owner, origin) WHERE state = 'in_flight'"
+        ),
+        # Heads that are parked, and the destinations that have some (`pushkit.outbox.parking`).
+        (
+            "CREATE INDEX pushkit_deliveries_parked ON pushkit_deliveries"
+            " (tenant, owner, origin, not_before) WHERE head = 2 AND state = 'pending'"
+        ),
+        """
+        CREATE TABLE pushkit_parked (
+            tenant TEXT NOT NULL,
+            owner TEXT NOT NULL,
+            origin TEXT NOT NULL,
+            again_at BIGINT NOT NULL,
+            PRIMARY KEY (tenant, owner, origin)
+        )
+        """,
+        "CREATE INDEX pushkit_parked_again ON pushkit_parked (again_at)",
     ),
 )

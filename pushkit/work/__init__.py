@@ -7,6 +7,7 @@ from pushkit.work.renewing import Held, Renewing
 from pushkit.work.retry import (
     DEFAULT_SCHEDULE,
     RetryPolicy,
+    after_fruitless_claims,
     gives_up,
     next_attempt,
     persist,
@@ -23,6 +24,7 @@ __all__ = [
     "Pump",
     "Renewing",
     "RetryPolicy",
+    "after_fruitless_claims",
     "cancelled",
     "gives_up",
     "next_attempt",

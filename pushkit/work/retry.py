@@ -29,6 +29,7 @@ from pushkit.errors import ConfigError
 __all__ = [
     "DEFAULT_SCHEDULE",
     "RetryPolicy",
+    "after_fruitless_claims",
     "gives_up",
     "next_attempt",
     "persist",
@@ -47,6 +48,8 @@ MAX_AGE = timedelta(hours=90)
 
 
 _LONGEST = timedelta(days=3650)
+_FIRST_FRUITLESS_WAIT = timedelta(seconds=1)
+_LONGEST_FRUITLESS_WAIT = timedelta(minutes=5)
 
 
 class wait_schedule(wait_base):  # noqa: N801  # named as tenacity names its own
@@ -117,6 +120,18 @@ def next_attempt(
 def gives_up(policy: RetryPolicy, *, attempts: int, since: datetime, now: datetime) -> bool:
     """Say whether work with this many failed attempts has been given up at this moment."""
     return bool(policy.stop(_call_state(attempts, now - since)))
+
+
+def after_fruitless_claims(claims: int) -> timedelta:
+    """Return how long to wait after so many claims in a row that made no request.
+
+    Whatever keeps them from it (a process that dies, a key that is out of reach) is no fault of the
+    webhook: its schedule is not used up, and nothing is given up.
+    """
+    if claims < 1:
+        return timedelta(0)
+    doublings = min(claims - 1, 20)  # beyond it, the longest wait is long reached
+    return min(_FIRST_FRUITLESS_WAIT * (1 << doublings), _LONGEST_FRUITLESS_WAIT)
 
 
 async def persist(

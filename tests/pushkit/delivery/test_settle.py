@@ -81,7 +81,7 @@ async def take_some_away(sender: PushSender, chance: random.Random) -> None:
         elif fate == 2:
             await sender.pause(task_id, owner=f"{side} 0")
         elif fate == 3:
-            sql = "UPDATE pushkit_deliveries SET attempts = attempts + 1"
+            sql = "UPDATE pushkit_deliveries SET claims = claims + 1"
             await write(sender, f"{sql} WHERE task_id = $1 AND state = 'in_flight'", task_id)
 
 

@@ -11,13 +11,17 @@ import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.net.timing import Timing
 from pushkit.outbox import (
     CancelledBy,
     Claim,
+    DeadLetters,
     Delivery,
+    DeliveryState,
     DestinationStore,
     IdempotencyKey,
     Leases,
+    Made,
     OutboxStore,
     Outcome,
     Result,
@@ -121,12 +125,14 @@ class Ledger:
         retry_in: float = 5,
         hold: float | None = None,
     ) -> bool:
-        retry = outcome is Outcome.RETRY
+        retry = outcome in {Outcome.RETRY, Outcome.LOCAL_FAULT}
+        made = Made(started_at=self.now, duration=timedelta(0), timing=Timing())
         result = Result(
             outcome=outcome,
             status=200,
             retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
             hold_until=None if hold is None else self.now + timedelta(seconds=hold),
+            made=None if outcome is Outcome.LOCAL_FAULT else made,
         )
         return self.run(self._settle(delivery, worker, result))
 
@@ -135,6 +141,17 @@ class Ledger:
         if is_ours and result.hold_until is not None:
             yield from self.destinations.hold(delivery, result.hold_until)
         return is_ours
+
+    def redrive(self, delivery: Delivery, state: DeliveryState = DeliveryState.DEAD) -> list[str]:
+        return self.run(
+            DeadLetters().revive(
+                delivery.subscription_id,
+                [delivery.id],
+                state=state,
+                origin=delivery.origin,
+                now=self.now,
+            )
+        )
 
     def cancel(self, subscription: Subscription) -> int:
         return self.run(

@@ -264,7 +264,8 @@ async def test_a_redrive_keeps_id_and_seq_and_begins_anew(desk: Desk) -> None:
     assert (redriven.ids, redriven.skipped) == ((dead,), 0)
     assert desk.woken == 1
     [claimed] = await desk.claim()
-    assert (claimed.id, claimed.seq, claimed.attempts) == (dead, 1, 1)
+    assert (claimed.id, claimed.seq, claimed.attempts) == (dead, 1, 0)
+    assert claimed.claims == 2
     assert claimed.redriven_at is not None
     assert claimed.age_from == claimed.redriven_at
     await desk.settle(claimed)

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from pushkit.errors import IdempotencyConflictError
 from pushkit.outbox import Delivery, DeliveryState, Outcome
 from pushkit.subscriptions import Subscription
+from pushkit.work import after_fruitless_claims
 
 OWNERS = ("alice", "bob")
 ORIGINS = ("https://one.example.com:443", "https://two.example.com:443")
@@ -40,6 +41,8 @@ class Expected:
     body: bytes
     state: DeliveryState = DeliveryState.PENDING
     attempts: int = 0
+    claims: int = 0
+    fruitless: int = 0
     due: Any = None
     lease_until: Any = None
 
@@ -109,17 +112,15 @@ class Outbox(RuleBasedStateMachine):
         for row in self.all_rows():
             if row.state is DeliveryState.IN_FLIGHT and row.lease_until <= now:
                 row.state, row.lease_until = DeliveryState.PENDING, None
+                row.due = max(row.due, now + after_fruitless_claims(row.fruitless - 1))
         due = self.claimable()
         claimed = self.ledger.claim(worker, limit=limit, per_origin=PER_ORIGIN)
         for delivery in claimed:
             row = due.pop(delivery.id)
             row.state, row.lease_until = DeliveryState.IN_FLIGHT, now + LEASE
-            row.attempts += 1
-            assert (delivery.seq, delivery.body, delivery.attempts) == (
-                row.seq,
-                row.body,
-                row.attempts,
-            )
+            row.claims, row.fruitless = row.claims + 1, row.fruitless + 1
+            assert (delivery.seq, delivery.body) == (row.seq, row.body)
+            assert (delivery.claims, delivery.attempts) == (row.claims, row.attempts)
             self.held_claims.append((delivery, worker))
         busy = {origin: self.in_flight(origin) for origin in ORIGINS}
         assert all(count <= PER_ORIGIN for count in busy.values())
@@ -140,7 +141,7 @@ class Outbox(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.held_claims) - 1))
         delivery, worker = self.held_claims.pop(index)
         row = next(row for row in self.all_rows() if row.id == delivery.id)
-        mine = row.state is DeliveryState.IN_FLIGHT and row.attempts == delivery.attempts
+        mine = row.state is DeliveryState.IN_FLIGHT and row.claims == delivery.claims
         assert mine is self.ledger.settle(
             delivery, outcome, worker=worker, retry_in=retry_in, hold=hold
         )
@@ -150,8 +151,11 @@ class Outbox(RuleBasedStateMachine):
         row.state = {
             Outcome.DELIVERED: DeliveryState.DELIVERED,
             Outcome.RETRY: DeliveryState.PENDING,
+            Outcome.LOCAL_FAULT: DeliveryState.PENDING,
         }.get(outcome, DeliveryState.DEAD)
-        if outcome is Outcome.RETRY:
+        if outcome is not Outcome.LOCAL_FAULT:
+            row.attempts, row.fruitless = row.attempts + 1, 0
+        if row.state is DeliveryState.PENDING:
             row.due = self.ledger.now + timedelta(seconds=retry_in)
         if hold is not None:
             until = self.ledger.now + timedelta(seconds=hold)

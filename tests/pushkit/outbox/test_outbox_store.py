@@ -25,14 +25,11 @@ def test_a_delivery_begins_pending_and_due(ledger: Ledger) -> None:
     assert ledger.next_due() == ledger.now
 
 
-def test_a_claim_takes_it_in_flight_and_counts_the_attempt(ledger: Ledger) -> None:
+def test_a_claim_takes_it_in_flight_and_counts_no_attempt(ledger: Ledger) -> None:
     delivery_id = ledger.enqueue(ledger.subscribe())
     [claimed] = ledger.claim()
-    assert (claimed.id, claimed.state, claimed.attempts) == (
-        delivery_id,
-        DeliveryState.IN_FLIGHT,
-        1,
-    )
+    assert (claimed.id, claimed.state) == (delivery_id, DeliveryState.IN_FLIGHT)
+    assert (claimed.claims, claimed.attempts) == (1, 0)
     assert ledger.claim() == []
 
 
@@ -41,6 +38,7 @@ def test_a_claim_takes_it_in_flight_and_counts_the_attempt(ledger: Ledger) -> No
     [
         (Outcome.DELIVERED, DeliveryState.DELIVERED),
         (Outcome.RETRY, DeliveryState.PENDING),
+        (Outcome.LOCAL_FAULT, DeliveryState.PENDING),
         (Outcome.DEAD, DeliveryState.DEAD),
         (Outcome.GONE, DeliveryState.DEAD),
     ],
@@ -74,7 +72,7 @@ def test_a_retry_waits_until_its_time(ledger: Ledger) -> None:
     assert ledger.claim() == []
     ledger.advance(0.001)
     [second] = ledger.claim()
-    assert (second.id, second.body, second.attempts) == (first.id, first.body, 2)
+    assert (second.id, second.body, second.attempts) == (first.id, first.body, 1)
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -157,7 +155,7 @@ def test_an_expired_lease_counts_as_pending(ledger: Ledger) -> None:
     assert ledger.claim("worker-2") == []
     ledger.advance(0.001)
     [found] = ledger.claim("worker-2")
-    assert (found.id, found.attempts, found.last_error) == (lost.id, 2, "lease_expired")
+    assert (found.id, found.attempts, found.last_error) == (lost.id, 0, "lease_expired")
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -184,6 +182,51 @@ def test_a_lease_that_is_over_but_not_taken_is_still_good_enough(ledger: Ledger)
     ledger.advance(31)
     assert ledger.settle(claimed)
     assert ledger.claim() == []
+
+
+# --- claims that come to nothing ---------------------------------------------------------------
+
+
+def test_a_late_answer_does_not_settle_what_was_redriven_and_claimed_again(ledger: Ledger) -> None:
+    ledger.enqueue(ledger.subscribe())
+    [late] = ledger.claim()
+    ledger.advance(30)
+    [dead] = ledger.claim()
+    ledger.settle(dead, Outcome.DEAD)
+    ledger.redrive(dead)
+    [again] = ledger.claim()
+    assert again.id == late.id
+    assert not ledger.settle(late, Outcome.DELIVERED)
+    assert ledger.find(late.id) == again
+    assert ledger.settle(again, Outcome.RETRY)
+
+
+def test_claims_without_a_request_use_up_no_attempt_and_wait_longer_each_time(
+    ledger: Ledger,
+) -> None:
+    delivery_id = ledger.enqueue(ledger.subscribe())
+    waits = []
+    for _ in range(12):
+        assert len(ledger.claim()) == 1
+        ledger.advance(30)
+        ledger.claim("another", limit=0)  # takes back what nobody settled
+        due = ledger.find(delivery_id).not_before
+        waits.append(max((due - ledger.now).total_seconds(), 0))
+        ledger.now = max(due, ledger.now)
+    assert waits == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    found = ledger.find(delivery_id)
+    assert (found.state, found.attempts, found.claims) == (DeliveryState.PENDING, 0, 12)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOCAL_FAULT, Outcome.RETRY])
+def test_only_a_request_counts_as_an_attempt(ledger: Ledger, outcome: Outcome) -> None:
+    ledger.enqueue(ledger.subscribe())
+    for _ in range(3):
+        [claimed] = ledger.claim()
+        ledger.settle(claimed, outcome, retry_in=0)
+    found = ledger.find(claimed.id)
+    assert (found.attempts, found.claims) == ((0 if outcome is Outcome.LOCAL_FAULT else 3), 3)
+    assert found.fruitless_claims == 3 - found.attempts
 
 
 # --- holds and limits --------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+"""A database from before claims were counted apart from attempts, on both databases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.storage import Row, Script, Statement
+from pushkit.storage.migrations import migrate
+
+if TYPE_CHECKING:
+    from tests.databases import ScriptRunner
+
+BEFORE = tuple(each for each in SENDER_MIGRATIONS if each.version < 6)
+
+
+def store(state: str, *, claims: int, logged: int) -> Script[None]:
+    yield Statement(
+        "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
+        " seq, origin, content_type, body, state, head, attempts, notified_at, not_before)"
+        " VALUES ('id', 's', '', '', 't', 'c', 1, 'o', 'application/json', $1, $2, 0, $3, 1, 1)",
+        (b"{}", state, claims),
+    )
+    for number in range(1, logged + 1):
+        yield Statement(
+            "INSERT INTO pushkit_attempts (delivery_id, number, started_at, duration, outcome)"
+            " VALUES ('id', $1, 1, 1, 'retry')",
+            (number,),
+        )
+
+
+def rows(sql: str) -> Script[list[Row]]:
+    return list((yield Statement(sql)))
+
+
+@pytest.mark.parametrize(
+    ("state", "claims", "logged", "attempts"),
+    [
+        pytest.param("pending", 0, 0, 0, id="never claimed"),
+        pytest.param("pending", 3, 3, 3, id="tried"),
+        pytest.param("pending", 10, 0, 0, id="claimed by processes that died"),
+        pytest.param("pending", 10, 2, 2, id="tried, and claimed by processes that died"),
+        pytest.param("pending", 1, 4, 1, id="redriven"),
+        pytest.param("in_flight", 1, 0, 1, id="in flight"),
+        pytest.param("in_flight", 9, 2, 2, id="in flight after claims that came to nothing"),
+        pytest.param("delivered", 2, 2, 2, id="delivered"),
+        pytest.param("dead", 10, 0, 10, id="dead"),
+        pytest.param("cancelled", 1, 0, 1, id="cancelled"),
+    ],
+)
+def test_attempts_become_what_was_requested_and_the_fence_goes_on(
+    scripts: ScriptRunner, state: str, claims: int, logged: int, attempts: int
+) -> None:
+    scripts.run(migrate("sender", BEFORE))
+    scripts.run(store(state, claims=claims, logged=logged))
+    scripts.run(migrate("sender", SENDER_MIGRATIONS))
+    [row] = scripts.run(rows("SELECT * FROM pushkit_deliveries"))
+    assert (row["claims"], row["attempts"], row["fruitless_claims"]) == (claims, attempts, 0)
+    assert row["state"] == state
