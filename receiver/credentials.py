@@ -1,13 +1,13 @@
 """Step 5: the token, and any static credentials that a client handed to its agent. Pure.
 
-Both are secrets that prove who speaks, and they are treated as one: stored as hashes, compared as
-hashes, bound to tasks. Hashes of 256 random bits need no salt.
+Both are secrets that prove who speaks, and they are treated as one: stored as hashes, looked up by
+their hashes, bound to tasks. Hashes of 256 random bits need no salt; and how far two hashes agree,
+which a look-up's time may tell, says nothing of the secret.
 """
 
 from __future__ import annotations
 
 import base64
-import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, TokenError
 from pushkit.signing.notification_jwt import UnverifiedJwt
-from pushkit.signing.token import hash_token, read_token, token_matches
+from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.webhook import Headers
 from receiver.trust import TrustedSender
 
@@ -25,7 +25,6 @@ __all__ = [
     "Presented",
     "ProvenSecret",
     "check_presented",
-    "hash_credentials",
     "mint_authentication",
     "mint_token",
     "presented",
@@ -98,15 +97,14 @@ def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None
         TokenError: The token headers carry different tokens.
         MalformedRequestError: `Authorization` or `X-Api-Key` stands twice.
     """
-    token = read_token(headers)
-    found = _credentials(headers, jwt)
-    known = [hash_credentials(value) for value in sender.credentials]
+    found = read_token(headers)
+    token = None if found is None else hash_token(found)
+    credentials, known = _credentials(headers, jwt), sender.credential_hashes
     return Presented(
-        token=None if token is None else hash_token(token),
-        static_token=token is not None
-        and token_matches(token, [hash_token(value) for value in sender.tokens]),
-        credentials=tuple(value for value in found if not _is_known(value, known)),
-        static_credentials=any(_is_known(value, known) for value in found),
+        token=token,
+        static_token=token in sender.token_hashes,
+        credentials=tuple(value for value in credentials if value not in known),
+        static_credentials=any(value in known for value in credentials),
     )
 
 
@@ -158,21 +156,7 @@ def _standing_on(by_credentials: Sequence[HandedOut]) -> ProvenSecret | None:
     return ProvenSecret(sha256=by_credentials[0].credentials, static=False)
 
 
-# --- hashes and minting -------------------------------------------------------------------------
-
-
-def hash_credentials(value: str) -> str:
-    """Return the hash of an `Authorization` value, or of a bare API key."""
-    # RFC 9110 §11.1: the name of a scheme compares case-insensitively, what follows does not.
-    scheme, space, credentials = value.partition(" ")
-    if not space or scheme.lower() == _API_KEY:
-        return hash_token(credentials if space else value)
-    return hash_token(f"{scheme.lower()} {credentials}")
-
-
-def _is_known(found: str, known: Sequence[str]) -> bool:
-    matches = [hmac.compare_digest(found, value) for value in known]
-    return any(matches)
+# --- within, and minting -------------------------------------------------------------------------
 
 
 def _credentials(headers: Headers, jwt: UnverifiedJwt | None) -> list[str]:

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from pushkit.repeated_log import RepeatedLog
 from pushkit.webhook import Headers, WebhookRequest
@@ -109,7 +109,7 @@ class Edge:
 
     def knows(self, path: str) -> bool:
         """Say whether notifications arrive at a path."""
-        return self._sender_path(path) is not None
+        return self._receiver.trust.path(path) is not None
 
     async def answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
         """Answer one request.
@@ -130,7 +130,7 @@ class Edge:
         # Never counted: a flood must not have the process restarted by those who probe it.
         if head.method in _READS and head.path in (_LIVENESS, _READINESS):
             return await self._probe(head.path)
-        path = self._sender_path(head.path)
+        path = self._receiver.trust.path(head.path)
         if path is not None and head.method == "POST":
             return await self._receive(head, read, path, peer)
         limited = self._receiver.pipeline.admission.admit_peer(peer)
@@ -202,10 +202,6 @@ class Edge:
             answer = _state(200, "ready", **more)
         self._readiness = (time.monotonic() + _READINESS_HOLDS, answer)
         return answer
-
-    def _sender_path(self, path: str) -> str | None:
-        """Return the configured path that a request's path is."""
-        return next((p for p in self._receiver.trust.paths() if unquote(p) == path), None)
 
 
 def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) -> Answer:

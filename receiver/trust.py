@@ -20,6 +20,7 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.signing.audience import audience_of
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
+from pushkit.signing.token import hash_credentials, hash_token
 from receiver.limits import RateLimit
 
 __all__ = ["DEFAULT_PATH", "SenderProfile", "TaskPolicy", "TrustedSender", "check_senders"]
@@ -133,6 +134,8 @@ class TrustedSender:
     card: Mapping[str, JsonValue] | None = field(default=None, repr=False)
     _schemas: CardSchemas | None = field(init=False, repr=False, compare=False)
     _verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
+    _token_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
+    _credential_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for mistake in _mistakes_of(self):
@@ -147,6 +150,9 @@ class TrustedSender:
         except ConfigError as exc:
             raise ConfigError(f"sender {self.name!r}: card: {exc}") from exc
         object.__setattr__(self, "_schemas", schemas)
+        object.__setattr__(self, "_token_hashes", frozenset(map(hash_token, self.tokens)))
+        credentials = frozenset(map(hash_credentials, self.credentials))
+        object.__setattr__(self, "_credential_hashes", credentials)
 
     def signs_with(self, scheme: Scheme) -> bool:
         """Say whether a signature of this scheme must hold."""
@@ -166,6 +172,16 @@ class TrustedSender:
     def verifiers(self) -> tuple[WebhookVerifier, ...]:
         """What Standard Webhooks signatures are verified with."""
         return self._verifiers
+
+    @property
+    def token_hashes(self) -> frozenset[str]:
+        """The SHA-256 of each static token."""
+        return self._token_hashes
+
+    @property
+    def credential_hashes(self) -> frozenset[str]:
+        """The SHA-256 of each static `Authorization` value or API key."""
+        return self._credential_hashes
 
 
 def _mistakes_of(sender: TrustedSender) -> Iterable[str]:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, DestinationRefusedError, JwksError, KeysUnavailableError
@@ -54,6 +55,10 @@ class Trust:
         self.url = base_url(url)
         self._entries = [_Entry(sender, keys) for sender, keys in senders]
         check_senders(self.senders())
+        self._paths = {unquote(sender.path): sender.path for sender in self.senders()}
+        self._at: dict[str, list[_Entry]] = {}
+        for entry in self._entries:
+            self._at.setdefault(entry.sender.path, []).append(entry)
 
     @classmethod
     def build(
@@ -95,9 +100,9 @@ class Trust:
         """Return the senders."""
         return [entry.sender for entry in self._entries]
 
-    def paths(self) -> set[str]:
-        """Return every path at which notifications arrive."""
-        return {entry.sender.path for entry in self._entries}
+    def path(self, decoded: str) -> str | None:
+        """Return the configured path that a request's path is, once that is decoded."""
+        return self._paths.get(decoded)
 
     def keys_by_sender(self) -> dict[str, VerificationKeys]:
         """Return where each sender's keys are found, by the sender's name, if it has any."""
@@ -131,7 +136,7 @@ class Trust:
 
         Only the keys of senders that the request may be from are asked for.
         """
-        entries = [entry for entry in self._entries if entry.sender.path == path]
+        entries = self._at.get(path, [])
         says = claimed([entry.sender for entry in entries], headers)
         asked = possible(entries, says)
         if len(asked) == 1:

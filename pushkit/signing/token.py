@@ -13,7 +13,16 @@ from collections.abc import Iterable
 from pushkit.errors import TokenError
 from pushkit.webhook import Headers
 
-__all__ = ["TOKEN_HEADERS", "hash_token", "read_token", "token_headers", "token_matches"]
+__all__ = [
+    "TOKEN_HEADERS",
+    "hash_credentials",
+    "hash_token",
+    "read_token",
+    "token_headers",
+    "token_matches",
+]
+
+_API_KEY = "apikey"
 
 TOKEN_HEADERS = ("X-A2A-Token", "X-A2A-Notification-Token", "A2A-Notification-Token")
 
@@ -41,6 +50,15 @@ def read_token(headers: Headers) -> str | None:
 def hash_token(token: str) -> str:
     """Return the SHA-256 of a token, in hex: what is stored and compared in place of the token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def hash_credentials(value: str) -> str:
+    """Return the hash of an `Authorization` value, or of a bare API key."""
+    # RFC 9110 §11.1: the name of a scheme compares case-insensitively, what follows does not.
+    scheme, space, credentials = value.partition(" ")
+    if not space or scheme.lower() == _API_KEY:
+        return hash_token(credentials if space else value)
+    return hash_token(f"{scheme.lower()} {credentials}")
 
 
 def token_matches(token: str, expected_hashes: Iterable[str]) -> bool:

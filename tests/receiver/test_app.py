@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -410,11 +410,11 @@ async def test_a_receiver_mounted_under_a_prefix_knows_its_paths(
 async def test_a_fault_of_the_receiver_is_a_503_that_tells_nothing(
     world: World, caplog: pytest.LogCaptureFixture, aiohttp_server: AiohttpServer
 ) -> None:
-    class Broken(list[str]):
-        def __iter__(self) -> AsyncIterator[str]:  # type: ignore[override]  # broken on purpose
+    class Broken(frozenset[str]):
+        def __contains__(self, _value: object) -> bool:
             raise RuntimeError("a fault")
 
-    object.__setattr__(world.sender, "tokens", Broken())
+    object.__setattr__(world.sender, "_token_hashes", Broken())
     del aiohttp_server
 
     answer = await world.post(world.draft())

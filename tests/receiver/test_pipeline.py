@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING
@@ -703,6 +703,32 @@ async def test_several_static_tokens_are_valid_during_a_change(make_world: World
     ]
 
     assert [verdict.status for verdict in verdicts] == [202, 202]
+
+
+class Read(list[str]):
+    """A list that counts how often it is walked."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.times += 1
+        return super().__iter__()
+
+
+async def test_static_secrets_are_hashed_once_and_not_per_request(make_world: WorldFactory) -> None:
+    tokens, credentials = (
+        Read(["other", "the-notification-token-is-private"]),
+        Read(["Bearer other", "Bearer abc"]),
+    )
+    world = make_world(tokens=tokens, credentials=credentials)
+    await world.start()
+    at_load = (tokens.times, credentials.times)
+    for number in range(1, 4):
+        draft = world.draft(number)
+        draft.jwt_header = "X-A2A-Signature"
+        draft.replace_header("Authorization", "Bearer abc")
+        assert (await world.receive(draft)).status == 202
+    assert (tokens.times, credentials.times) == at_load
 
 
 async def test_a_sender_over_its_rate_is_told_when_to_come_again(make_world: WorldFactory) -> None:
