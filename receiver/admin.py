@@ -65,7 +65,7 @@ class Redriven:
 
     Attributes:
         ids: The notifications that are handed out again.
-        skipped: How many were no dead letters to begin with.
+        skipped: How many were neither dead letters nor unmatched to begin with.
     """
 
     ids: tuple[int, ...]
@@ -114,13 +114,15 @@ class InboxAdmin:
     # --- handing out again ---------------------------------------------------------------------
 
     async def redrive(self, wanted: Sequence[int] | InboxFilter) -> Redriven:
-        """Hand dead letters out again, by id or by filter.
+        """Hand out again, by id or by filter: dead letters, or what no callback wanted.
 
+        Of a filter dead letters, unless it says `unmatched`.
         Attempts and age begin anew, and they go ahead of what is newer of their task. A callback
         that had the notification does not get it again.
         """
         if isinstance(wanted, InboxFilter):
-            pages = self._pages(replace(wanted, status=InboxStatus.DEAD))
+            status = None if wanted.unmatched else InboxStatus.DEAD
+            pages = self._pages(replace(wanted, status=status))
         else:
             pages = _batches(list(dict.fromkeys(wanted)))
         redriven: list[int] = []
@@ -186,7 +188,7 @@ class InboxAdmin:
             after = page[-1].id
 
     def _redrive_script(self, ids: Sequence[int]) -> Script[list[int]]:
-        tasks = yield from self._inspection.dead_tasks(ids)
+        tasks = yield from self._inspection.redrivable_tasks(ids)
         for sender, task_id in tasks:  # in order: two that redrive do not wait for each other
             yield from self._database.exclusively(task_lock(sender, task_id))
         now = yield from self._database.now()

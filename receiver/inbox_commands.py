@@ -53,6 +53,11 @@ def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     return click.option("--sender", help="Of this sender.")(command)
 
 
+_unmatched = click.option(
+    "--unmatched", is_flag=True, help="What is done because no callback wanted it."
+)
+
+
 @click.group(
     epilog=example(
         "receiver inbox stats",
@@ -67,6 +72,7 @@ def inbox() -> None:
 @inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))
 @_location_options
 @click.option("--status", type=click.Choice([status.value for status in InboxStatus]))
+@_unmatched
 @_filter_options
 @click.option("--after", type=int, default=0, help="The last id of the page before.")
 @click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True)
@@ -76,6 +82,7 @@ def list_(
     config: Path,
     database: str | None,
     status: str | None,
+    unmatched: bool,
     sender: str | None,
     task: str | None,
     after: int,
@@ -84,7 +91,10 @@ def list_(
 ) -> None:
     """List notifications, oldest first, without their bodies."""
     wanted = InboxFilter(
-        status=InboxStatus(status) if status else None, sender=sender, task_id=task
+        status=InboxStatus(status) if status else None,
+        sender=sender,
+        task_id=task,
+        unmatched=unmatched,
     )
     found = _run(config, database, lambda admin: admin.find(wanted, after=after, limit=limit))
     if as_json:
@@ -119,11 +129,16 @@ def show(
 
 
 @inbox.command(
-    epilog=example("receiver inbox redrive 17 18", "receiver inbox redrive --task task-1")
+    epilog=example(
+        "receiver inbox redrive 17 18",
+        "receiver inbox redrive --task task-1",
+        "receiver inbox redrive --unmatched --sender agent",
+    )
 )
 @click.argument("ids", nargs=-1, type=int)
 @_location_options
 @_filter_options
+@_unmatched
 @click.option("--all", "everything", is_flag=True, help="Every dead letter.")
 def redrive(
     *,
@@ -132,21 +147,27 @@ def redrive(
     database: str | None,
     sender: str | None,
     task: str | None,
+    unmatched: bool,
     everything: bool,
 ) -> None:
     """Call back dead letters again: those with these IDS, or those of a filter.
 
+    Or, with --unmatched, what no callback wanted.
+
     A callback that had the notification does not get it again.
     """
-    by_filter = sender is not None or task is not None
+    by_filter = sender is not None or task is not None or unmatched
     if [bool(ids), by_filter, everything].count(True) != 1:
         raise click.UsageError("expected either ids, or a filter, or --all")
-    wanted = ids or InboxFilter(sender=sender, task_id=task)
+    wanted = ids or InboxFilter(sender=sender, task_id=task, unmatched=unmatched)
     redriven = _run(config, database, lambda admin: admin.redrive(wanted))
     plural = "" if len(redriven.ids) == 1 else "s"
-    click.echo(f"{len(redriven.ids)} dead letter{plural} called back again")
+    what = "unmatched notification" if unmatched else "dead letter"
+    click.echo(f"{len(redriven.ids)} {what}{plural} called back again")
     if redriven.skipped:
-        raise ConfigError(f"{redriven.skipped} not called back again: no dead letter")
+        raise ConfigError(
+            f"{redriven.skipped} not called back again: no dead letter, and wanted by a callback"
+        )
 
 
 @inbox.command(
@@ -192,7 +213,7 @@ def purge(
 @_location_options
 @json_option
 def stats(*, config: Path, database: str | None, as_json: bool) -> None:
-    """Show how many notifications stand where, and what never came."""
+    """Show how many notifications stand where, what never came, and what nobody wanted."""
     found = _run(config, database, lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(_stats_document(found), indent=2))
@@ -204,10 +225,13 @@ def stats(*, config: Path, database: str | None, as_json: bool) -> None:
         click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")
     if found.senders:
         rows = (
-            (s.sender, str(s.unfinished), str(s.dead), str(s.missing), str(s.late))
+            (
+                s.sender,
+                *map(str, (s.unfinished, s.dead, s.missing, s.late, s.unmatched)),
+            )
             for s in found.senders
         )
-        headings = ("SENDER", "UNFINISHED", "DEAD", "MISSING", "LATE")
+        headings = ("SENDER", "UNFINISHED", "DEAD", "MISSING", "LATE", "UNMATCHED")
         click.echo("\n" + table(headings, *rows))
 
 
@@ -244,7 +268,7 @@ def _summary_row(summary: NotificationSummary) -> tuple[str, ...]:
         gap,
         str(summary.attempts),
         moment(summary.received_at),
-        summary.last_error or "-",
+        "no callback wanted it" if summary.unmatched else summary.last_error or "-",
     )
 
 
@@ -278,6 +302,7 @@ def _stats_document(stats: InboxStats) -> JsonObject:
                 "dead": s.dead,
                 "missing": s.missing,
                 "late": s.late,
+                "unmatched": s.unmatched,
             }
             for s in stats.senders
         ],

@@ -89,6 +89,7 @@ class Life:
         except StorageError as exc:  # callbacks go on without it
             _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
+            self._dispatcher.registry.freeze()
             warn_of_weak_trust(self._pipeline.trust.senders())
             self._pipeline.trust.load()
             if allowed := self._transport.policy.allow:
@@ -111,6 +112,7 @@ class Life:
         for forward in self._forwards:
             await forward.close()
         await self._dispatcher.retire()
+        self._dispatcher.registry.thaw()
         await self._replay.close()
         await self._pipeline.trust.close()
         await self._transport.close()

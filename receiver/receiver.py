@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from aiohttp import web
 
@@ -25,8 +25,9 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.admission import Limits
 from receiver.app import application
 from receiver.asgi import AsgiApp
+from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
+from receiver.callbacks.registry import CallbackRegistry
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore
@@ -43,12 +44,10 @@ from receiver.verdicts import Verdict
 
 __all__ = ["Receiver"]
 
-F = TypeVar("F", bound=CallbackFunction)
-
 _log = logging.getLogger("receiver")
 
 
-class Receiver:
+class Receiver(CallbackDecorators):
     """Accepts signed notifications, and turns each into callbacks once.
 
         receiver = Receiver(
@@ -274,48 +273,6 @@ class Receiver:
         await before.close(but=trust)
 
     # --- callbacks -----------------------------------------------------------------------------
-
-    def on_update(
-        self,
-        *,
-        kinds: Iterable[UpdateKind | str] = (),
-        states: Iterable[TaskState | str] = (),
-        senders: Iterable[str] = (),
-        tasks: Iterable[str] = (),
-        name: str | None = None,
-    ) -> Callable[[F], F]:
-        """Register a callback for every update, or for those that are named."""
-
-        def register(function: F) -> F:
-            self.callbacks.add(
-                function, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
-            )
-            return function
-
-        return register
-
-    def on_status(
-        self,
-        *states: TaskState | str,
-        senders: Iterable[str] = (),
-        tasks: Iterable[str] = (),
-        name: str | None = None,
-    ) -> Callable[[F], F]:
-        """Register a callback for task states: status updates, and whole tasks (A2A 0.3)."""
-        return self.on_update(
-            kinds=KINDS_WITH_STATE, states=states, senders=senders, tasks=tasks, name=name
-        )
-
-    def on_artifact(
-        self, *, senders: Iterable[str] = (), tasks: Iterable[str] = (), name: str | None = None
-    ) -> Callable[[F], F]:
-        """Register a callback for artifact updates.
-
-        An A2A 0.3 agent sends whole tasks instead: their artifacts come with `on_status`.
-        """
-        return self.on_update(
-            kinds=[UpdateKind.ARTIFACT_UPDATE], senders=senders, tasks=tasks, name=name
-        )
 
     def forward(
         self,

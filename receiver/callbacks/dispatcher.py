@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
+from pushkit.a2a import UpdateKind
 from pushkit.errors import InboundError, StorageError
 from pushkit.storage import Database, Script
 from pushkit.work import (
@@ -78,11 +79,12 @@ class Dispatcher:
         poll_interval: timedelta | None = None,
     ) -> None:
         self._database = database
-        self._registry = registry
+        self.registry = registry
         self._retry = retry
         self._prepare = prepare
         self._inbox = Inbox()
         self._held: set[int] = set()
+        self._unmatched_kinds: set[UpdateKind] = set()
         self.name = f"dispatcher_{secrets.token_hex(8)}"
         self.pump = Pump(
             "callbacks",
@@ -153,11 +155,12 @@ class Dispatcher:
             # Accepted by other code than this: it must not stand in the way of the rest.
             await self._bury(claimed, f"unreadable: {exc.code}")
             return
-        wanting = [
-            callback
-            for callback in self._registry.wanting(notification)
-            if not claimed.had_by(callback.name)
-        ]
+        matching = self.registry.wanting(notification)
+        if not matching:
+            self._say_unmatched(notification)
+            await self._settle(claimed, (), unmatched=True)
+            return
+        wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
             if await self._is_held_back(claimed, names):
@@ -166,6 +169,19 @@ class Dispatcher:
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
         await self._settle(claimed, await self._call_all(wanting, notification))
+
+    def _say_unmatched(self, notification: Notification) -> None:
+        """Say once of each kind that no callback here wants it, or not all of it."""
+        if notification.kind in self._unmatched_kinds:
+            return
+        self._unmatched_kinds.add(notification.kind)
+        _log.warning(
+            "no callback wants notification %d, kind=%s state=%s, and it is done; of this kind only"
+            " this one is told: see `receiver inbox list --unmatched`",
+            notification.id,
+            notification.kind.value,
+            notification.state.value if notification.state else None,
+        )
 
     async def _call_all(
         self, callbacks: Sequence[Callback], notification: Notification
@@ -216,10 +232,14 @@ class Dispatcher:
 
     # --- settling ------------------------------------------------------------------------------
 
-    async def _settle(self, claimed: ClaimedNotification, calls: Sequence[_Call]) -> None:
+    async def _settle(
+        self, claimed: ClaimedNotification, calls: Sequence[_Call], *, unmatched: bool = False
+    ) -> None:
         failed = [f"{call.callback}: {call.error}" for call in calls if call.error is not None]
         error = failed[-1] if failed else None
-        dead = await self._write_down(lambda: self._settle_script(claimed, calls[-1:], error))
+        dead = await self._write_down(
+            lambda: self._settle_script(claimed, calls[-1:], error, unmatched=unmatched)
+        )
         if dead:
             _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
 
@@ -238,7 +258,12 @@ class Dispatcher:
         _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
 
     def _settle_script(
-        self, claimed: ClaimedNotification, unwritten: Sequence[_Call], error: str | None
+        self,
+        claimed: ClaimedNotification,
+        unwritten: Sequence[_Call],
+        error: str | None,
+        *,
+        unmatched: bool,
     ) -> Script[bool]:
         """Write down what became of a notification; return whether it is a dead letter now."""
         yield from self._hold_task(claimed)
@@ -252,7 +277,13 @@ class Dispatcher:
             )
             status = InboxStatus.DEAD if retry_at is None else InboxStatus.RECEIVED
         settled = yield from self._inbox.settle(
-            claimed, self.name, status, now=now, retry_at=retry_at, error=error
+            claimed,
+            self.name,
+            status,
+            now=now,
+            retry_at=retry_at,
+            error=error,
+            unmatched=unmatched,
         )
         return settled and status is InboxStatus.DEAD
 

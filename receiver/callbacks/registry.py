@@ -56,6 +56,15 @@ class CallbackRegistry:
 
     def __init__(self) -> None:
         self._callbacks: dict[str, Callback] = {}
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """Take no more callbacks: what is handed out already would never come to them."""
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """Take callbacks again."""
+        self._frozen = False
 
     def add(
         self,
@@ -70,7 +79,8 @@ class CallbackRegistry:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, or a second function of the same name.
+            ConfigError: An unknown kind or state, a second function of the same name, or callbacks
+                are being called already.
         """
         callback = Callback(
             name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
@@ -80,6 +90,11 @@ class CallbackRegistry:
             senders=frozenset(_names("senders", senders)),
             tasks=frozenset(_names("tasks", tasks)),
         )
+        if self._frozen:
+            raise ConfigError(
+                f"callback {callback.name}: registered while the receiver runs, expected before it"
+                " starts: what was handed out until now would never come to it"
+            )
         if callback.name in self._callbacks:
             raise ConfigError(
                 f"callback {callback.name} is registered twice: give each its own name="

@@ -30,11 +30,13 @@ class InboxFilter:
         status: Where it stands.
         sender: The name of the trusted sender.
         task_id: The task.
+        unmatched: Only what is done because no callback wanted it.
     """
 
     status: InboxStatus | None = None
     sender: str | None = None
     task_id: str | None = None
+    unmatched: bool = False
 
     def where(self) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters from `$1` on."""
@@ -43,6 +45,8 @@ class InboxFilter:
         conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
         if self.status is not None:  # spelt out: the indexes are for one status each
             conditions.append(f"status = '{self.status.value}'")
+        if self.unmatched:
+            conditions.append("unmatched = 1")
         return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
 
 
@@ -71,6 +75,7 @@ class NotificationSummary:
     not_before: datetime
     finished_at: datetime | None
     last_error: str | None
+    unmatched: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,7 @@ class SenderStats:
         dead: Dead letters.
         missing: How many updates never came, by the gaps in `seq`.
         late: How many came after one with a higher `seq`.
+        unmatched: How many no callback wanted.
     """
 
     sender: str
@@ -99,6 +105,7 @@ class SenderStats:
     dead: int
     missing: int
     late: int
+    unmatched: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +126,10 @@ class InboxStats:
 _SUMMARY = (
     "id, sender, delivery_id, task_id, config_id, seq, missing, late, kid,"
     " LENGTH(body) AS body_bytes, status, attempts, issued_at, received_at, redriven_at,"
-    " not_before, finished_at, last_error"
+    " not_before, finished_at, last_error, unmatched"
 )
 _UNFINISHED = "status IN ('received', 'in_progress')"
+_REDRIVABLE = "(status = 'dead' OR unmatched = 1)"
 
 
 class Inspection:
@@ -157,13 +165,13 @@ class Inspection:
             callbacks=tuple(map(callback_state, callbacks)),
         )
 
-    def dead_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
-        """Return sender and id of the tasks of dead letters, in order: to be held for `redrive`."""
+    def redrivable_tasks(self, ids: Sequence[int]) -> Script[list[tuple[str, str]]]:
+        """Return sender and id of the tasks to be held for `redrive`, in order."""
         found: set[tuple[str, str]] = set()
         for clause, values in among(sorted(ids)):
             rows = yield Statement(
                 "SELECT DISTINCT sender, task_id FROM pushkit_inbox"
-                f" WHERE status = 'dead' AND task_id IS NOT NULL AND id {clause}",
+                f" WHERE {_REDRIVABLE} AND task_id IS NOT NULL AND id {clause}",
                 values,
             )
             found.update((row["sender"], row["task_id"]) for row in rows)
@@ -172,22 +180,22 @@ class Inspection:
     def redrive(
         self, ids: Sequence[int], tasks: Sequence[tuple[str, str]], now: datetime
     ) -> Script[list[int]]:
-        """Let dead letters be handed out again; return those that were dead.
+        """Let dead letters, and what no callback wanted, be handed out again; return those.
 
         Attempts and age begin anew. A callback that had the notification does not get it again.
 
         Args:
             ids: The notifications.
-            tasks: What `dead_tasks` found; whoever runs this holds them.
+            tasks: What `redrivable_tasks` found; whoever runs this holds them.
             now: The present.
         """
         redriven: list[int] = []
         for clause, values in among(sorted(ids), after=1):
             rows = yield Statement(
                 "UPDATE pushkit_inbox SET status = 'received', attempts = 0, not_before = $1,"
-                " redriven_at = $1, finished_at = NULL, last_error = NULL,"
+                " redriven_at = $1, finished_at = NULL, last_error = NULL, unmatched = 0,"
                 " head = CASE WHEN task_id IS NULL THEN 1 ELSE 0 END"
-                f" WHERE status = 'dead' AND id {clause} RETURNING id",
+                f" WHERE {_REDRIVABLE} AND id {clause} RETURNING id",
                 (to_micros(now), *values),
             )
             redriven += [int(row["id"]) for row in rows]
@@ -242,6 +250,7 @@ class Inspection:
             ("dead", "COUNT(*)", "status = 'dead'"),
             ("missing", f"CAST(SUM({_COUNTED}) AS BIGINT)", "missing > 0 OR late = 1"),
             ("late", "CAST(SUM(late) AS BIGINT)", "missing > 0 OR late = 1"),
+            ("unmatched", "COUNT(*)", "unmatched = 1"),
         ):
             rows = yield Statement(
                 f"SELECT sender, {what} AS found FROM pushkit_inbox WHERE {condition}"
@@ -249,7 +258,7 @@ class Inspection:
             )
             for row in rows:
                 counts[row["sender"]][name] = row["found"]
-        names = ("unfinished", "dead", "missing", "late")
+        names = ("unfinished", "dead", "missing", "late", "unmatched")
         return tuple(
             SenderStats(sender=sender, **{name: counts[sender].get(name, 0) for name in names})
             for sender in sorted(counts)
@@ -280,4 +289,5 @@ def _summary(row: Row) -> NotificationSummary:
         not_before=from_micros(row["not_before"]),
         finished_at=moment_or_none(row["finished_at"]),
         last_error=row["last_error"],
+        unmatched=bool(row["unmatched"]),
     )

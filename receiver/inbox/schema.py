@@ -126,5 +126,8 @@ FAIRNESS_MIGRATION = Migration(
             "CREATE INDEX pushkit_expected_ended ON pushkit_expected"
             " ((COALESCE(withdrawn_at, expires_at))) WHERE static = 0"
         ),
+        # Done, because no callback wanted it: it may be redriven.
+        "ALTER TABLE pushkit_inbox ADD COLUMN unmatched INTEGER NOT NULL DEFAULT 0",
+        ("CREATE INDEX pushkit_inbox_unmatched ON pushkit_inbox (sender, id) WHERE unmatched = 1"),
     ),
 )

@@ -4,7 +4,7 @@ One script per arrow:
 
     RECEIVED ─claim→ IN_PROGRESS ─every callback done→ DONE
        ▲                 ├─retry→ RECEIVED (not_before)
-       │                 └─give up→ DEAD ─redrive→ RECEIVED
+       │                 └─give up→ DEAD ─redrive→ RECEIVED (so is DONE that no callback wanted)
        └── an expired lease, or a dead worker's, counts as RECEIVED again
 
 Order is kept by `head`: of each task's unfinished notifications only the oldest is the head, and
@@ -184,15 +184,18 @@ class Inbox:
         now: datetime,
         retry_at: datetime | None = None,
         error: str | None = None,
+        unmatched: bool = False,
     ) -> Script[bool]:
         """Write down what became of a notification; False if it is no longer this worker's.
 
-        The number of the attempt tells two attempts of one worker apart.
+        The number of the attempt tells two attempts of one worker apart. `unmatched`: no callback
+        wants it.
         """
         finished = status in (InboxStatus.DONE, InboxStatus.DEAD)
         rows = yield Statement(
             "UPDATE pushkit_inbox SET status = $3, not_before = COALESCE($4, not_before),"
-            " finished_at = $5, last_error = $6, lease_worker = NULL, lease_until = NULL, head = 0"
+            " finished_at = $5, last_error = $6, lease_worker = NULL, lease_until = NULL, head = 0,"
+            " unmatched = $8"
             " WHERE id = $1 AND lease_worker = $2 AND status = 'in_progress' AND attempts = $7"
             " RETURNING id",
             (
@@ -203,6 +206,7 @@ class Inbox:
                 to_micros(now) if finished else None,
                 error,
                 claimed.attempts,
+                int(unmatched),
             ),
         )
         if rows:

@@ -206,7 +206,10 @@ def test_redrive_wants_one_way_to_choose(receiver_command: Run, options: list[st
 def test_what_is_no_dead_letter_is_told(receiver_command: Run) -> None:
     ran = receiver_command("inbox", "redrive", "1", "3")
 
-    assert (ran.status, ran.error) == (1, "1 not called back again: no dead letter")
+    assert (ran.status, ran.error) == (
+        1,
+        "1 not called back again: no dead letter, and wanted by a callback",
+    )
     assert "1 dead letter called" in ran.out
 
 
@@ -222,7 +225,7 @@ def test_stats_tell_what_never_came(receiver_command: Run) -> None:
     ran = receiver_command("inbox", "stats")
     numbers = json.loads(receiver_command("inbox", "stats", "--json").out)
 
-    assert ran.out.splitlines()[-2].split() == ["agent", "1", "1", "2", "0"]
+    assert ran.out.splitlines()[-2].split() == ["agent", "1", "1", "2", "0", "0"]
     assert numbers["statuses"] == {"received": 1, "in_progress": 0, "done": 1, "dead": 2}
     assert numbers["senders"][0] == {
         "sender": "agent",
@@ -230,7 +233,34 @@ def test_stats_tell_what_never_came(receiver_command: Run) -> None:
         "dead": 1,
         "missing": 2,
         "late": 0,
+        "unmatched": 0,
     }
+
+
+def test_what_no_callback_wanted_is_listed_and_redriven(
+    receiver_command: Run, own_folder: Path
+) -> None:
+    asyncio.run(call_nobody(own_folder / "inbox.db"))  # task-4
+
+    listed = receiver_command("inbox", "list", "--unmatched")
+    counted = receiver_command("inbox", "stats")
+    redriven = receiver_command("inbox", "redrive", "--unmatched")
+
+    assert [row.split()[0] for row in listed.out.splitlines()[1:]] == ["4"]
+    assert "no callback wanted it" in listed.out
+    assert counted.out.splitlines()[-2].split() == ["agent", "0", "1", "2", "0", "1"]
+    assert (redriven.status, redriven.out) == (0, "1 unmatched notification called back again\n")
+    called = asyncio.run(call_again(own_folder / "inbox.db"))
+    assert sorted(called) == ["bad:task-4", "good:task-4"]
+
+
+async def call_nobody(path: Path) -> None:
+    database = open_inbox(path)
+    dispatcher = Dispatcher(database, CallbackRegistry(), retry=ONCE, concurrency=1)
+    await database.open()
+    await dispatcher.run_once()
+    await dispatcher.retire()
+    await database.close()
 
 
 def test_another_database_may_be_named(receiver_command: Run, config: Path) -> None:

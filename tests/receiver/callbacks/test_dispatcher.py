@@ -149,6 +149,47 @@ async def test_a_notification_that_nobody_wants_is_done(house: House) -> None:
     assert await house.counts() == {"done": 1}
 
 
+async def test_what_no_callback_wants_is_told_once_a_kind_and_can_be_redriven_for_one_that_does(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.registry.add(forget, states=["completed"], name="completed")
+    for number in (1, 2):
+        await house.store(number)
+        await house.run_once()
+    await house.store(1, None, body=b'{"message":{"messageId":"m"}}')
+    await house.run_once()
+    admin = InboxAdmin(house.database)
+    stats, unmatched = await admin.stats(), InboxFilter(unmatched=True)
+    kept = await admin.find(unmatched)
+    told = [record.getMessage() for record in caplog.records if "no callback wants" in record.msg]
+
+    house.record("later")
+    redriven = await admin.redrive(unmatched)
+    while await house.run_once():
+        continue
+
+    assert [each.unmatched for each in stats.senders] == [3]
+    assert [each.delivery_id for each in kept] == ["task-1#1", "task-1#2", "None#1"]
+    assert len(told) == 2
+    assert "kind=status-update state=working" in told[0]
+    assert redriven.ids == tuple(each.id for each in kept)
+    assert sorted(house.called) == ["later:None#1", "later:task-1#1", "later:task-1#2"]
+    assert await admin.find(unmatched) == []
+
+
+async def test_a_redrive_of_dead_letters_leaves_what_no_callback_wanted(house: House) -> None:
+    await house.store()
+    await house.run_once()
+    admin = InboxAdmin(house.database)
+
+    assert (await admin.redrive(InboxFilter())).ids == ()
+    assert (await admin.redrive([1])).ids == (1,)
+
+
+async def forget(_: Notification) -> None:
+    """Do nothing with it."""
+
+
 # --- order --------------------------------------------------------------------------------------
 
 

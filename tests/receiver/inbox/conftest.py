@@ -108,7 +108,7 @@ class Shelf:
         return self.run(self._redrive(ids))
 
     def _redrive(self, ids: Sequence[int]) -> Script[list[int]]:
-        tasks = yield from self.inspection.dead_tasks(ids)
+        tasks = yield from self.inspection.redrivable_tasks(ids)
         return (yield from self.inspection.redrive(ids, tasks, self.now))
 
     def record(self, notification_id: int, callback: str, error: str | None = None) -> None:

@@ -1,0 +1,74 @@
+"""The decorators of a receiver, and until when they may be used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import ConfigError
+from receiver import Notification
+from receiver.forwards import CommandForward
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World
+
+
+async def test_a_decorator_without_parentheses_registers_its_function(world: World) -> None:
+    called: list[str] = []
+
+    @world.receiver.on_update
+    async def update(notification: Notification) -> None:
+        called.append(f"update:{notification.seq}")
+
+    @world.receiver.on_status
+    async def status(notification: Notification) -> None:
+        called.append(f"status:{notification.seq}")
+
+    @world.receiver.on_artifact
+    async def artifact(notification: Notification) -> None:
+        called.append(f"artifact:{notification.seq}")
+
+    await world.receive(world.draft(1))
+    await world.receive(world.draft(2, kind="artifact"))
+
+    async def all_called() -> bool:
+        return len(called) == 4
+
+    await eventually(all_called)
+    assert called == ["update:1", "status:1", "update:2", "artifact:2"]
+
+
+async def test_a_function_among_states_is_refused(world: World) -> None:
+    async def callback(notification: Notification) -> None:
+        """Is none of the states."""
+
+    with pytest.raises(ConfigError, match="on_status"):
+        world.receiver.on_status("completed", callback)  # type: ignore[call-overload]  # the mistake
+
+
+async def test_a_callback_that_is_registered_while_the_receiver_runs_is_refused(
+    world: World,
+) -> None:
+    async def callback(notification: Notification) -> None:
+        """Would never get what was handed out before."""
+
+    receiver = await world.start()
+    with pytest.raises(ConfigError, match="before it starts"):
+        receiver.on_update(callback)
+    with pytest.raises(ConfigError, match="before it starts"):
+        receiver.on_status("completed")(callback)
+    with pytest.raises(ConfigError, match="before it starts"):
+        receiver.forward(CommandForward(["true"]))
+    await receiver.close()
+    receiver.on_update(callback)
+
+
+async def test_a_receiver_that_is_only_open_takes_callbacks(world: World) -> None:
+    async def callback(notification: Notification) -> None:
+        """Is called once the receiver starts."""
+
+    await world.receiver.open()
+    world.receiver.on_update(callback)
+    await world.receiver.close()
