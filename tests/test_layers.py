@@ -18,7 +18,16 @@ SENDER_ROWS = [
     {"net"},
     {"signing"},
     {"a2a", "keys", "storage", "work"},
-    {"bounded_json", "clock", "command", "output", "processes", "repeated_log", "webhook"},
+    {
+        "bounded_json",
+        "clock",
+        "command",
+        "output",
+        "processes",
+        "repeated_log",
+        "toml_places",
+        "webhook",
+    },
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [

@@ -5,21 +5,25 @@ Secrets stand in the environment (`client_secret_env`) or in their own files (`c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
-from pushkit.net.destination import DestinationRules
+from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
+from pushkit.net.proxy import EgressProxy
 from pushkit.net.tls import ClientCertificate
+from pushkit.toml_places import Location, did_you_mean, line_of, name_of
 
 __all__ = ["DestinationsFile", "load_destinations"]
 
@@ -86,21 +90,46 @@ def load_destinations(path: Path) -> DestinationsFile:
     """Read the file; paths in it are relative to its directory.
 
     Raises:
-        ConfigError: It cannot be read, or says something that it should not; no message repeats a
-            value of it.
+        ConfigError: `file:line: member: what was expected`, one line per mistake. No message
+            repeats a value of the file, which may be a secret.
     """
     try:
-        read = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+        text = path.read_text("utf-8")
+        read = _File.model_validate(tomllib.loads(text))
+        return DestinationsFile(options=_Reader(path.parent).options(read))
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError(f"{path}: not TOML: {_without_input(exc)}") from exc
     except ValidationError as exc:
-        raise ConfigError(f"{path}: {_first(exc)}") from exc
+        mistakes = map(_mistake, exc.errors(include_input=False, include_url=False))
+        raise ConfigError("\n".join(_placed(path, text, *each) for each in mistakes)) from exc
+    except _MistakeError as exc:
+        raise ConfigError(_placed(path, text, exc.where, str(exc))) from exc
+
+
+class _MistakeError(ConfigError):
+    """What only shows when the parts of the file are put together, and where it stands."""
+
+    def __init__(self, where: Location, says: str) -> None:
+        super().__init__(says)
+        self.where = where
+
+
+@contextlib.contextmanager
+def _at(where: Location) -> Iterator[None]:
+    """Give what goes wrong inside its place in the file."""
     try:
-        return DestinationsFile(options=_Reader(path.parent).options(read))
+        yield
+    except _MistakeError:
+        raise
     except ConfigError as exc:
-        raise ConfigError(f"{path}: {exc}") from exc
+        says = str(exc)
+        member, _, rest = says.partition(": ")
+        while rest and member in _KNOWN:
+            where, says = (where if where[-1:] == (member,) else (*where, member)), rest
+            member, _, rest = says.partition(": ")
+        raise _MistakeError(where, says) from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +138,39 @@ class _Reader:
 
     def options(self, read: _File) -> dict[str, Any]:
         if read.proxy is not None and read.proxy_env is not None:
-            raise ConfigError("expected either proxy or proxy_env")
-        proxy = read.proxy or self._secret("proxy", read.proxy_env, None)
+            raise _MistakeError(("proxy_env",), "expected either proxy or proxy_env")
+        rules = DestinationRules(**read.rules.model_dump())
+        with _at(("rules",)):
+            DestinationPolicy(rules=rules)
+        with _at(()):
+            proxy = read.proxy or self._secret("proxy", read.proxy_env, None)
+            if proxy is not None:
+                EgressProxy.parse(proxy)
+        credentials = []
+        for number, each in enumerate(read.credentials):
+            where = ("credentials", number)
+            with _at(where):
+                credentials.append(self._credentials(each, where))
         options: dict[str, Any] = {
-            "destinations": DestinationRules(**read.rules.model_dump()),
+            "destinations": rules,
             "proxy": proxy,
             "ca_file": self._path(read.ca_file),
             "verify_ownership": read.verify_ownership,
-            "credentials": tuple(self._credentials(each) for each in read.credentials),
+            "credentials": tuple(credentials),
         }
         if read.rate_per_origin is not None:
             options["rate_per_origin"] = read.rate_per_origin
         return options
 
-    def _credentials(self, read: _Credentials) -> DestinationCredentials:
+    def _credentials(self, read: _Credentials, where: Location) -> DestinationCredentials:
+        with _at((*where, "oauth")):
+            oauth = None if read.oauth is None else self._oauth(read.oauth)
         return DestinationCredentials(
             origin=read.origin,
             owner=read.owner,
             tenant=read.tenant,
             authentication=self._authentication(read),
-            oauth=None if read.oauth is None else self._oauth(read.oauth),
+            oauth=oauth,
             client_certificate=self._certificate(read),
             ca_file=self._path(read.ca_file),
         )
@@ -193,10 +235,20 @@ class _Reader:
         return secret
 
 
-def _first(exc: ValidationError) -> str:
-    first = exc.errors(include_input=False, include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}"
+_MODELS = (_File, _Rules, _Credentials, _OAuth)
+_KNOWN = frozenset(name for model in _MODELS for name in model.model_fields)
+
+
+def _mistake(found: ErrorDetails) -> tuple[Location, str]:
+    where = found["loc"]
+    if found["type"] == "extra_forbidden":
+        return where, f"there is no such setting{did_you_mean(str(where[-1]), _KNOWN)}"
+    return where, found["msg"]
+
+
+def _placed(path: Path, text: str, where: Location, says: str) -> str:
+    named = f"{name_of(where)}: {says}" if where else says
+    return f"{path}:{line_of(text, where)}: {named}"
 
 
 def _without_input(exc: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -13,8 +12,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError
+from pushkit.toml_places import Location, did_you_mean, line_of, name_of
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
-from receiver.settings.places import Location, line_of
 from receiver.settings.sender import SenderSettings
 from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
 
@@ -66,7 +65,7 @@ def _mistakes(error: ValidationError, path: Path, text: str) -> list[str]:
         location = mistake["loc"]
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
-            message = "there is no such setting" + _did_you_mean(str(location[-1]))
+            message = f"there is no such setting{did_you_mean(str(location[-1]), _known())}"
         lines.append(f"{_place(path, text, location)}: {message}")
     return lines
 
@@ -76,15 +75,12 @@ def _place(path: Path, text: str, location: Location) -> str:
     variable = f"RECEIVER_{str(location[0]).upper()}" if location else ""
     if variable in os.environ:
         return variable
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
-    return f"{path}:{line_of(text, location)}: {''.join(steps).lstrip('.')}"
+    return f"{path}:{line_of(text, location)}: {name_of(location)}"
 
 
-def _did_you_mean(name: str) -> str:
+def _known() -> list[str]:
     models = (
         *(ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings),
         *(TlsSettings, RetentionSettings),
     )
-    known = [field for model in models for field in model.model_fields]
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return [field for model in models for field in model.model_fields]

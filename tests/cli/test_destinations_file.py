@@ -149,15 +149,31 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
     ("text", "said"),
     [
         pytest.param("proxy = ", "not TOML", id="not TOML"),
-        pytest.param('proxxy = "http://canary"', "proxxy: Extra inputs", id="an unknown setting"),
-        pytest.param('[rules]\nports = ["canary"]', "rules.ports.0: ", id="a port in words"),
-        pytest.param("[[credentials]]", "credentials.0.origin: Field required", id="no origin"),
-        pytest.param("rate_per_origin = 0", "rate_per_origin: ", id="a rate of nothing"),
         pytest.param(
-            'proxy = "http://canary:1"\nproxy_env = "EGRESS"', "either proxy", id="two proxies"
+            'proxxy = "http://canary"',
+            ":1: proxxy: there is no such setting; did you mean 'proxy'?",
+            id="an unknown setting",
         ),
-        pytest.param('proxy_env = "NOBODY"', "NOBODY is not set", id="a variable that is not set"),
-        pytest.param(CREDENTIALS + 'scheme = "Bearer"', "credentials_env or", id="a scheme alone"),
+        pytest.param('[rules]\nports = ["canary"]', ":2: rules.ports[0]: ", id="a port in words"),
+        pytest.param(
+            "[[credentials]]", ":1: credentials[0].origin: Field required", id="no origin"
+        ),
+        pytest.param("rate_per_origin = 0", ":1: rate_per_origin: ", id="a rate of nothing"),
+        pytest.param(
+            'proxy = "http://canary:1"\nproxy_env = "EGRESS"',
+            ":2: proxy_env: expected either proxy",
+            id="two proxies",
+        ),
+        pytest.param(
+            'proxy_env = "NOBODY"',
+            ":1: proxy_env: the variable NOBODY is not set",
+            id="a variable that is not set",
+        ),
+        pytest.param(
+            CREDENTIALS + 'scheme = "Bearer"',
+            ":1: credentials[0]: https://a.partner.net: expected scheme",
+            id="a scheme alone",
+        ),
         pytest.param(
             CREDENTIALS + 'credentials_env = "API_KEY"', "expected scheme", id="credentials alone"
         ),
@@ -168,17 +184,21 @@ OAUTH = CREDENTIALS + '[credentials.oauth]\ntoken_url = "https://t.partner.net"\
         ),
         pytest.param(OAUTH, "expected client_secret_env", id="no secret"),
         pytest.param(
-            OAUTH + 'client_secret = "canary"', "client_secret: Extra", id="a secret in the file"
+            OAUTH + 'client_secret = "canary"',
+            ":6: credentials[0].oauth.client_secret: there is no such setting",
+            id="a secret in the file",
         ),
         pytest.param(
-            OAUTH + 'client_secret_file = "nowhere.txt"', "No such file", id="no such file"
+            OAUTH + 'client_secret_file = "nowhere.txt"',
+            ":6: credentials[0].oauth.client_secret_file: nowhere.txt: No such file",
+            id="no such file",
         ),
         pytest.param(
             OAUTH + 'client_secret_file = "empty.txt"', "empty.txt: empty", id="an empty file"
         ),
         pytest.param(
             OAUTH + 'client_secret_env = "API_KEY"\nauthentication = "canary"',
-            "credentials.0.oauth.authentication: ",
+            ":7: credentials[0].oauth.authentication: ",
             id="an unknown way",
         ),
     ],
@@ -191,6 +211,23 @@ def test_a_mistake_is_named_and_no_value_repeated(folder: Path, text: str, said:
     assert "canary" not in str(caught.value)
 
 
+def test_every_mistake_is_named_at_once_with_its_own_line(folder: Path) -> None:
+    text = f"{CREDENTIALS}ownr = 'canary'\n{CREDENTIALS}\n[rules]\nports = ['canary']\n"
+    with pytest.raises(ConfigError) as caught:
+        load_destinations(written(folder, text))
+    first, second = sorted(str(caught.value).splitlines())
+    assert first.endswith(
+        ":3: credentials[0].ownr: there is no such setting; did you mean 'owner'?"
+    )
+    assert ":8: rules.ports[0]: " in second
+
+
+def test_a_mistake_in_the_second_of_many_is_not_placed_at_the_first(folder: Path) -> None:
+    text = OAUTH + 'client_secret_env = "API_KEY"\n' + OAUTH
+    with pytest.raises(ConfigError, match=r":9: credentials\[1\]\.oauth: "):
+        load_destinations(written(folder, text))
+
+
 def test_a_file_that_is_not_there_is_a_configuration_error(folder: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_destinations(folder / "nowhere.toml")
@@ -199,8 +236,8 @@ def test_a_file_that_is_not_there_is_a_configuration_error(folder: Path) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('proxy = "socks5://canary:1080"', "proxy: expected http://"),
-        ('[rules]\ndomains = ["localhost"]', "domains: 'localhost'"),
+        ('proxy = "socks5://canary:1080"', "destinations.toml:1: proxy: expected http://"),
+        ('[rules]\ndomains = ["localhost"]', "destinations.toml:2: rules.domains: 'localhost'"),
         ('ca_file = "nowhere.pem"', "ca_file: "),
         (CREDENTIALS.replace("https", "http"), "credentials: origin: "),
     ],

@@ -1,0 +1,65 @@
+"""Where a member stands in a TOML document, which the parser does not tell, and what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import TypeAlias
+
+__all__ = ["Location", "did_you_mean", "line_of", "name_of"]
+
+Location: TypeAlias = tuple[int | str, ...]
+
+_TABLE = re.compile(r"^\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?")
+_KEY = re.compile(r"^\s*([\w\"-]+)\s*=")
+
+
+def line_of(text: str, location: Location) -> int:
+    """Return the line of a TOML document where a member stands, or the nearest one above it.
+
+    Args:
+        text: The document.
+        location: The member's path, for example `("senders", 0, "issuer")`.
+    """
+    best, best_depth = 1, 0
+    table: Location = ()
+    here: Location
+    counts: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE.match(line):
+            table = here = _opened(header[2], counts, of_array=header[1] == "[[")
+        elif key := _KEY.match(line):
+            here = (*table, key[1].strip('"'))
+        else:
+            continue
+        depth = len(here) if location[: len(here)] == here else 0
+        if depth > best_depth:
+            best, best_depth = number, depth
+    return best
+
+
+def name_of(location: Location) -> str:
+    """Return the name of a member, for example `senders[0].issuer`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return "".join(steps).removeprefix(".")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the suggestion that goes behind a message about an unknown name; empty for none."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _opened(name: str, counts: dict[str, int], *, of_array: bool) -> Location:
+    """Return the path of a table, and count those of arrays."""
+    if of_array:
+        counts[name] = counts.get(name, -1) + 1
+    path: list[int | str] = []
+    steps = name.split(".")
+    for depth, step in enumerate(steps, start=1):
+        path.append(step.strip('"'))
+        array = ".".join(steps[:depth])
+        if array in counts:
+            path.append(counts[array])
+    return tuple(path)
