@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
 from pushkit.storage import Database, Script, open_location
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import SECRETS_MIGRATION, ExpectedStore
@@ -149,7 +150,12 @@ class InboxAdmin:
             older_than: What was done, or died, longer ago than this, of these statuses.
             statuses: Done, dead.
             max_done: What is done, but for the newest so many.
+
+        Raises:
+            ConfigError: Neither an age nor a number is given.
         """
+        if older_than is None and max_done is None:
+            raise ConfigError("purge: expected older_than or max_done, found neither")
         purged = 0
         if older_than is not None:
             before = await self._database.read(self._database.now()) - older_than
@@ -168,8 +174,11 @@ class InboxAdmin:
 
     async def retain(self, retention: InboxRetention) -> int:
         """Delete what a retention does not keep; return how many notifications that was."""
-        purged = await self.purge(older_than=retention.done, max_done=retention.max_done)
-        purged += await self.purge(older_than=retention.dead, statuses=(InboxStatus.DEAD,))
+        purged = 0
+        if retention.done is not None or retention.max_done is not None:
+            purged += await self.purge(older_than=retention.done, max_done=retention.max_done)
+        if retention.dead is not None:
+            purged += await self.purge(older_than=retention.dead, statuses=(InboxStatus.DEAD,))
         now = await self._database.read(self._database.now())
         replay = DatabaseReplay(retention.ids)
         await _in_lots(lambda: self._database.write(replay.forget(now)))

@@ -347,7 +347,18 @@ class Receiver(CallbackDecorators):
     async def expect_no_longer(
         self, sender: str | None = None, *, token: str | None = None, task_id: str | None = None
     ) -> int:
-        """Withdraw what was expected by token or task; return how many registrations that was."""
+        """Withdraw what was expected by token or task; return how many registrations that was.
+
+        Args:
+            sender: Whose; may be left out if there is only one trusted sender.
+            token: The registration of this token.
+            task_id: Or those of this task.
+
+        Raises:
+            ConfigError: Neither token nor task is given.
+        """
+        if token is None and task_id is None:
+            raise ConfigError("expect_no_longer: expected a token or a task_id, found neither")
         await self.open()
         return await self._database.write(
             self._expected.unregister(

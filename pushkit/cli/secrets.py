@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,10 @@ __all__ = ["secrets"]
 _R = TypeVar("_R")
 
 _SHOWN = 5
+_THEN = (
+    "restart senders and workers; then `pushkit secrets rotate` encrypts with the first key what is"
+    " stored already; keep a copy of the keys, without which what they encrypted is lost"
+)
 
 
 @click.group(
@@ -48,17 +53,32 @@ def secrets() -> None:
 def generate(file: Path | None, *, standby: bool) -> None:
     """Make a key: in FILE, as its first, or on standard output without one.
 
-    A running sender reads its keys when it starts. Where several processes share the database, give
+    Making it encrypts nothing: senders must be told of it, and what is stored be rotated. A running
+    sender reads its keys when it starts. Where several processes share the database, give
     all of them the new key with --standby first: none meets a secret that it cannot read.
     """
     if file is None:
         if standby:
             raise click.UsageError("--standby goes with FILE")
         click.echo(SecretKey.generate().to_text())
+        click.echo(
+            "still to do: put it into PUSHKIT_SECRET_KEYS of every sender, worker and command,"
+            f" first to encrypt with it; {_THEN}",
+            err=True,
+        )
         return
     key = add_secret_key(file, standby=standby)
-    use = "decrypts, and encrypts once it stands first" if standby else "encrypts from now on"
-    click.echo(f"key {key.id} is in {file}: it {use}")
+    use = "decrypts; it encrypts once it stands first" if standby else "encrypts"
+    click.echo(f"key {key.id} is in {file}: whoever reads the file from now on {use} with it")
+    named = os.environ.get("PUSHKIT_SECRET_KEYS_FILE")
+    if named is None or Path(named).resolve() != file.resolve():
+        click.echo(
+            f"still to do: set PUSHKIT_SECRET_KEYS_FILE={file.resolve()} for every sender, worker"
+            f" and command; {_THEN}",
+            err=True,
+        )
+    else:
+        click.echo(f"still to do: {_THEN}", err=True)
 
 
 @secrets.command(epilog=example("pushkit secrets rotate --database outbox.db --bodies"))

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
     CANCELLING_MIGRATION,
@@ -157,7 +158,12 @@ class OutboxAdmin:
             subscription_id: Of this subscription.
             task_id: Or of all subscriptions to this task.
             tenant: The tenant of the task.
+
+        Raises:
+            ConfigError: Neither a subscription nor a task is given.
         """
+        if subscription_id is None and task_id is None:
+            raise ConfigError("resend: expected a subscription_id or a task_id, found neither")
         wanted = DeliveryFilter(
             state=DeliveryState.DELIVERED,
             subscription_id=subscription_id,
@@ -188,7 +194,12 @@ class OutboxAdmin:
             older_than: Those that finished longer ago than this, of these states.
             states: Delivered, cancelled, dead.
             per_task: Of every task, all finished ones but the newest so many.
+
+        Raises:
+            ConfigError: Neither an age nor a number is given.
         """
+        if older_than is None and per_task is None:
+            raise ConfigError("purge: expected older_than or per_task, found neither")
         purged = 0
         if older_than is not None and states:
             now = await self._database.read(self._database.now())
@@ -204,8 +215,11 @@ class OutboxAdmin:
 
         Subscriptions that were withdrawn at their task's end go with their last delivery.
         """
-        purged = await self.purge(older_than=retention.delivered, per_task=retention.per_task)
-        purged += await self.purge(older_than=retention.dead, states=(DeliveryState.DEAD,))
+        purged = 0
+        if retention.delivered is not None or retention.per_task is not None:
+            purged += await self.purge(older_than=retention.delivered, per_task=retention.per_task)
+        if retention.dead is not None:
+            purged += await self.purge(older_than=retention.dead, states=(DeliveryState.DEAD,))
         while ids := await self._database.read(self._subscriptions.forgettable(limit=_BATCH)):
             await self._database.write(self._subscriptions.forget(ids))
             await asyncio.sleep(_PAUSE.total_seconds())

@@ -16,7 +16,7 @@ from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
-from receiver.settings.values import HostAndPort, Positive, Url, rate
+from receiver.settings.values import Days, HostAndPort, Positive, Url, rate
 from receiver.trust import TrustedSender
 
 __all__ = ["ReceiverSettings", "RetentionSettings", "TlsSettings"]
@@ -32,15 +32,15 @@ class TlsSettings(BaseModel):
 
 
 class RetentionSettings(BaseModel):
-    """The `[retention]` table; see `receiver.inbox.InboxRetention`. Left out: kept for ever."""
+    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these."""
 
     model_config = ConfigDict(extra="forbid")
 
-    done_days: Positive | None = 7
-    dead_days: Positive | None = None
+    done_days: Days = 7
+    dead_days: Days = None
     max_done: Annotated[int, Field(ge=0)] | None = None
     remember_hours: Positive = 96
-    expected_days: Positive | None = 90
+    expected_days: Days = 90
 
     def build(self) -> InboxRetention:
         """Return what a receiver is made with."""

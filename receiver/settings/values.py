@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from pushkit.errors import ConfigError
 from pushkit.signing.audience import audience_of
 from receiver.limits import RateLimit
 
-__all__ = ["HostAndPort", "ModuleAndFunction", "Positive", "Url", "rate"]
+__all__ = ["Days", "HostAndPort", "ModuleAndFunction", "Positive", "Url", "rate"]
 
 _MAX_PORT = 65535
 
@@ -37,6 +37,21 @@ def _module_and_function(value: str) -> str:
     return value
 
 
+def _none_for_ever(value: object) -> object:
+    if value is None or value == FOREVER:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"expected a whole number above 0, or {FOREVER!r}")
+    return value
+
+
+FOREVER: Final = "forever"
+Days = Annotated[
+    int | None,
+    BeforeValidator(_none_for_ever),
+    PlainSerializer(lambda days: FOREVER if days is None else days),
+]
+"""Whole days, or `"forever"`: None."""
 Positive = Annotated[int, Field(gt=0)]
 Url = Annotated[str, AfterValidator(_absolute_url)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]

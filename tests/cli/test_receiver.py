@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from pushkit.signing.standard_webhooks import generate_webhook_secret
+from receiver.inbox import InboxRetention
+from receiver.settings.loading import load_settings
 from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook, free_port
 
 CONFIG = f"""\
@@ -133,11 +135,21 @@ def test_where_the_state_is_comes_from_the_file_and_passwords_are_masked(
     assert document["replay"] == "redis://:***@cache:6379/0"
     assert document["retention"] == {
         "done_days": 3,
-        "dead_days": None,
+        "dead_days": "forever",
         "max_done": 1000,
         "remember_hours": 48,
         "expected_days": 90,
     }
+
+
+def test_what_is_over_can_be_kept_for_ever_and_what_is_left_out_means_the_default(
+    config: Path,
+) -> None:
+    config.write_text(CONFIG + '[retention]\ndone_days = "forever"\nexpected_days = "forever"\n')
+    retention = load_settings(config).retention.build()
+    assert retention == InboxRetention(done=None, expected=None)
+    config.write_text(CONFIG + "[retention]\n")
+    assert load_settings(config).retention.build() == InboxRetention()
 
 
 def test_check_fetches_every_senders_keys(
@@ -209,6 +221,18 @@ def test_check_ends_with_1_if_keys_cannot_be_had(receiver_command: Run, config: 
             "[retention]\nkeep_days = 7\n[[callbacks]]",
             "{0}:12: retention.keep_days: there is no such setting",
             id="no such retention",
+        ),
+        pytest.param(
+            "[[callbacks]]",
+            "[retention]\ndone_days = 0\n[[callbacks]]",
+            "{0}:12: retention.done_days: expected a whole number above 0, or 'forever'",
+            id="a retention of nothing",
+        ),
+        pytest.param(
+            "[[callbacks]]",
+            '[retention]\ndead_days = "never"\n[[callbacks]]',
+            "{0}:12: retention.dead_days: expected a whole number above 0, or 'forever'",
+            id="a retention in other words",
         ),
     ],
 )

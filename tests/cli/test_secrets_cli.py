@@ -85,6 +85,20 @@ def test_a_key_in_a_file_is_shown_by_its_id_only(pushkit_command: Run, own_folde
     assert SecretKeys.from_file(path).ids[0] == key_id
 
 
+def test_a_new_key_comes_with_what_is_still_to_do(
+    pushkit_command: Run, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = pushkit_command("secrets", "generate", "secret.keys").err
+    assert f"PUSHKIT_SECRET_KEYS_FILE={own_folder / 'secret.keys'}" in said
+    assert "restart" in said
+    assert "pushkit secrets rotate" in said
+    monkeypatch.setenv("PUSHKIT_SECRET_KEYS_FILE", "secret.keys")
+    again = pushkit_command("secrets", "generate", "secret.keys").err
+    assert "PUSHKIT_SECRET_KEYS_FILE" not in again
+    assert "pushkit secrets rotate" in again
+    assert "PUSHKIT_SECRET_KEYS of" in pushkit_command("secrets", "generate").err
+
+
 @pytest.mark.usefixtures("outbox")
 def test_status_counts_what_is_plain_and_what_is_not(pushkit_command: Run, key: str) -> None:
     assert status(pushkit_command) == [row(key, "encrypts", 0, 0), row(None, "plain", 1, 1)]

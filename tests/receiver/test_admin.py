@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pushkit.errors import ConfigError
 from pushkit.storage import Database, Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
@@ -128,6 +129,11 @@ async def test_a_purge_keeps_the_newest_of_the_done(desk: Desk) -> None:
 
     assert await desk.admin.purge(max_done=3) == 120
     assert await desk.left() == sorted([*kept, *dead])
+
+
+async def test_a_purge_of_nothing_in_particular_is_a_mistake(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match="expected older_than or max_done"):
+        await desk.admin.purge()
 
 
 async def test_a_retention_bounds_everything_that_is_kept(desk: Desk) -> None:

@@ -152,6 +152,13 @@ async def test_a_withdrawn_token_is_good_no_longer(
     assert refused(verdict)
 
 
+async def test_withdrawing_nothing_in_particular_is_a_mistake(registered: World) -> None:
+    token = await expect(registered, "task-1")
+    with pytest.raises(ConfigError, match="expected a token or a task_id"):
+        await registered.receiver.expect_no_longer("agent")
+    assert (await speak(registered, token)).status == 202
+
+
 async def test_withdrawing_one_token_of_a_task_leaves_the_other(registered: World) -> None:
     first, second = await expect(registered, "task-1"), await expect(registered, "task-1")
     await registered.receiver.expect_no_longer("agent", token=first)

@@ -11,6 +11,7 @@ import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.errors import ConfigError
 from pushkit.net.timing import Timing
 from pushkit.outbox import (
     AttemptLog,
@@ -499,3 +500,11 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
     late = Result(outcome=Outcome.DELIVERED, status=200, made=made)
     await desk.database.write(AttemptLog().record_late(in_flight.id, made, late))
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2
+
+
+@pytest.mark.parametrize("work", ["resend", "purge"])
+async def test_what_is_asked_for_in_general_is_a_mistake(desk: Desk, work: str) -> None:
+    await desk.finish(await desk.subscribe(), outcome=Outcome.DELIVERED)
+    with pytest.raises(ConfigError, match=f"{work}: expected .* found neither"):
+        await getattr(desk.admin, work)()
+    assert set((await desk.states()).values()) == {DeliveryState.DELIVERED}
