@@ -154,7 +154,7 @@ async def record(sender: PushSender) -> Recorded:
     database.write_together = lambda group, item: write_together(
         lambda items, /, *, wait: listen(group(items, wait=wait)), item
     )
-    ids = await sender.notify(update("recorded"))
+    ids = (await sender.notify(update("recorded"))).ids
     database.write_together = write_together
     return Recorded(seen, ids[0], task)
 

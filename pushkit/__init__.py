@@ -29,6 +29,7 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.events import EventKind, SenderEvent
+from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
@@ -71,12 +72,15 @@ __all__ = [
     "KeyRing",
     "Message",
     "MessageUpdate",
+    "NotifiedDelivery",
+    "NotifyResult",
     "OAuthClient",
     "Profile",
     "PushConfig",
     "PushSender",
     "PushkitError",
     "RawPart",
+    "RefusedRecipient",
     "RemoteKey",
     "RemoteSigner",
     "Retention",

@@ -110,7 +110,7 @@ class InvalidUpdateError(PushkitError):
 
 
 class SnapshotRequiredError(InvalidUpdateError):
-    """A subscription's version sends whole tasks, and no snapshot was given."""
+    """A subscription's version sends whole tasks; no snapshot was given, nor a task's status."""
 
     code = "snapshot_required"
 
@@ -134,7 +134,7 @@ class TooManySubscriptionsError(InvalidPushConfigError):
 
 
 class BacklogFullError(PushkitError):
-    """Too much is waiting to be delivered; nothing of the update has been stored."""
+    """Too much is waiting to be delivered: a recipient was refused an update."""
 
     code = "backlog_full"
 
@@ -184,7 +184,9 @@ class StorageError(PushkitError):
 class CommitUncertainError(StorageError):
     """The connection broke in the commit: what was asked for may have been stored or not.
 
-    Repeating an update with the same idempotency key stores it once either way.
+    Repeating an update with the same idempotency key stores it once either way. The same is true
+    of a call that was cancelled, and raises `asyncio.CancelledError`: what it asked for may have
+    been stored, and may still be stored once it has ended.
     """
 
     code = "commit_uncertain"

@@ -106,6 +106,7 @@ def needs_snapshot(update: TaskUpdate, version: WireVersion) -> bool:
     """Say whether a subscription of a version gets the whole task for an update.
 
     In 0.3 always (§9.5); in 0.1, which notifies of a task or its status (§9.4), for all but these.
+    Without the whole task `push_body` still writes a status in 0.3, no artifact and no message.
     """
     if isinstance(update, TaskSnapshot):
         return False
@@ -123,7 +124,9 @@ def push_body(
 ) -> bytes:
     """Encode what a subscription of a version gets for an update.
 
-    In 1.0 that is the update itself (§4.3.3), in 0.3 the whole task: see `needs_snapshot`.
+    In 1.0 that is the update itself (§4.3.3), in 0.3 the whole task: see `needs_snapshot`. A status
+    alone is enough for a task of 0.3, without history and artifacts: the client gets the rest by
+    `tasks/get`.
 
     Args:
         update: What happened.
@@ -132,7 +135,8 @@ def push_body(
         now: The time that AgentVault's events get which have none.
 
     Raises:
-        SnapshotRequiredError: The version sends whole tasks, and there is none.
+        SnapshotRequiredError: The version sends whole tasks, there is none, and the update does not
+            say the task's status.
         InvalidUpdateError: The update cannot be written, or the snapshot is of another task.
     """
     if snapshot is not None and update.task_id not in (None, snapshot.id):
@@ -141,12 +145,15 @@ def push_body(
         return encode_update(stamped(update, now), version)
     if not needs_snapshot(update, version):
         return encode_update(update, version)
-    if snapshot is None:
-        raise SnapshotRequiredError(
-            f"A2A {version} notifications carry the whole task, and this is a {update.kind}: "
-            "pass snapshot="
-        )
-    return encode_update(TaskSnapshot(task=snapshot), version)
+    if snapshot is not None:
+        return encode_update(TaskSnapshot(task=snapshot), version)
+    if isinstance(update, StatusUpdate):
+        task = Task(id=update.task_id, context_id=update.context_id, status=update.status)
+        return encode_update(TaskSnapshot(task=task, origin=update.origin), version)
+    raise SnapshotRequiredError(
+        f"A2A {version} notifications carry the whole task, found no more than {update.kind}:"
+        " pass snapshot="
+    )
 
 
 # --- version by shape --------------------------------------------------------------------------

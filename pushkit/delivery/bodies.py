@@ -1,4 +1,4 @@
-"""The bodies of an update: one per wire version, each encoded once, likely ones ahead of time.
+"""The bodies of an update: each encoded once, likely ones ahead of time.
 
 Encoding costs more than the rows that it becomes. Done inside the transaction it would hold up
 every other caller's, so whatever version was wanted lately is encoded before the transaction
@@ -7,12 +7,22 @@ begins. A version that nobody turns out to want is not an error, even if it cann
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
+from typing import Final, TypeAlias
 
-from pushkit.a2a import Task, TaskUpdate, WireVersion, push_body
+from pushkit.a2a import Task, TaskUpdate, WireVersion, needs_snapshot, push_body
 from pushkit.errors import PayloadTooLargeError, PushkitError
+from pushkit.repeated_log import RepeatedLog
+from pushkit.subscriptions import Recipient
 
-__all__ = ["Bodies", "BodyEncoder"]
+__all__ = ["Bodies", "BodyEncoder", "SnapshotProvider"]
+
+SnapshotProvider: TypeAlias = Callable[[str], Awaitable[Task | None]]
+"""Returns the whole task as an owner sees it; None if that owner has no such task."""
+
+_log: Final = logging.getLogger("pushkit.delivery")
 
 
 class BodyEncoder:
@@ -25,8 +35,11 @@ class BodyEncoder:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
         self._lately: tuple[WireVersion, ...] = ()
+        self._repeated = RepeatedLog(_log)
 
-    def begin(self, update: TaskUpdate, snapshot: Task | None, *, now: datetime) -> Bodies:
+    def begin(
+        self, update: TaskUpdate, snapshot: Task | SnapshotProvider | None, *, now: datetime
+    ) -> Bodies:
         """Return an update's bodies, those that were wanted lately encoded already."""
         bodies = Bodies(self, update, snapshot, now=now)
         for version in self._lately:
@@ -55,44 +68,96 @@ class BodyEncoder:
             )
         return body
 
+    async def ask(self, provider: SnapshotProvider, owner: str, update: TaskUpdate) -> Task | None:
+        """Return an owner's snapshot; None if there is none, or the provider fails."""
+        try:
+            return await provider(owner)
+        except Exception as exc:  # noqa: BLE001  # the agent's own code, for one owner of many
+            self._repeated.say(
+                ("snapshot", type(exc)),
+                logging.ERROR,
+                "task %r: no snapshot for owner %r: its provider failed",
+                update.task_id,
+                owner,
+                exc_info=exc,
+            )
+            return None
+
 
 class Bodies:
     """The bodies of one update.
 
+    A provider of snapshots is asked for the owners whose version needs one, and those are known
+    only inside the transaction, where nothing can be awaited: it returns what it lacks (`unasked`),
+    has written nothing, and is run again after `ask`.
+
     Args:
         encoder: Encodes them.
         update: What happened.
-        snapshot: The whole task, for versions that send it.
+        snapshot: The whole task, for versions that send it; or who knows it, owner by owner.
         now: The time of it, for versions whose bodies need one.
     """
 
     def __init__(
-        self, encoder: BodyEncoder, update: TaskUpdate, snapshot: Task | None, *, now: datetime
+        self,
+        encoder: BodyEncoder,
+        update: TaskUpdate,
+        snapshot: Task | SnapshotProvider | None,
+        *,
+        now: datetime,
     ) -> None:
         self._encoder = encoder
         self._update = update
         self._snapshot = snapshot
+        self._asked: dict[str, Task | None] = {}
         self._now = now
-        self._made: dict[WireVersion, bytes | PushkitError] = {}
+        self._made: dict[tuple[WireVersion, str | None], bytes | PushkitError] = {}
 
-    def prepare(self, version: WireVersion) -> None:
+    def unasked(self, recipients: Iterable[Recipient]) -> frozenset[tuple[WireVersion, str]]:
+        """Return the versions and owners of recipients whose snapshot was not asked for yet."""
+        return frozenset(
+            (each.version, each.owner)
+            for each in recipients
+            if self._is_by_owner(each.version) and each.owner not in self._asked
+        )
+
+    async def ask(self, unasked: Iterable[tuple[WireVersion, str]]) -> None:
+        """Ask for the snapshots of some owners, and encode them.
+
+        Where the provider raises, the owner has no snapshot: nobody else is concerned.
+        """
+        for version, owner in unasked:
+            if owner not in self._asked and callable(self._snapshot):
+                self._asked[owner] = await self._encoder.ask(self._snapshot, owner, self._update)
+            self.prepare(version, owner)
+
+    def prepare(self, version: WireVersion, owner: str | None = None) -> None:
         """Encode a body that may be wanted; an error is kept for whoever does want it."""
+        if owner is None and self._is_by_owner(version):
+            return
+        snapshot = self._snapshot if owner is None else self._asked[owner]
         try:
-            self._made[version] = self._encoder.encode(
-                self._update, version, self._snapshot, now=self._now
+            made: bytes | PushkitError = self._encoder.encode(
+                self._update, version, None if callable(snapshot) else snapshot, now=self._now
             )
         except PushkitError as exc:
-            self._made[version] = exc
+            made = exc
+        self._made[version, owner] = made
 
-    def of(self, versions: set[WireVersion]) -> dict[WireVersion, bytes]:
-        """Return the bodies of the versions that are wanted. Raises as `BodyEncoder.encode`."""
-        self._encoder.note(versions)
-        return {version: self._of(version) for version in versions}
+    def note(self, recipients: Iterable[Recipient]) -> None:
+        """Remember who wanted it, for the updates that come."""
+        self._encoder.note({each.version for each in recipients})
 
-    def _of(self, version: WireVersion) -> bytes:
-        if version not in self._made:
-            self.prepare(version)
-        made = self._made[version]
+    def of(self, recipient: Recipient) -> bytes:
+        """Return the body of a recipient. Raises as `BodyEncoder.encode`."""
+        version = recipient.version
+        key = (version, recipient.owner if self._is_by_owner(version) else None)
+        if key not in self._made:
+            self.prepare(*key)
+        made = self._made[key]
         if isinstance(made, PushkitError):
             raise made
         return made
+
+    def _is_by_owner(self, version: WireVersion) -> bool:
+        return callable(self._snapshot) and needs_snapshot(self._update, version)

@@ -13,23 +13,27 @@ from pushkit.a2a import (
     StatusUpdate,
     TaskState,
     TaskUpdate,
+    WireVersion,
 )
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
-from pushkit.errors import BacklogFullError, PushkitError
+from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
+from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import (
     PLAIN,
+    Enqueued,
     Envelopes,
     IdempotencyKey,
     OutboxStore,
     StatusMark,
+    TaskKey,
     find_enqueued,
 )
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
 from pushkit.subscriptions import Owner, Recipient, SubscriptionStore
 
-__all__ = ["Enqueuer", "Notice"]
+__all__ = ["Enqueuer", "Notice", "Unasked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,23 @@ class Notice:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
 
+    @property
+    def task_key(self) -> TaskKey | None:
+        """Its idempotency key within its task, if it has one."""
+        key = self.idempotency_key
+        return TaskKey(self.tenant, self.task_id, key.key) if key else None
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """What an update comes to of which nothing was written: snapshots must be asked for first.
+
+    Attributes:
+        of: Version and owner of each.
+    """
+
+    of: frozenset[tuple[WireVersion, str]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueuer:
@@ -81,26 +102,35 @@ class Enqueuer:
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
-    async def store(self, notice: Notice, connection: object | None = None) -> list[str]:
-        """Store an update for every subscription that wants it; return the delivery ids.
+    async def store(self, notice: Notice, connection: object | None = None) -> NotifyResult:
+        """Store an update for every subscription that wants it, as far as each can have it.
 
         Args:
             notice: The update.
             connection: The caller's own, whose transaction this becomes a part of.
 
         Raises:
-            BacklogFullError: There is no room for one of them; nothing was stored.
             IdempotencyConflictError: The key was used with another update.
             StorageError: The database refused; nothing was stored.
         """
-        if connection is None:
-            return await self.database.write_together(self.enqueue, notice)
-        return await self.database.write_on(connection, alone(self.enqueue, notice))
+        found: NotifyResult | Unasked
+        while True:
+            if connection is None:
+                found = await self.database.write_together(self.enqueue, notice)
+            else:
+                found = await self.database.write_on(connection, alone(self.enqueue, notice))
+            if isinstance(found, NotifyResult):
+                return found
+            # Nobody is asked twice, so that this ends.
+            await notice.bodies.ask(found.of)
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
-    ) -> Script[list[list[str] | Apart | Refused]]:
-        """Store updates, in order; return the delivery ids of each.
+    ) -> Script[list[NotifyResult | Unasked | Apart | Refused]]:
+        """Store updates, in order; return what each came to.
+
+        Every recipient stands alone: one that cannot have an update keeps it from no other. Of an
+        update that is refused as a whole, or has to ask for snapshots, nothing is written.
 
         Locks the subscriptions in id order, then waits for nothing else: two of these never wait
         for each other. A caller's own transaction keeps the locks until it ends.
@@ -113,18 +143,20 @@ class Enqueuer:
         tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
         recipients, apart = yield from self._hold(tasks, wait=wait)
         now = yield from self.database.now()
+        keys = [key for notice in notices if (key := notice.task_key) is not None]
+        enqueued = yield from find_enqueued(list(dict.fromkeys(keys)))
         lines = Lines(self.outbox, self.subscriptions)
         yield from lines.open(recipients)
         whole = _Share((yield from self.whole_backlog.of(None, now)))
-        adding = _Adding(self, now, lines, whole)
-        ids: list[list[str] | Apart | Refused] = []
+        adding = _Adding(self, now, lines, whole, enqueued)
+        results: list[NotifyResult | Unasked | Apart | Refused] = []
         for notice in notices:
             if (notice.tenant, notice.task_id) in apart:
-                ids.append(APART)
+                results.append(APART)
             else:
-                ids.append((yield from adding.add_or_refuse(notice)))
+                results.append((yield from adding.add(notice)))
         yield from adding.end()
-        return ids
+        return results
 
     def _hold(
         self, tasks: Sequence[tuple[str, str]], *, wait: bool
@@ -154,54 +186,87 @@ class _Share:
 class _Adding:
     """Updates on their way into the outbox, and what they take of the room there."""
 
-    def __init__(self, enqueuer: Enqueuer, now: datetime, lines: Lines, whole: _Share) -> None:
+    def __init__(
+        self,
+        enqueuer: Enqueuer,
+        now: datetime,
+        lines: Lines,
+        whole: _Share,
+        enqueued: dict[TaskKey, list[Enqueued]],
+    ) -> None:
         self._enqueuer = enqueuer
         self._now = now
         self._lines = lines
         self._whole = whole
+        self._enqueued = enqueued
         self._shares: dict[Owner, _Share] = {}
-        self._has_begun = False
 
-    def add_or_refuse(self, notice: Notice) -> Script[list[str] | Refused]:
-        """Add an update, or return why not; raise that once something of it may be written."""
-        self._has_begun = False
+    def add(self, notice: Notice) -> Script[NotifyResult | Unasked | Refused]:
+        """Add an update to every line that wants it and has room for it."""
+        made = self._made_by(notice)
         try:
-            return (yield from self.add(notice))
-        except PushkitError as exc:
-            if self._has_begun:
-                raise
+            if notice.idempotency_key is not None:
+                notice.idempotency_key.check(made)
+        except IdempotencyConflictError as exc:
             return Refused(exc)
-
-    def add(self, notice: Notice) -> Script[list[str]]:
-        """Add an update to every line that wants it; return the delivery ids."""
-        enqueuer, key, mark = self._enqueuer, notice.idempotency_key, _status_mark(notice.update)
-        ids: dict[str, str] = {}
-        if key is not None:
-            yield from self._lines.write(self._now)
-            ids = yield from find_enqueued(key, tenant=notice.tenant, task_id=notice.task_id)
+        has_it = {each.subscription_id for each in made}
         lines = self._lines.of_task(notice.tenant, notice.task_id)
         wanting = [line for line in lines if line.recipient.wanted.accepts(notice.update)]
-        bodies = notice.bodies.of({line.recipient.version for line in wanting})
-        for line in wanting:
-            recipient = line.recipient
-            if recipient.id not in ids:
-                share = yield from self._share_of(recipient)
-                if not (share.left > 0 < self._whole.left and line.length < enqueuer.max_backlog):
-                    yield from self._make_room(line, share, by_new_status=mark is not None)
-                self._take(share, 1)
-                ids[recipient.id] = self._lines.add(
-                    line,
-                    bodies[recipient.version],
-                    now=self._now,
-                    envelopes=enqueuer.envelopes,
-                    status=mark,
-                    idempotency_key=key,
-                )
-                if self._lines.is_heavy:
-                    yield from self._lines.write(self._now)
+        missing = [line for line in wanting if line.recipient.id not in has_it]
+        unasked = notice.bodies.unasked(line.recipient for line in missing)
+        if unasked:
+            return Unasked(unasked)
+        notice.bodies.note(line.recipient for line in wanting)
+        refused = []
+        for line in missing:
+            try:
+                made.append((yield from self._add_to(line, notice)))
+            except PushkitError as exc:
+                refused.append(_refusal(line.recipient, exc))
+        unwanted = len(lines) - len(wanting)
         if notice.is_last:
             self._lines.end(notice.tenant, notice.task_id)
-        return [ids[subscription_id] for subscription_id in sorted(ids)]
+        return NotifyResult(
+            deliveries=tuple(map(_delivery, sorted(made, key=lambda each: each.subscription_id))),
+            refused=tuple(refused),
+            unwanted=unwanted,
+            at=self._now,
+        )
+
+    def _made_by(self, notice: Notice) -> list[Enqueued]:
+        """Return what an update's key made already; what is added to that, it made, too."""
+        key = notice.task_key
+        return [] if key is None else self._enqueued.setdefault(key, [])
+
+    def _add_to(self, line: Line, notice: Notice) -> Script[Enqueued]:
+        """Add an update to a line.
+
+        Raises:
+            PushkitError: It cannot have it. Nothing of it was written, and nothing dropped.
+        """
+        enqueuer, recipient, key = self._enqueuer, line.recipient, notice.idempotency_key
+        body = notice.bodies.of(recipient)
+        share = yield from self._share_of(recipient)
+        if not (share.left > 0 < self._whole.left and line.length < enqueuer.max_backlog):
+            yield from self._make_room(line, share, notice)
+        delivery_id = self._lines.add(
+            line,
+            body,
+            now=self._now,
+            envelopes=enqueuer.envelopes,
+            status=_status_mark(notice.update),
+            idempotency_key=key,
+        )
+        self._take(share, 1)
+        if self._lines.is_heavy:
+            yield from self._lines.write(self._now)
+        return Enqueued(
+            delivery_id,
+            recipient.id,
+            recipient.owner,
+            recipient.config_id,
+            key.update_sha256 if key else None,
+        )
 
     def end(self) -> Script[None]:
         """Write what was added, and wake who delivers it."""
@@ -222,36 +287,65 @@ class _Adding:
         return share
 
     def _take(self, share: _Share, number: int) -> None:
-        self._has_begun = True
         share.take(number)
         self._whole.take(number)
 
-    def _make_room(self, line: Line, share: _Share, *, by_new_status: bool) -> Script[None]:
-        """See that one more fits, dropping what was superseded if that helps and was asked for."""
+    def _make_room(self, line: Line, share: _Share, notice: Notice) -> Script[None]:
+        """See that one more fits, dropping what was superseded if that was asked for.
+
+        Each subscription has one place more, for the end of its task: a client always hears of it.
+
+        Raises:
+            BacklogFullError: It does not fit.
+        """
         enqueuer, recipient = self._enqueuer, line.recipient
         yield from self._lines.write(self._now)
         backlog = yield from enqueuer.outbox.backlog(recipient.id, enqueuer.max_backlog)
-        fits = backlog < enqueuer.max_backlog and min(share.left, self._whole.left) > 0
-        if not fits and enqueuer.coalesce:
-            self._has_begun = True
+        if backlog < enqueuer.max_backlog and min(share.left, self._whole.left) > 0:
+            return
+        if enqueuer.coalesce:
             dropped = yield from enqueuer.outbox.supersede(
-                recipient.id, by_new_status=by_new_status, now=self._now
+                recipient.id,
+                by_new_status=_status_mark(notice.update) is not None,
+                now=self._now,
             )
-            yield from self._lines.look_again(line)
-            self._take(share, -dropped)
-            backlog -= dropped
+            if dropped:  # one goes in for one at least that goes out, however full it is
+                yield from self._lines.look_again(line)
+                self._take(share, -dropped)
+                return
+        if notice.is_last and not line.ended:  # the reserved place
+            return
         if backlog >= enqueuer.max_backlog:
             raise BacklogFullError(
-                f"task {recipient.task_id!r}: {backlog} deliveries to {recipient.origin} are"
-                f" waiting, expected fewer than {enqueuer.max_backlog}: nothing was stored;"
-                " notify again later, or remove the subscription"
+                f"{backlog} deliveries to {recipient.origin} are waiting, expected fewer than"
+                f" {enqueuer.max_backlog} (max_backlog_per_subscription): notify again later, or"
+                " remove the subscription"
             )
-        if min(share.left, self._whole.left) <= 0:
-            raise BacklogFullError(
-                "the outbox is full (max_backlog), or what owner"
-                f" {recipient.owner!r} may have in it (max_backlog_per_owner): nothing was"
-                " stored; notify again later, or let more workers deliver"
-            )
+        raise BacklogFullError(
+            "the outbox is full (max_backlog), or what owner"
+            f" {recipient.owner!r} may have in it (max_backlog_per_owner):"
+            " notify again later, or let more workers deliver"
+        )
+
+
+def _refusal(recipient: Recipient, error: PushkitError) -> RefusedRecipient:
+    return RefusedRecipient(
+        owner=recipient.owner,
+        config_id=recipient.config_id,
+        subscription_id=recipient.id,
+        origin=recipient.origin,
+        code=error.code,
+        message=str(error),
+    )
+
+
+def _delivery(enqueued: Enqueued) -> NotifiedDelivery:
+    return NotifiedDelivery(
+        id=enqueued.id,
+        owner=enqueued.owner,
+        config_id=enqueued.config_id,
+        subscription_id=enqueued.subscription_id,
+    )
 
 
 def _status_mark(update: TaskUpdate) -> StatusMark | None:

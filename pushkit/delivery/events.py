@@ -28,21 +28,26 @@ class EventKind(StrEnum):
     """A destination works again."""
     OPENING_FAILED = "opening_failed"
     """An attempt waits, because its token, credentials or body cannot be opened here."""
+    RECIPIENT_REFUSED = "recipient_refused"
+    """`notify()` stored an update for others, but not for this subscription: `error` says why.
+
+    With `notify(connection=...)` it is told before that transaction commits, or is rolled back.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderEvent:
-    """Something that the worker did, once it is on disk.
+    """Something that the worker or `notify()` did, once it is on disk.
 
     Attributes:
         kind: What happened.
         at: When, by the database's clock.
         tenant: The tenant of the subscription.
         owner: The owner of the subscription.
-        task_id: The task of the delivery that brought it about.
-        subscription_id: The subscription of that delivery.
-        delivery_id: That delivery.
-        origin: Its destination.
+        task_id: The task of the delivery, or of the update, that brought it about.
+        subscription_id: The subscription.
+        delivery_id: The delivery; None where there is none, since its recipient was refused.
+        origin: The destination.
         error: A short code: why.
     """
 
@@ -52,7 +57,7 @@ class SenderEvent:
     owner: str
     task_id: str
     subscription_id: str
-    delivery_id: str
+    delivery_id: str | None
     origin: str
     error: str | None = None
 

@@ -32,11 +32,13 @@ class Line:
         recipient: Whose row is held.
         last_seq: The `seq` of the newest.
         oldest: The `seq` of the oldest that is unfinished; None if nothing is.
+        ended: Whether the task has ended, and with that whether its reserved place may be taken.
     """
 
     recipient: Recipient
     last_seq: int
     oldest: int | None
+    ended: bool
 
     @property
     def length(self) -> int:
@@ -65,7 +67,7 @@ class Lines:
         """Look at what waits for some recipients."""
         oldest = yield from self._outbox.oldest([recipient.id for recipient in recipients])
         for recipient in recipients:
-            line = Line(recipient, recipient.last_seq, oldest[recipient.id])
+            line = Line(recipient, recipient.last_seq, oldest[recipient.id], recipient.ended)
             self._of_task.setdefault((recipient.tenant, recipient.task_id), []).append(line)
 
     def of_task(self, tenant: str, task_id: str) -> Sequence[Line]:
@@ -85,6 +87,7 @@ class Lines:
         """Put a delivery at the end of a line; return its id."""
         recipient = line.recipient
         delivery_id = new_delivery_id(now)
+        sealed = envelopes.seal(delivery_id, body)
         first = line.oldest is None
         line.last_seq += 1
         if first:
@@ -102,7 +105,7 @@ class Lines:
                 seq=line.last_seq,
                 origin=recipient.origin,
                 content_type=recipient.version.content_type,
-                body=envelopes.seal(delivery_id, body),
+                body=sealed,
                 notified_at=now,
                 head=first and not recipient.paused,
                 status=status,
@@ -118,6 +121,8 @@ class Lines:
         self._ended += [line.recipient.id for line in lines]
         self._withdrawn += [line.recipient.id for line in lines if line.oldest is None]
         staying = [line for line in lines if line.oldest is not None]
+        for line in staying:
+            line.ended = True
         if staying:
             self._of_task[tenant, task_id] = staying
 

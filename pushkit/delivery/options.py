@@ -33,7 +33,9 @@ class SenderOptions:
         drain: How long `close()` waits for attempts that are running.
         breaker: When a destination is left alone, and for how long.
         disable_after: After how long of nothing but failures a subscription is disabled.
-        max_backlog_per_subscription: The most unfinished deliveries of one subscription.
+        max_backlog_per_subscription: The most unfinished deliveries of one subscription. Beyond
+            this limit and the other two of a backlog, each subscription has one place for the end
+            of its task.
         max_backlog: The most unfinished deliveries in all; counted once a second.
         max_configs_per_task: The most push configs of one owner for one task.
         coalesce: Before an update is refused because of these limits, drop `working` statuses

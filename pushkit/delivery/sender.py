@@ -23,15 +23,17 @@ from pushkit.bounded_json import JsonValue
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.bodies import BodyEncoder
+from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.limits import Pace, Room
+from pushkit.delivery.notify_result import NotifyResult
 from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registered import Choice, Registered
 from pushkit.delivery.registrar import Registrar
+from pushkit.delivery.reporting import NotifyCounts, NotifyReports
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.delivery.worker import Worker
@@ -91,8 +93,8 @@ class PushSender:
         passphrase: Of the key file.
         clock: Returns now, aware, in UTC.
         on_event: Called by the worker with what an operator may want to hear of: a dead letter, a
-            subscription that was disabled, a breaker that opened. Quick, on the event loop; what it
-            raises is logged.
+            subscription that was disabled, a breaker that opened; and by `notify()` with every
+            recipient that it refused. Quick, on the event loop; what it raises is logged.
         secrets: What encrypts tokens and credentials in the database: `SecretKeys`, or the path of
             a file (see `pushkit secrets generate`). By default what `PUSHKIT_SECRET_KEYS` or
             `PUSHKIT_SECRET_KEYS_FILE` says; without any they are stored as they are.
@@ -173,6 +175,7 @@ class PushSender:
         )
         self._registered = Registered(database=self._database, envelopes=self._envelopes)
         self._on_event = on_event
+        self._reports = NotifyReports(on_event)
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
@@ -464,24 +467,35 @@ class PushSender:
         update: TaskUpdate,
         *,
         tenant: str = "",
-        snapshot: Task | None = None,
+        snapshot: Task | SnapshotProvider | None = None,
         idempotency_key: str | None = None,
         connection: object | None = None,
-    ) -> list[str]:
+    ) -> NotifyResult:
         """Accept a task update for every subscription to its task.
 
-        Returns once all of it is on disk, or raises and has stored nothing. An update of a task
-        without subscriptions is nothing to do.
+        Returns once it is on disk for all that can have it. Each recipient stands alone: a backlog
+        that is full, a body that is too large, a snapshot that is missing are that recipient's, and
+        stand in the result, in the log and in `on_event`; the others get the update. What is raised
+        concerns all of them, and nothing was stored.
+
+        A call that is cancelled may have stored the update or not, as after `CommitUncertainError`:
+        repeat it with the same `idempotency_key`.
 
         Args:
             update: What happened.
             tenant: The tenant of the task.
-            snapshot: The whole task, needed where a 0.3 client subscribed: its body is a task; and
-                where a 0.1 client did, for an artifact or a message.
+            snapshot: The whole task, for clients of 0.3, whose notifications are tasks, and of 0.1
+                for an artifact or a message. Without it a 0.3 client gets of a status a task
+                without history, and of an artifact or a message nothing. It may be a coroutine
+                function that gets an owner and returns the task as that owner sees it, or None: it
+                is called where somebody needs it, once per owner, and outside of transactions of
+                ours.
             idempotency_key: The same key and update again changes nothing, and returns the same
-                ids. A key belongs to its task; it is remembered as long as finished deliveries are.
+                deliveries. A key belongs to its task; it is remembered as long as finished
+                deliveries are. Recipients that were refused are tried again.
             connection: A connection of your own to the same database, inside a transaction: the
-                update is stored or lost together with whatever else that transaction writes.
+                update is stored or lost together with whatever else that transaction writes, and
+                the result and what `on_event` hears is not committed yet.
                 An `asyncpg` or `sqlite3` connection, or what SQLAlchemy has above one. The
                 transaction locks the task's subscriptions, in id order, until it ends: keep it
                 short, and notify several tasks in one transaction in one order everywhere. On
@@ -489,15 +503,11 @@ class PushSender:
                 `BEGIN IMMEDIATE`: the file has one writer, and opening writes.
 
         Returns:
-            The delivery ids, one per subscription that wants the update.
+            Which deliveries were stored for whom, and which recipients were refused, and why.
 
         Raises:
-            InvalidUpdateError: The update has no task id, or cannot be written in a version.
-            SnapshotRequiredError: A 0.3 subscription (a 0.1 one, for an artifact or a message), and
-                neither update nor snapshot is a task.
-            PayloadTooLargeError: A body over `max_body_bytes`.
+            InvalidUpdateError: The update has no task id, or the snapshot is of another task.
             IdempotencyConflictError: The key was used with another update.
-            BacklogFullError: Too much is waiting already, for one subscription or in all.
             ConfigError: A connection of an unknown kind, not in a transaction, or in one that is
                 too strict.
             CommitUncertainError: The connection broke in the commit: it may be stored or not.
@@ -507,8 +517,10 @@ class PushSender:
             raise InvalidUpdateError(
                 f"a {update.kind.value} update without a task id: nobody can have subscribed to it"
             )
+        if isinstance(snapshot, Task) and snapshot.id != update.task_id:
+            raise InvalidUpdateError("snapshot: expected the task that the update is about")
         await self._ready()
-        ids = await self._enqueuer.store(
+        result = await self._enqueuer.store(
             Notice(
                 update=update,
                 bodies=self._bodies.begin(update, snapshot, now=self._clock()),
@@ -518,9 +530,15 @@ class PushSender:
             connection,
         )
         # A caller's own connection wakes nobody here: there is nothing to see before it commits.
-        if ids and connection is None and self._worker is not None:  # closed since, yet stored
-            self._worker.pump.wake()
-        return ids
+        if result.deliveries and connection is None and self._worker is not None:
+            self._worker.pump.wake()  # not if it was closed since, and yet stored
+        self._reports.report(update, tenant, result)
+        return result
+
+    @property
+    def counts(self) -> NotifyCounts:
+        """What `notify()` did in this process, for metrics."""
+        return self._reports.counts
 
     async def deliveries(self, task_id: str, *, tenant: str = "") -> list[Delivery]:
         """Return every delivery of a task with its body, by subscription and `seq`.

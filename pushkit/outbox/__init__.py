@@ -6,7 +6,13 @@ from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.heads import hold_back, mark_oldest
-from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, IdempotencyKey, find_enqueued
+from pushkit.outbox.idempotency import (
+    IDEMPOTENCY_MIGRATION,
+    Enqueued,
+    IdempotencyKey,
+    TaskKey,
+    find_enqueued,
+)
 from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
@@ -50,6 +56,7 @@ __all__ = [
     "DeliveryState",
     "DeliverySummary",
     "DestinationStore",
+    "Enqueued",
     "Envelopes",
     "IdempotencyKey",
     "Inspection",
@@ -67,6 +74,7 @@ __all__ = [
     "Retention",
     "StatusMark",
     "StoredBody",
+    "TaskKey",
     "destination_of",
     "find_enqueued",
     "hold_back",

@@ -6,12 +6,15 @@ made, those of subscriptions that have ended since included.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.storage import Migration, Script, Statement
+from pushkit.storage import Migration, Script, Statement, chunks, padded, rows_of_places
 
-__all__ = ["IDEMPOTENCY_MIGRATION", "IdempotencyKey", "find_enqueued"]
+__all__ = ["IDEMPOTENCY_MIGRATION", "Enqueued", "IdempotencyKey", "TaskKey", "find_enqueued"]
 
 IDEMPOTENCY_MIGRATION = Migration(
     4,
@@ -40,22 +43,70 @@ class IdempotencyKey:
     key: str
     update_sha256: str
 
+    def check(self, enqueued: Iterable[Enqueued]) -> None:
+        """Hold that what a key made was made of this update.
 
-def find_enqueued(key: IdempotencyKey, *, tenant: str, task_id: str) -> Script[dict[str, str]]:
-    """Return the deliveries that a key made already: ids by subscription, in id order.
+        Raises:
+            IdempotencyConflictError: The key was used with another update.
+        """
+        # A worker of the version before this column stored none: then the key alone counts.
+        if any(each.update_sha256 not in {None, self.update_sha256} for each in enqueued):
+            raise IdempotencyConflictError(
+                f"idempotency key {self.key!r} was used before with another payload:"
+                " use a new key for a new update"
+            )
 
-    Raises:
-        IdempotencyConflictError: The key was used with another update.
+
+class TaskKey(NamedTuple):
+    """What an idempotency key is unique within: its task."""
+
+    tenant: str
+    task_id: str
+    key: str
+
+
+class Enqueued(NamedTuple):
+    """A delivery that a key made.
+
+    Attributes:
+        id: The delivery id.
+        subscription_id: The subscription.
+        owner: Whose that is.
+        config_id: Its config id.
+        update_sha256: The update that it was made of; None from before that was stored.
     """
-    rows = yield Statement(
-        "SELECT id, subscription_id, update_sha256 FROM pushkit_deliveries"
-        " WHERE tenant = $1 AND task_id = $2 AND idempotency_key = $3 ORDER BY subscription_id",
-        (tenant, task_id, key.key),
-    )
-    # A worker of the version before this column stored none: then the key alone counts.
-    if any(row["update_sha256"] not in {None, key.update_sha256} for row in rows):
-        raise IdempotencyConflictError(
-            f"idempotency key {key.key!r} was used before with another payload:"
-            " use a new key for a new update"
+
+    id: str
+    subscription_id: str
+    owner: str
+    config_id: str
+    update_sha256: str | None
+
+
+def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued]]]:
+    """Return the deliveries that some keys made already; a key that made none is left out."""
+    found: dict[TaskKey, list[Enqueued]] = {}
+    for each in chunks(keys):
+        filled = padded(each)
+        rows = yield Statement(
+            "SELECT DISTINCT d.tenant, d.task_id, d.idempotency_key, d.id, d.subscription_id,"
+            f" d.owner, d.config_id, d.update_sha256 FROM (VALUES {rows_of_places(len(filled), 3)})"
+            " v CROSS JOIN pushkit_deliveries d WHERE d.tenant = v.column1"
+            " AND d.task_id = v.column2 AND d.idempotency_key = v.column3"
+            " AND d.idempotency_key IS NOT NULL",
+            tuple(itertools.chain.from_iterable(filled)),
         )
-    return {row["subscription_id"]: row["id"] for row in rows}
+        for row in rows:
+            made = found.setdefault(
+                TaskKey(row["tenant"], row["task_id"], row["idempotency_key"]), []
+            )
+            made.append(
+                Enqueued(
+                    row["id"],
+                    row["subscription_id"],
+                    row["owner"],
+                    row["config_id"],
+                    row["update_sha256"],
+                )
+            )
+    return found

@@ -167,6 +167,7 @@ class Recipient(NamedTuple):
         last_seq: The `seq` of its newest update.
         wanted: Which updates it wants.
         paused: Whether its deliveries are kept back.
+        ended: Whether its task has ended.
     """
 
     id: str
@@ -179,6 +180,7 @@ class Recipient(NamedTuple):
     last_seq: int
     wanted: Filter
     paused: bool
+    ended: bool
 
     @classmethod
     def of(cls, subscription: Subscription) -> Self:
@@ -194,4 +196,5 @@ class Recipient(NamedTuple):
             last_seq=subscription.last_seq,
             wanted=subscription.wanted,
             paused=subscription.paused,
+            ended=subscription.ended,
         )

@@ -201,7 +201,7 @@ class SubscriptionStore:
         filled = padded(tasks)
         rows = yield Statement(
             "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
-            f" s.last_seq, s.filter, s.paused {_from_tasks(len(filled))} ORDER BY s.id"
+            f" s.last_seq, s.filter, s.paused, s.ended {_from_tasks(len(filled))} ORDER BY s.id"
             f" FOR UPDATE OF s{_or_not(wait)}",
             tuple(itertools.chain.from_iterable(filled)),
         )
@@ -396,6 +396,7 @@ def _recipient(row: Row) -> Recipient:
         last_seq=row["last_seq"],
         wanted=_filter(row["filter"]),
         paused=bool(row["paused"]),
+        ended=bool(row["ended"]),
     )
 
 

@@ -36,7 +36,7 @@ async def send(path: Path, webhook: Webhook, *, tasks: int, deliver: bool = True
             context_id=SECRET,
             status=TaskStatus(state=TaskState.WORKING),
         )
-        ids += await sender.notify(update)
+        ids += (await sender.notify(update)).ids
     if deliver:
         await sender.worker.run_once()
     await sender.close()

@@ -21,11 +21,9 @@ async def _leave_behind(path: Path, webhook: Webhook) -> str:
     config = {"url": webhook.url, "token": TOKEN}
     await sender.subscribe("task-1", config, version="1.0", owner="alice")
     working = TaskStatus(state=TaskState.WORKING)
-    [delivery_id] = await sender.notify(
-        StatusUpdate(task_id="task-1", context_id="c", status=working)
-    )
+    result = await sender.notify(StatusUpdate(task_id="task-1", context_id="c", status=working))
     await sender.close()
-    return delivery_id
+    return result.ids[0]
 
 
 @pytest.fixture

@@ -102,7 +102,9 @@ async def _enqueue(database: str, webhook: Webhook, count: int) -> list[str]:
         task_id = f"task-{number}"
         await sender.subscribe(task_id, {"url": webhook.url}, version="1.0")
         status = TaskStatus(state=TaskState.WORKING)
-        ids += await sender.notify(StatusUpdate(task_id=task_id, context_id="c", status=status))
+        ids += (
+            await sender.notify(StatusUpdate(task_id=task_id, context_id="c", status=status))
+        ).ids
     await sender.close()
     return ids
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
+from pushkit import NotifyResult
 from pushkit.errors import StorageError
 from tests.databases import PostgresServer, execute, fresh
 from tests.eventually import eventually
@@ -90,7 +91,7 @@ async def test_without_a_connection_left_notify_refuses_and_goes_on_later(
             *(sender.notify(numbered("task-1", number)) for number in range(20)),
             return_exceptions=True,
         )
-    accepted = [result[0] for result in results if isinstance(result, list)]
+    accepted = [result.ids[0] for result in results if isinstance(result, NotifyResult)]
     refused = [result for result in results if isinstance(result, StorageError)]
     assert len(accepted) + len(refused) == 20
     assert refused

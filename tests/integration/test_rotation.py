@@ -57,6 +57,7 @@ class House:
     webhook: str
     called: list[Notification] = field(default_factory=list)
     sent: int = 0
+    stopped: bool = False
 
     async def notify(self) -> None:
         """Send one update of the one task."""
@@ -64,8 +65,8 @@ class House:
         self.sent += 1
 
     async def traffic(self) -> None:
-        """Send updates until cancelled."""
-        while True:
+        """Send updates until told to stop; one that is cancelled may be stored all the same."""
+        while not self.stopped:
             await self.notify()
             await asyncio.sleep(0.02)
 
@@ -131,13 +132,13 @@ async def house(
 @contextlib.asynccontextmanager
 async def traffic(house: House) -> AsyncIterator[None]:
     """Keep updates flowing while the block runs."""
+    house.stopped = False
     flowing = asyncio.create_task(house.traffic())
     try:
         yield
     finally:
-        flowing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await flowing
+        house.stopped = True
+        await flowing
 
 
 def count_in(state: KeyState, ring: KeyRing) -> int:

@@ -32,6 +32,8 @@ from pytest_aiohttp.plugin import AiohttpServer
 import pushkit.cli.main
 import receiver.cli
 from pushkit import (
+    Artifact,
+    ArtifactUpdate,
     Authentication,
     KeyRing,
     Message,
@@ -288,7 +290,10 @@ async def run_refusals(house: House, sender: PushSender) -> None:
     await refused("another update", sender.notify(changed, idempotency_key="once"))
     await refused("no transaction", sender.notify(changed, connection=object()))
     await sender.subscribe("task-03", house.config("/200"), version="0.3")
-    await refused("no snapshot", sender.notify(house.update("task-03")))
+    artifact = Artifact(artifact_id="a", parts=(TextPart(text=house.body),))
+    result = await sender.notify(ArtifactUpdate(task_id="task-03", artifact=artifact))
+    assert [each.code for each in result.refused] == ["snapshot_required"]
+    house.output.note("no snapshot", result)
     await refused("no keys", _closed_sender(house).notify(changed))
 
 

@@ -421,9 +421,28 @@ def test_a_0_3_subscription_gets_the_whole_task() -> None:
     assert push_body(ARTIFACT_UPDATE, V0_3, snapshot=TASK) == whole
 
 
-def test_a_0_3_subscription_needs_a_snapshot() -> None:
+def test_a_0_3_subscription_needs_a_snapshot_for_what_says_no_status() -> None:
     with pytest.raises(SnapshotRequiredError, match="pass snapshot="):
-        push_body(STATUS_UPDATE, V0_3)
+        push_body(ARTIFACT_UPDATE, V0_3)
+
+
+def test_without_a_snapshot_a_status_is_a_0_3_task_without_history() -> None:
+    update = decode_update(push_body(STATUS_UPDATE, V0_3))
+    assert isinstance(update, TaskSnapshot)
+    assert update.task == Task(
+        id=STATUS_UPDATE.task_id,
+        context_id=STATUS_UPDATE.context_id,
+        status=STATUS_UPDATE.status,
+    )
+
+
+def test_without_a_snapshot_a_status_from_a_0_1_agent_gets_the_ids_that_0_3_needs() -> None:
+    message = Message(message_id="", role=Role.AGENT, parts=(TextPart(text="hi"),))
+    status = TaskStatus(state=TaskState.WORKING, message=message)
+    update = StatusUpdate(task_id="task-1", status=status, origin=WireVersion.V0_1)
+    document = json.loads(push_body(update, V0_3))
+    assert (document["id"], document["contextId"]) == ("task-1", "task-1")
+    assert document["status"]["message"]["messageId"]
 
 
 @pytest.mark.parametrize("version", WireVersion)

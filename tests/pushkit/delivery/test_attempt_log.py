@@ -32,7 +32,7 @@ async def attempts_of(sender: PushSender, delivery_id: str) -> tuple[LoggedAttem
 
 async def notify(sender: PushSender, url: str, update: StatusUpdate) -> str:
     await sender.subscribe("task-1", {"url": url}, version="1.0")
-    [delivery_id] = await sender.notify(update)
+    [delivery_id] = (await sender.notify(update)).ids
     await sender.worker.run_once()
     return delivery_id
 
@@ -57,7 +57,7 @@ async def test_a_reused_connection_is_not_dialled_but_has_an_address(
     sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate]
 ) -> None:
     await notify(sender, webhook.url(), status())
-    [delivery_id] = await sender.notify(status())
+    [delivery_id] = (await sender.notify(status())).ids
     await sender.worker.run_once()
     [attempt] = await attempts_of(sender, delivery_id)
     assert attempt.timing.connect is None
@@ -94,7 +94,7 @@ async def test_a_refused_destination_is_an_attempt_without_phases(
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
-    [delivery_id] = await sender.notify(status())
+    [delivery_id] = (await sender.notify(status())).ids
     stricter = await senders.open(allow=())
     await stricter.worker.run_once()
     [attempt] = await attempts_of(sender, delivery_id)

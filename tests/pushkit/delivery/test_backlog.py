@@ -11,6 +11,7 @@ from pushkit import (
     Artifact,
     ArtifactUpdate,
     Message,
+    NotifyResult,
     PushSender,
     Role,
     StatusUpdate,
@@ -18,7 +19,6 @@ from pushkit import (
     TaskStatus,
     TextPart,
 )
-from pushkit.errors import BacklogFullError
 from pushkit.outbox import Delivery
 from tests.eventually import eventually
 
@@ -39,6 +39,10 @@ async def deliveries(sender: PushSender, task_id: str = "task-1") -> list[Delive
     return await sender.deliveries(task_id)
 
 
+def refusals(result: NotifyResult) -> list[str]:
+    return [each.code for each in result.refused]
+
+
 async def pending(sender: PushSender) -> list[int]:
     return [each.seq for each in await sender.deliveries("task-1") if each.state == "pending"]
 
@@ -55,18 +59,21 @@ def said(state: TaskState = TaskState.WORKING) -> StatusUpdate:
     )
 
 
-async def test_a_full_subscription_refuses_and_nothing_is_stored(
+async def test_a_full_subscription_is_refused_and_nobody_else_is(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=2)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.notify(status())
-    # bob came later and has room: the update is for both, or for nobody.
+    # bob came later and has room.
     await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
     await sender.notify(status())
-    with pytest.raises(BacklogFullError, match="2 deliveries to https://client"):
-        await sender.notify(status())
-    assert len(await deliveries(sender)) == 3
+    result = await sender.notify(status())
+    assert [each.owner for each in result.deliveries] == ["bob"]
+    [refused] = result.refused
+    assert (refused.owner, refused.config_id, refused.code) == ("alice", "task-1", "backlog_full")
+    assert "2 deliveries to https://client" in refused.message
+    assert len(await deliveries(sender)) == 4
 
 
 async def test_what_was_settled_makes_room(senders: Senders, status: MakeStatus) -> None:
@@ -77,9 +84,8 @@ async def test_what_was_settled_makes_room(senders: Senders, status: MakeStatus)
     await sender.unsubscribe("task-1", owner="alice")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     for _ in range(2):
-        await sender.notify(status())
-    with pytest.raises(BacklogFullError):
-        await sender.notify(status())
+        assert (await sender.notify(status())).ids
+    assert refusals(await sender.notify(status())) == ["backlog_full"]
 
 
 async def test_repeating_an_update_is_possible_when_it_is_full(
@@ -87,8 +93,8 @@ async def test_repeating_an_update_is_possible_when_it_is_full(
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
-    ids = await sender.notify(status(), idempotency_key="key")
-    assert await sender.notify(status(), idempotency_key="key") == ids
+    ids = (await sender.notify(status(), idempotency_key="key")).ids
+    assert (await sender.notify(status(), idempotency_key="key")).ids == ids
 
 
 async def test_a_full_outbox_refuses_every_task(senders: Senders, status: MakeStatus) -> None:
@@ -97,8 +103,7 @@ async def test_a_full_outbox_refuses_every_task(senders: Senders, status: MakeSt
         await sender.subscribe(f"task-{number}", HOOK, version="1.0")
     await sender.notify(status(task_id="task-0"))
     await sender.notify(status(task_id="task-1"))
-    with pytest.raises(BacklogFullError, match="max_backlog"):
-        await sender.notify(status(task_id="task-2"))
+    assert refusals(await sender.notify(status(task_id="task-2"))) == ["backlog_full"]
     assert await deliveries(sender, "task-2") == []
 
 
@@ -113,11 +118,7 @@ async def test_the_outbox_is_counted_again_after_a_second(
     clock.advance(1)
 
     async def accepted() -> bool:
-        try:
-            await sender.notify(status(task_id="task-2"))
-        except BacklogFullError:
-            return False
-        return True
+        return bool((await sender.notify(status(task_id="task-2"))).ids)
 
     await eventually(accepted)
 
@@ -140,8 +141,7 @@ async def test_without_being_asked_nothing_is_dropped(senders: Senders, status: 
     sender = await senders.open(max_backlog_per_subscription=1)
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
-    with pytest.raises(BacklogFullError):
-        await sender.notify(status("completed"))
+    assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
     assert await pending(sender) == [1]
 
 
@@ -164,10 +164,9 @@ async def test_what_must_not_be_missed_is_never_dropped(
     await sender.notify(status("working"))
     await sender.notify(status("working"))  # takes the place of the one before
     assert await pending(sender) == [1, 3]
-    await sender.notify(status("failed"))
+    await sender.notify(status("input-required"))
     assert await pending(sender) == [1, 4]
-    with pytest.raises(BacklogFullError):
-        await sender.notify(status("failed"))
+    assert refusals(await sender.notify(status("input-required"))) == ["backlog_full"]
 
 
 async def test_the_newest_working_stays_where_an_artifact_comes(
@@ -179,8 +178,7 @@ async def test_the_newest_working_stays_where_an_artifact_comes(
     await sender.notify(status("working"))
     await sender.notify(artifact())
     assert await pending(sender) == [2, 3]
-    with pytest.raises(BacklogFullError):
-        await sender.notify(artifact())
+    assert refusals(await sender.notify(artifact())) == ["backlog_full"]
 
 
 async def test_what_is_in_flight_is_never_dropped(senders: Senders, status: MakeStatus) -> None:

@@ -59,7 +59,7 @@ async def test_writes_the_headers_of_the_wire_profile(
 ) -> None:
     await subscribe(sender, webhook, config={"token": "the token"[4:]})
     clock.advance(0.9)
-    [delivery_id] = await sender.notify(status())
+    [delivery_id] = (await sender.notify(status())).ids
     await sender.worker.run_once()
     [request] = webhook.received
     claims = request.claims(senders.public_keys())
@@ -262,7 +262,7 @@ async def test_410_disables_the_subscription_and_cancels_what_is_left(
         ("bob", 1): DELIVERED,
         ("bob", 2): DELIVERED,
     }
-    assert len(await sender.notify(status())) == 1
+    assert len((await sender.notify(status())).ids) == 1
 
 
 async def test_410_of_a_url_that_was_left_in_the_meantime_disables_nothing(
@@ -575,7 +575,7 @@ async def test_a_restart_resumes_where_the_last_process_stopped(
 ) -> None:
     first = await senders.open()
     await subscribe(first, webhook)
-    ids = [delivery_id for _ in range(3) for delivery_id in await first.notify(status())]
+    ids = [delivery_id for _ in range(3) for delivery_id in (await first.notify(status())).ids]
     await first.worker.run_once()
     await first.close()
     second = await senders.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -12,7 +13,7 @@ from aiohttp import web
 
 from pushkit import PushSender, SenderOptions, StatusUpdate
 from pushkit.delivery.limits import Pace
-from pushkit.errors import BacklogFullError, ConfigError, TooManySubscriptionsError
+from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.outbox import DeliveryState
 from tests.eventually import eventually
@@ -94,24 +95,26 @@ async def test_an_owner_has_no_more_in_the_outbox_than_it_may(
     await sender.subscribe("bobs", HOOK, version="1.0", owner="bob")
     for task_id in ("task-0", "task-1", "task-0"):
         await sender.notify(status(task_id=task_id))
-    with pytest.raises(BacklogFullError, match=r"'alice' .*max_backlog_per_owner"):
-        await sender.notify(status(task_id="task-1"))
+    [refused] = (await sender.notify(status(task_id="task-1"))).refused
+    assert refused.code == "backlog_full"
+    assert re.search(r"'alice' .*max_backlog_per_owner", refused.message)
     assert len(await sender.deliveries("task-1")) == 1
-    assert await sender.notify(status(task_id="bobs"))
+    assert (await sender.notify(status(task_id="bobs"))).ids
 
 
-async def test_an_update_that_would_take_an_owner_over_the_limit_is_not_stored_at_all(
+async def test_an_owner_s_subscriptions_get_an_update_as_far_as_its_room_goes(
     either: Senders, status: MakeStatus
 ) -> None:
     sender = await either.open(max_backlog_per_owner=2)
     for number in range(3):
         config = HOOK | {"id": f"config-{number}"}
         await sender.subscribe("task-1", config, version="1.0", owner="alice")
-    with pytest.raises(BacklogFullError):
-        await sender.notify(status())
-    assert await sender.deliveries("task-1") == []
-    await sender.unsubscribe("task-1", "config-0", owner="alice")
-    assert len(await sender.notify(status())) == 2
+    result = await sender.notify(status())
+    assert [each.config_id for each in result.deliveries] == ["config-0", "config-1"]
+    assert [(each.config_id, each.code) for each in result.refused] == [
+        ("config-2", "backlog_full")
+    ]
+    assert len(await sender.deliveries("task-1")) == 2
 
 
 async def test_what_is_delivered_makes_room(
@@ -125,8 +128,7 @@ async def test_what_is_delivered_makes_room(
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     for _ in range(3):
         await sender.notify(status())
-        with pytest.raises(BacklogFullError):
-            await sender.notify(status())
+        assert len((await sender.notify(status())).refused) == 1
         await sender.worker.run_once()
         clock.advance(1)
     found = await sender.deliveries("task-1")

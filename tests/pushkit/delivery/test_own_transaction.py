@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.errors import BacklogFullError, ConfigError, StorageError
+from pushkit.errors import ConfigError, StorageError
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def test_on_sqlite_task_and_notification_commit_together(
     own.execute("CREATE TABLE tasks (state TEXT)")
     own.execute("BEGIN IMMEDIATE")
     own.execute("INSERT INTO tasks VALUES ('working')")
-    [delivery_id] = await sender.notify(status(), connection=own)
+    [delivery_id] = (await sender.notify(status(), connection=own)).ids
     assert own.in_transaction
     assert await stored(sender) == 0
     own.execute("COMMIT")
@@ -83,7 +83,7 @@ async def test_on_sqlite_they_roll_back_together(
     assert [delivery.seq for delivery in await sender.deliveries("task-1")] == [1]
 
 
-async def test_on_sqlite_an_update_that_is_refused_leaves_the_transaction_as_it_was(
+async def test_on_sqlite_a_recipient_that_is_refused_leaves_the_transaction_usable(
     senders: Senders, status: MakeStatus
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
@@ -94,11 +94,12 @@ async def test_on_sqlite_an_update_that_is_refused_leaves_the_transaction_as_it_
     own.execute("CREATE TABLE tasks (state TEXT)")
     own.execute("BEGIN IMMEDIATE")
     own.execute("INSERT INTO tasks VALUES ('working')")
-    with pytest.raises(BacklogFullError):
-        await sender.notify(status(), connection=own)
+    result = await sender.notify(status(), connection=own)
+    assert [each.owner for each in result.deliveries] == ["bob"]
+    assert [(each.owner, each.code) for each in result.refused] == [("alice", "backlog_full")]
     own.execute("COMMIT")
     assert own.execute("SELECT COUNT(*) FROM tasks").fetchone() == (1,)
-    assert await stored(sender) == 1
+    assert await stored(sender) == 2
     own.close()
 
 
@@ -109,7 +110,7 @@ async def test_on_sqlite_the_callers_row_factory_stays(
     own = connect(senders.database)
     own.row_factory = lambda cursor, row: {"row": row}  # noqa: ARG005  # sqlite3's signature
     own.execute("BEGIN IMMEDIATE")
-    assert len(await sender.notify(status(), connection=own)) == 1
+    assert len((await sender.notify(status(), connection=own)).ids) == 1
     assert own.execute("SELECT 1").fetchone() == {"row": (1,)}
     own.close()
 
@@ -141,7 +142,7 @@ async def test_on_sqlite_it_is_delivered_after_the_commit(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     own = connect(senders.database)
     own.execute("BEGIN IMMEDIATE")
-    [delivery_id] = await sender.notify(status(), connection=own)
+    [delivery_id] = (await sender.notify(status(), connection=own)).ids
     own.execute("COMMIT")
     own.close()
     await webhook.until(lambda: [request.id for request in webhook.received] == [delivery_id])
@@ -162,7 +163,7 @@ async def test_the_connection_under_another_library_is_found(
     own = connect(senders.database)
     own.execute("BEGIN IMMEDIATE")
     fairy = SimpleNamespace(driver_connection=own)  # as SQLAlchemy names it
-    assert len(await sender.notify(status(), connection=fairy)) == 1
+    assert len((await sender.notify(status(), connection=fairy)).ids) == 1
     own.execute("COMMIT")
     own.close()
     assert await stored(sender) == 1
@@ -178,7 +179,7 @@ async def test_on_postgresql_task_and_notification_commit_together(
     await sender.subscribe("task-1", HOOK, version="1.0")
     async with connection.transaction():
         await connection.execute("CREATE TABLE tasks (state TEXT)")
-        [delivery_id] = await sender.notify(status(), connection=connection)
+        [delivery_id] = (await sender.notify(status(), connection=connection)).ids
         assert await stored(sender) == 0
     [delivery] = await sender.deliveries("task-1")
     assert delivery.id == delivery_id
@@ -206,7 +207,7 @@ async def test_on_postgresql_a_pools_connection_will_do(
         pool.acquire() as pooled,
         pooled.transaction(),
     ):
-        assert len(await sender.notify(status(), connection=pooled)) == 1
+        assert len((await sender.notify(status(), connection=pooled)).ids) == 1
     assert await stored(sender) == 1
 
 
@@ -217,8 +218,8 @@ async def test_on_postgresql_what_is_refused_leaves_the_transaction_usable(
     await sender.subscribe("task-1", HOOK, version="1.0")
     async with connection.transaction():
         await sender.notify(status(), connection=connection)
-        with pytest.raises(BacklogFullError):
-            await sender.notify(status(), connection=connection)
+        result = await sender.notify(status(), connection=connection)
+        assert [each.code for each in result.refused] == ["backlog_full"]
     assert await stored(sender) == 1
 
 

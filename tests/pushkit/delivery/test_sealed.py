@@ -17,7 +17,6 @@ from pushkit.delivery.secrets import SecretsAdmin
 from pushkit.errors import (
     ConfigError,
     IdempotencyConflictError,
-    PayloadTooLargeError,
     SealedSecretError,
 )
 from pushkit.keys.sealing import SecretKey
@@ -119,7 +118,7 @@ async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_withou
     events: list[SenderEvent] = []
     subscription_id = await subscribed(await senders.open(secrets=KEYS), webhook)
     other = await senders.open(secrets=secrets, on_event=events.append)
-    [delivery_id] = await other.notify(status())
+    [delivery_id] = (await other.notify(status())).ids
     assert await other.worker.run_once() == 1
     assert webhook.received == []
     [waiting] = await other.deliveries("task-1")
@@ -193,7 +192,7 @@ async def test_configs_to_send_with_are_whole(senders: Senders, webhook: Webhook
 async def test_enqueueing_opens_nothing(senders: Senders, webhook: Webhook) -> None:
     await subscribed(await senders.open(secrets=KEYS), webhook)
     without_keys = await senders.open()
-    assert len(await without_keys.notify(status())) == 1
+    assert len((await without_keys.notify(status())).ids) == 1
 
 
 # --- bodies ------------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ async def test_a_sealed_body_is_shown_to_nobody_without_its_key(
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
     await subscribed(sender, webhook)
-    [delivery_id] = await sender.notify(status())
+    [delivery_id] = (await sender.notify(status())).ids
     without = await senders.open()
     report = await without.outbox.show(delivery_id)
     assert report is not None
@@ -243,7 +242,7 @@ async def test_a_body_that_was_moved_to_another_delivery_is_not_sent(
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
     await subscribed(sender, webhook)
-    [first] = await sender.notify(status("working"))
+    [first] = (await sender.notify(status("working"))).ids
     await sender.notify(status("input-required"))
     move = (
         "UPDATE pushkit_deliveries SET body ="
@@ -262,10 +261,11 @@ async def test_a_bodys_limit_is_of_the_bytes_that_are_sent(
     await plain.notify(status())
     [body] = await bodies_in(senders)
     fitting = await senders.open(secrets=KEYS, seal_bodies=True, max_body_bytes=len(body))
-    assert await fitting.notify(status())
+    assert (await fitting.notify(status())).ids
     tight = await senders.open(secrets=KEYS, seal_bodies=True, max_body_bytes=len(body) - 1)
-    with pytest.raises(PayloadTooLargeError, match=f"would be {len(body)} bytes"):
-        await tight.notify(status())
+    [refused] = (await tight.notify(status())).refused
+    assert refused.code == "payload_too_large"
+    assert f"would be {len(body)} bytes" in refused.message
 
 
 async def test_an_idempotency_key_stands_for_the_update_however_its_body_is_sealed(
@@ -273,8 +273,8 @@ async def test_an_idempotency_key_stands_for_the_update_however_its_body_is_seal
 ) -> None:
     sender = await senders.open(secrets=KEYS, seal_bodies=True)
     await subscribed(sender, webhook)
-    ids = await sender.notify(status(), idempotency_key="once")
-    assert await sender.notify(status(), idempotency_key="once") == ids
+    ids = (await sender.notify(status(), idempotency_key="once")).ids
+    assert (await sender.notify(status(), idempotency_key="once")).ids == ids
     with pytest.raises(IdempotencyConflictError):
         await sender.notify(status("failed"), idempotency_key="once")
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,12 @@ import pytest
 from aiohttp import web
 
 from pushkit import (
+    Artifact,
+    ArtifactUpdate,
     Authentication,
     KeyRing,
     MessageUpdate,
+    NotifyResult,
     PushConfig,
     PushSender,
     Role,
@@ -24,6 +28,8 @@ from pushkit import (
     StatusUpdate,
     Task,
     TaskSnapshot,
+    TaskUpdate,
+    TextPart,
 )
 from pushkit import Message as A2AMessage
 from pushkit.errors import (
@@ -32,9 +38,7 @@ from pushkit.errors import (
     IdempotencyConflictError,
     InvalidPushConfigError,
     InvalidUpdateError,
-    PayloadTooLargeError,
     PushkitError,
-    SnapshotRequiredError,
     StorageError,
     UnsupportedVersionError,
 )
@@ -47,6 +51,20 @@ MakeStatus = Callable[..., StatusUpdate]
 MakeTask = Callable[..., Task]
 
 HOOK = {"url": "https://client.example.com/hook"}
+ARTIFACT = ArtifactUpdate(
+    task_id="task-1",
+    context_id="context-1",
+    artifact=Artifact(artifact_id="artifact-1", parts=(TextPart(text="a token"),)),
+)
+MESSAGE = MessageUpdate(
+    message=A2AMessage(
+        message_id="m",
+        role=Role.AGENT,
+        parts=(TextPart(text="hi"),),
+        task_id="task-1",
+        context_id="context-1",
+    )
+)
 
 
 async def seqs(sender: PushSender, task_id: str = "task-1") -> list[int]:
@@ -180,14 +198,14 @@ async def test_an_update_without_a_subscription_is_nothing_to_do(
 ) -> None:
     await sender.subscribe("another", HOOK, version="1.0")
     await sender.subscribe("task-1", HOOK, version="1.0", tenant="another")
-    assert await sender.notify(status()) == []
+    assert (await sender.notify(status())).ids == []
     assert await sender.deliveries("task-1") == []
 
 
 async def test_every_owner_gets_a_delivery(sender: PushSender, status: MakeStatus) -> None:
     for owner in ("alice", "bob"):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
-    ids = await sender.notify(status())
+    ids = (await sender.notify(status())).ids
     assert len(set(ids)) == 2
     assert {delivery.owner for delivery in await sender.deliveries("task-1")} == {"alice", "bob"}
 
@@ -198,14 +216,44 @@ async def test_an_update_without_a_task_is_refused(sender: PushSender) -> None:
         await sender.notify(MessageUpdate(message=message))
 
 
-async def test_a_0_3_subscription_needs_a_snapshot_and_nothing_is_stored_without(
+async def test_without_a_snapshot_a_0_3_subscription_gets_of_a_status_a_task_without_history(
     sender: PushSender, status: MakeStatus
 ) -> None:
+    await sender.subscribe("task-1", HOOK, version="0.3")
+    await sender.notify(status())
+    [delivery] = await sender.deliveries("task-1")
+    assert json.loads(delivery.body) == {
+        "id": "task-1",
+        "contextId": "context-1",
+        "kind": "task",
+        "status": {"state": "working"},
+    }
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.3"])
+@pytest.mark.parametrize(
+    "update",
+    [
+        pytest.param(ARTIFACT, id="an artifact"),
+        pytest.param(MESSAGE, id="a message"),
+    ],
+)
+async def test_without_a_snapshot_who_needs_one_is_refused_alone(
+    sender: PushSender, update: TaskUpdate, version: str
+) -> None:
     await sender.subscribe("task-1", HOOK, version="1.0", owner="new")
-    await sender.subscribe("task-1", HOOK, version="0.3", owner="old")
-    with pytest.raises(SnapshotRequiredError):
-        await sender.notify(status())
-    assert await sender.deliveries("task-1") == []
+    await sender.subscribe("task-1", HOOK, version=version, owner="old")
+    result = await sender.notify(update)
+    assert [each.owner for each in result.deliveries] == ["new"]
+    assert [(each.owner, each.code) for each in result.refused] == [("old", "snapshot_required")]
+    assert [each.id for each in await sender.deliveries("task-1")] == result.ids
+
+
+async def test_a_snapshot_of_another_task_is_refused(
+    sender: PushSender, status: MakeStatus, task: MakeTask
+) -> None:
+    with pytest.raises(InvalidUpdateError, match="expected the task"):
+        await sender.notify(status(), snapshot=task("task-2"))
 
 
 async def test_with_a_snapshot_every_version_gets_its_own_body(
@@ -225,18 +273,20 @@ async def test_with_a_snapshot_every_version_gets_its_own_body(
 
 async def test_a_task_is_its_own_snapshot(sender: PushSender, task: MakeTask) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
-    assert len(await sender.notify(TaskSnapshot(task=task()))) == 1
+    assert len((await sender.notify(TaskSnapshot(task=task()))).ids) == 1
 
 
-async def test_a_body_over_the_limit_is_refused_and_nothing_is_stored(
-    senders: Senders, status: MakeStatus
+async def test_a_body_over_the_limit_is_refused_for_who_would_get_it_and_takes_no_seq(
+    senders: Senders, status: MakeStatus, task: MakeTask
 ) -> None:
-    sender = await senders.open(max_body_bytes=50)
-    await sender.subscribe("task-1", HOOK, version="1.0")
-    with pytest.raises(PayloadTooLargeError):
-        await sender.notify(status())
-    assert await sender.deliveries("task-1") == []
-    [subscription] = await sender.subscriptions("task-1")
+    sender = await senders.open(max_body_bytes=500)
+    await sender.subscribe("task-1", HOOK, version="0.3", owner="alice")
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob")
+    large = replace(task(), metadata={"log": "x" * 500})
+    result = await sender.notify(status(), snapshot=large)
+    assert [(each.owner, each.code) for each in result.refused] == [("alice", "payload_too_large")]
+    assert [each.owner for each in await sender.deliveries("task-1")] == ["bob"]
+    [subscription] = await sender.subscriptions("task-1", owner="alice")
     assert subscription.last_seq == 0
 
 
@@ -246,7 +296,7 @@ async def test_updates_are_numbered_in_the_order_of_the_calls(
     await sender.subscribe("task-1", HOOK, version="1.0")
     results = await asyncio.gather(*(sender.notify(status()) for _ in range(50)))
     found = [delivery.id for delivery in await sender.deliveries("task-1")]
-    assert found == [delivery_id for [delivery_id] in results]
+    assert found == [delivery_id for result in results for delivery_id in result.ids]
     assert await seqs(sender) == list(range(1, 51))
 
 
@@ -284,18 +334,18 @@ async def test_a_repeated_update_is_the_same_though_the_task_has_moved_on(
     sender: PushSender, status: MakeStatus, task: MakeTask
 ) -> None:
     await sender.subscribe("task-1", HOOK, version="0.3")
-    first = await sender.notify(status(), snapshot=task(), idempotency_key="key")
+    first = (await sender.notify(status(), snapshot=task(), idempotency_key="key")).ids
     moved_on = task(state="input-required")
-    assert await sender.notify(status(), snapshot=moved_on, idempotency_key="key") == first
+    assert (await sender.notify(status(), snapshot=moved_on, idempotency_key="key")).ids == first
 
 
 async def test_the_last_update_can_be_repeated_after_its_subscription_has_gone(
     sender: PushSender, status: MakeStatus
 ) -> None:
     await sender.subscribe("task-1", {"url": "https://client.example.com/", "id": "1"}, version="1")
-    last = await sender.notify(status("completed"), idempotency_key="key")
+    last = (await sender.notify(status("completed"), idempotency_key="key")).ids
     await sender.unsubscribe("task-1")
-    assert await sender.notify(status("completed"), idempotency_key="key") == last
+    assert (await sender.notify(status("completed"), idempotency_key="key")).ids == last
     with pytest.raises(IdempotencyConflictError):
         await sender.notify(status("failed"), idempotency_key="key")
 
@@ -309,9 +359,8 @@ async def test_a_version_that_nobody_wants_any_more_is_no_error(
     await sender.subscribe("task-1", HOOK, version="0.3")
     await sender.subscribe("task-2", HOOK, version="1.0")
     await sender.notify(status(), snapshot=task())  # 0.3 is now encoded ahead of time
-    assert await sender.notify(status(task_id="task-2"))  # which needs a snapshot, and has none
-    with pytest.raises(SnapshotRequiredError):
-        await sender.notify(status())
+    assert (await sender.notify(replace(ARTIFACT, task_id="task-2"))).ids  # 0.3 would need a task
+    assert not (await sender.notify(ARTIFACT)).ids
 
 
 # --- options -----------------------------------------------------------------------------------
@@ -446,10 +495,10 @@ async def test_close_meets_updates_that_still_come(senders: Senders, status: Mak
     await asyncio.sleep(0)
     await sender.close()
     results = await asyncio.gather(*late, return_exceptions=True)
-    stored = [result for result in results if isinstance(result, list)]
+    stored = [result for result in results if isinstance(result, NotifyResult)]
     reopened = await senders.open()
     assert len(await reopened.deliveries("task-1")) == len(stored)
-    assert all(isinstance(result, list | PushkitError) for result in results)
+    assert all(isinstance(result, NotifyResult | PushkitError) for result in results)
 
 
 # --- secrets -----------------------------------------------------------------------------------

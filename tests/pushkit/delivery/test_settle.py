@@ -137,7 +137,7 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
 ) -> None:
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
-    [delivery_id] = await sender.notify(status())
+    [delivery_id] = (await sender.notify(status())).ids
     [older] = await sender.worker._claim(1)
     await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # it has ended
     [newer] = await sender.worker._claim(1)
@@ -209,7 +209,7 @@ async def test_attempts_that_come_late_together_are_both_written_down(
     senders = Senders(postgres_dsn, clock)
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
-    [delivery_id] = await sender.notify(status())
+    [delivery_id] = (await sender.notify(status())).ids
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result, log = Result(outcome=Outcome.DELIVERED, status=200), AttemptLog()
     await asyncio.gather(

@@ -39,7 +39,7 @@ async def test_a_410_can_be_taken_back_with_what_it_cancelled_in_order(
     subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     ids = []
     for _ in range(3):
-        ids += await sender.notify(status())
+        ids += (await sender.notify(status())).ids
     webhook.replies_with(410)
     await pump(sender)
     assert await bodies_of(sender, DeliveryState.CANCELLED) == [2, 3]
@@ -50,7 +50,7 @@ async def test_a_410_can_be_taken_back_with_what_it_cancelled_in_order(
     changed = await sender.subscription_admin.enable([subscription.id], resend=True)
     assert changed.ids == (subscription.id,)
     assert sorted(changed.deliveries) == sorted(ids[1:])
-    ids += await sender.notify(status())
+    ids += (await sender.notify(status())).ids
     await pump(sender)
     assert [request.id for request in webhook.received] == ids
 
@@ -83,7 +83,7 @@ async def test_only_what_was_cancelled_with_the_last_disabling_comes_back(
     await sender.disable("task-1")
     clock.advance(1)
     await sender.subscribe("task-1", config, version="1.0")  # the client came back by itself
-    [cancelled_by_hand] = await sender.notify(status())
+    [cancelled_by_hand] = (await sender.notify(status())).ids
     await sender.notify(status())
     await sender.outbox.cancel([cancelled_by_hand])
     await sender.disable("task-1")
@@ -97,7 +97,7 @@ async def test_without_being_asked_nothing_comes_back(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
     assert await sender.disable("task-1") == 1
-    assert await sender.notify(status()) == []
+    assert (await sender.notify(status())).ids == []
     assert await sender.enable("task-1") == 1
     await sender.notify(status())
     await pump(sender)

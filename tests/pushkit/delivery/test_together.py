@@ -14,6 +14,7 @@ from pushkit import (
     ArtifactUpdate,
     Filter,
     Message,
+    NotifyResult,
     PushSender,
     Role,
     StatusUpdate,
@@ -21,23 +22,19 @@ from pushkit import (
     TaskStatus,
     TaskUpdate,
     TextPart,
-    UpdateKind,
 )
-from pushkit.delivery.enqueue import Notice
-from pushkit.errors import (
-    BacklogFullError,
-    IdempotencyConflictError,
-    PushkitError,
-    SnapshotRequiredError,
-)
-from pushkit.storage import Script
-from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together, write
+from pushkit.delivery.enqueue import Notice, Unasked
+from pushkit.errors import IdempotencyConflictError, PushkitError
+from pushkit.storage import Group, Script
+from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.pushkit.delivery.conftest import Clock, Senders
+    from tests.pushkit.delivery.conftest import Senders
 
+Told = tuple[int, tuple[str, ...]]  # how many were stored; why the others were not
+STORED: Told = (1, ())
 HOOK = {"url": "https://client.example.com/hook"}
 
 
@@ -121,12 +118,17 @@ def steps(chance: random.Random) -> list[Step]:
     return found
 
 
-async def store(sender: PushSender, notices: Sequence[Notice]) -> list[int | type]:
-    """Store updates by one script, or each alone where that fails; return how many each made."""
-    database, enqueue = sender._database, sender._enqueuer.enqueue
+def told(result: NotifyResult | Unasked) -> Told:
+    assert isinstance(result, NotifyResult)
+    return len(result.deliveries), tuple(sorted(each.code for each in result.refused))
+
+
+async def store(sender: PushSender, notices: Sequence[Notice]) -> list[Told | type]:
+    """Store updates by one script, or each alone where that fails; return what each came to."""
+    enqueue: Group[Notice, NotifyResult | Unasked] = sender._enqueuer.enqueue
     try:
-        found = await together(database, enqueue, notices)
-        return [type(each) if isinstance(each, PushkitError) else len(each) for each in found]
+        found = await together(sender._database, enqueue, notices)
+        return [type(each) if isinstance(each, PushkitError) else told(each) for each in found]
     except PushkitError as exc:
         if len(notices) == 1:
             return [type(exc)]
@@ -159,14 +161,15 @@ async def test_what_is_stored_together_is_what_is_stored_one_by_one(
         coalesce=chance.random() < 0.5,
     )
     await subscribe(sender, chance)
-    rest, told = steps(chance), {side: list[Any]() for side in SIDES}
+    rest, results = steps(chance), {side: list[Any]() for side in SIDES}
     while rest:
         size = chance.randrange(1, 8)
         group, rest = rest[:size], rest[size:]
         for step in group:
-            told["one by one"] += await store(sender, [step.notice(sender, "one by one")])
-        told["together"] += await store(sender, [step.notice(sender, "together") for step in group])
-    assert told["together"] == told["one by one"]
+            results["one by one"] += await store(sender, [step.notice(sender, "one by one")])
+        notices = [step.notice(sender, "together") for step in group]
+        results["together"] += await store(sender, notices)
+    assert results["together"] == results["one by one"]
     assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
     await only_the_oldest_is_the_head(sender)
 
@@ -184,8 +187,8 @@ async def test_many_callers_leave_no_gap_and_one_head(
     found = await asyncio.gather(
         *(sender.notify(status(task_id=f"task-{n % 40}")) for n in range(400))
     )
-    assert {len(ids) for ids in found} == {2}
-    assert len({delivery_id for ids in found for delivery_id in ids}) == 800
+    assert {len(result.ids) for result in found} == {2}
+    assert len({delivery_id for result in found for delivery_id in result.ids}) == 800
     for n in range(40):
         deliveries = await sender.deliveries(f"task-{n}")
         for owner in ("alice", "bob"):
@@ -198,16 +201,12 @@ async def test_many_callers_leave_no_gap_and_one_head(
     assert count[0]["n"] == 80
 
 
-async def test_one_caller_without_a_snapshot_fails_alone(
-    senders: Senders, status: Callable[..., StatusUpdate]
-) -> None:
+async def test_one_caller_without_a_snapshot_is_refused_alone(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(10):
         await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n == 5 else "1.0")
-    found = await asyncio.gather(
-        *(sender.notify(status(task_id=f"task-{n}")) for n in range(10)), return_exceptions=True
-    )
-    assert [n for n, each in enumerate(found) if isinstance(each, SnapshotRequiredError)] == [5]
+    found = await asyncio.gather(*(sender.notify(chunk(last=True)(f"task-{n}")) for n in range(10)))
+    assert [n for n, each in enumerate(found) if each.refused] == [5]
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(10)] == [
         *[1] * 5,
         0,
@@ -226,77 +225,41 @@ async def test_who_is_refused_makes_nobody_run_again(
         notice_of(sender, status(task_id="task-1")),
         notice_of(sender, status("failed", task_id="task-0"), "key"),
         notice_of(sender, status(task_id="task-2")),
-        notice_of(sender, status(task_id="task-3")),
+        notice_of(sender, chunk(last=True)("task-3")),
         notice_of(sender, status(task_id="task-2")),
         notice_of(sender, status(task_id="task-2")),
         notice_of(sender, status(task_id="task-1")),
     ]
-    found = await together(sender._database, sender._enqueuer.enqueue, notices)
-    assert [type(each) for each in found] == [
-        list,
+    enqueue: Group[Notice, NotifyResult | Unasked] = sender._enqueuer.enqueue
+    found = await together(sender._database, enqueue, notices)
+    assert [type(each) if isinstance(each, PushkitError) else told(each) for each in found] == [
+        STORED,
         IdempotencyConflictError,
-        list,
-        SnapshotRequiredError,
-        list,
-        BacklogFullError,
-        list,
+        STORED,
+        (0, ("snapshot_required",)),
+        STORED,
+        (0, ("backlog_full",)),
+        STORED,
     ]
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(4)] == [1, 2, 2, 0]
     await only_the_oldest_is_the_head(sender)
 
 
-async def test_who_is_refused_in_the_middle_takes_back_what_was_added(
+async def test_who_is_refused_takes_nothing_back_of_the_others(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:
     sender = await senders.open(max_backlog_per_subscription=1)
-    for owner in ("alice", "bob"):
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await sender.notify(status(task_id="task-1"))
+    for owner in ("bob", "carol"):
         await sender.subscribe("task-1", HOOK, version="1.0", owner=owner)
     await sender.subscribe("task-2", HOOK, version="1.0")
-    [first, *_] = await read(sender, "SELECT id FROM pushkit_subscriptions ORDER BY id")
-    await write(
-        sender,
-        "UPDATE pushkit_subscriptions SET paused = 1 WHERE id <> $1 AND task_id = 'task-1'",
-        first["id"],
-    )
-    await sender.notify(status(task_id="task-1"))
-    await sender.worker.run_once()
-    # The first has room again, the other is full: it is for both, or for nobody.
-    await write(
-        sender,
-        "UPDATE pushkit_deliveries SET state = 'delivered', head = 0 WHERE subscription_id = $1",
-        first["id"],
-    )
-    found = await asyncio.gather(
-        *(sender.notify(status(task_id=f"task-{n}")) for n in (2, 1)), return_exceptions=True
-    )
-    assert [type(each) for each in found] == [list, BacklogFullError]
-    assert len(await sender.deliveries("task-1")) == 2
-    assert len(await sender.deliveries("task-2")) == 1
-
-
-async def test_who_is_refused_all_the_same_has_dropped_nothing(
-    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
-) -> None:
-    sender = await senders.open(max_backlog_per_subscription=2, coalesce=True)
-    artifacts = Filter(kinds=frozenset({UpdateKind.ARTIFACT_UPDATE}))
-    for task in ("task-1", "task-2"):
-        await sender.subscribe(task, HOOK, version="1.0", owner="alice")
-    await sender.notify(status())
-    await sender.notify(status())
-    clock.advance(1)
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="bob", filter=artifacts)
-    await sender.pause("task-1", owner="alice")
-    await write(sender, "UPDATE pushkit_subscriptions SET active = 0 WHERE owner = 'alice'")
-    for _ in range(2):
-        await sender.notify(chunk(last=True)("task-1"))
-    await write(sender, "UPDATE pushkit_subscriptions SET active = 1 WHERE owner = 'alice'")
-    # Of alice's something may be dropped, of bob's nothing: it is for both, or for nobody.
-    notices = [
-        notice_of(sender, chunk(last=True)("task-1")),
-        notice_of(sender, status(task_id="task-2")),
-    ]
-    assert await store(sender, notices) == [BacklogFullError, 1]
-    assert [each.state.value for each in await sender.deliveries("task-1")] == ["pending"] * 4
+    two, one = await asyncio.gather(*(sender.notify(status(task_id=f"task-{n}")) for n in (2, 1)))
+    assert len(two.ids) == 1
+    assert sorted(each.owner for each in one.deliveries) == ["bob", "carol"]
+    assert [each.owner for each in one.refused] == ["alice"]
+    assert len(await sender.deliveries("task-1")) == 3
+    await only_the_oldest_is_the_head(sender)
 
 
 async def test_a_full_line_turns_away_no_other(
@@ -306,10 +269,9 @@ async def test_a_full_line_turns_away_no_other(
     for n in range(5):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0")
     found = await asyncio.gather(
-        *(sender.notify(status(task_id=f"task-{n}")) for n in [0, 1, 0, 2, 0, 3, 0, 4, 0]),
-        return_exceptions=True,
+        *(sender.notify(status(task_id=f"task-{n}")) for n in [0, 1, 0, 2, 0, 3, 0, 4, 0])
     )
-    refused = [each for each in found if isinstance(each, BacklogFullError)]
+    refused = [each for each in found if each.refused]
     assert len(refused) == 2
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(5)] == [3, 1, 1, 1, 1]
 
@@ -322,8 +284,8 @@ async def test_the_room_of_an_owner_counts_what_is_stored_together(
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
     await sender.subscribe("task-0", HOOK, version="1.0", owner="bob")
     updates = [status(task_id=f"task-{n}") for n in range(10)]
-    told = await store(sender, [notice_of(sender, update) for update in updates])
-    assert told == [2, *[1] * 6, *[BacklogFullError] * 3]
+    results = await store(sender, [notice_of(sender, update) for update in updates])
+    assert results == [(2, ()), *[STORED] * 6, *[(0, ("backlog_full",))] * 3]
 
 
 async def test_what_is_dropped_makes_room_for_its_owner(
@@ -332,8 +294,8 @@ async def test_what_is_dropped_makes_room_for_its_owner(
     sender = await senders.open(max_backlog_per_owner=3, coalesce=True)
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     updates = [status() for _ in range(4)] + [chunk(last=True)("task-1")] * 2
-    told = await store(sender, [notice_of(sender, update) for update in updates])
-    assert told == [1] * 6
+    results = await store(sender, [notice_of(sender, update) for update in updates])
+    assert results == [STORED] * 6
     await only_the_oldest_is_the_head(sender)
     found = [(each.seq, each.state.value) for each in await sender.deliveries("task-1")]
     assert found == [
@@ -350,7 +312,7 @@ async def test_the_same_key_at_the_same_time_is_stored_once(
     found = await asyncio.gather(
         *(sender.notify(status(), idempotency_key=f"key-{n % 3}") for n in range(30))
     )
-    assert len({tuple(ids) for ids in found}) == 3
+    assert len({tuple(result.ids) for result in found}) == 3
     assert [each.seq for each in await sender.deliveries("task-1")] == [1, 2, 3]
 
 

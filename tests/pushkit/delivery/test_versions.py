@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pushkit import (
     Artifact,
     ArtifactUpdate,
@@ -22,7 +20,6 @@ from pushkit import (
     WireVersion,
     decode_update,
 )
-from pushkit.errors import SnapshotRequiredError
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Webhook
@@ -96,8 +93,9 @@ async def test_a_0_1_subscription_needs_a_snapshot_for_a_message(
     message = Message(
         message_id="m", role=Role.AGENT, parts=(TextPart(text="hi"),), task_id="task-1"
     )
-    with pytest.raises(SnapshotRequiredError, match=r"A2A 0\.1"):
-        await sender.notify(MessageUpdate(message=message))
+    [refused] = (await sender.notify(MessageUpdate(message=message))).refused
+    assert refused.code == "snapshot_required"
+    assert "A2A 0.1" in refused.message
     assert await sender.deliveries("task-1") == []
 
 

@@ -25,6 +25,7 @@ from pushkit.outbox import (
     OutboxStore,
     Outcome,
     Result,
+    TaskKey,
     find_enqueued,
 )
 from pushkit.storage import Row, Script, Statement
@@ -104,10 +105,13 @@ class Ledger:
     ) -> Script[str]:
         update_sha256 = hashlib.sha256(body).hexdigest()
         key = idempotency_key and IdempotencyKey(key=idempotency_key, update_sha256=update_sha256)
-        of_task = {"tenant": subscription.key.tenant, "task_id": subscription.key.task_id}
-        found = (yield from find_enqueued(key, **of_task)) if key else {}
-        if subscription.id in found:
-            return found[subscription.id]
+        if key:
+            task_key = TaskKey(subscription.key.tenant, subscription.key.task_id, key.key)
+            enqueued = (yield from find_enqueued([task_key])).get(task_key, [])
+            key.check(enqueued)
+            for each in enqueued:
+                if each.subscription_id == subscription.id:
+                    return each.id
         return (yield from add_delivery(subscription, now=self.now, body=body, key=key or None))
 
     def claim(
