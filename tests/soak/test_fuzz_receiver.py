@@ -1,43 +1,253 @@
-"""A short fuzz in the suite; the long one: `python tests/soak/fuzz_receiver.py --cases 1000000`."""
+"""A short fuzz in the suite, and proof that each oracle sees what it is there to see.
+
+The long run: `python tests/soak/fuzz_receiver.py --seed 7 --cases 1000000`.
+"""
 
 from __future__ import annotations
 
+import base64
+import logging
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import jwt
 import pytest
 
-from pushkit.webhook import WebhookRequest
-from receiver import Receiver, Verdict
-from tests.soak import fuzz_receiver
+from pushkit.a2a import decode_update
+from pushkit.errors import InboundError, InvalidSignatureError
+from pushkit.signing import jwt_reading
+from pushkit.signing.token import TOKEN_HEADERS
+from receiver.credentials import check_presented, presented
+from receiver.edge import Answer, problem
+from receiver.replay import Seen
+from receiver.verdicts import Verdict
+from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
+from tests.soak.fuzzing.kinds import KINDS
+from tests.soak.fuzzing.oracles import ORACLES
+from tests.soak.fuzzing.parties import parties
 
-CASES = 500
+CASES = 400
 # What must have been met, or the fuzzer only knocks at the door.
-MET = ("202 accepted", "401 invalid_signature", "401 digest_mismatch", "401 invalid_token")
+MET = (
+    *("202 accepted", "200 duplicate", "409 id_conflict", "404 task_not_expected"),
+    *("401 invalid_signature", "401 digest_mismatch", "401 invalid_token", "401 wrong_audience"),
+    *(
+        "401 stale_timestamp",
+        "403 unknown_sender",
+        "400 malformed_request",
+        "422 unrecognised_body",
+    ),
+)
 
 
-def test_no_request_breaks_a_promise(tmp_path: Path) -> None:
-    fuzzer = fuzz_receiver.fuzz(CASES, chance=1, folder=tmp_path)
+async def test_no_request_breaks_a_promise_at_any_door(tmp_path: Path) -> None:
+    fuzzer = await fuzz(1, range(CASES), folder=tmp_path)
 
-    assert fuzzer.cases >= CASES / 2  # Hypothesis may find repetitions, and leaves them out
     assert not [answer for answer in MET if not fuzzer.answers[answer]], fuzzer.answers
+    assert not [kind.name for kind in KINDS if not fuzzer.kinds[kind.name]]
 
 
-def test_a_false_accept_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("receiver.pipeline.verify_body", lambda *_: None)
+async def test_a_case_is_the_same_by_itself(tmp_path: Path) -> None:
+    for name in ("all", "one"):
+        (tmp_path / name).mkdir()
+    cases = [
+        await fuzz(1, numbers, folder=tmp_path / name, doors=["asgi"])
+        for name, numbers in (("all", range(20)), ("one", range(19, 20)))
+    ]
+    last = cases[1].answers
 
-    with pytest.raises(AssertionError, match="false accept"):
-        fuzz_receiver.fuzz(CASES, chance=1, folder=tmp_path)
+    assert last.total() >= 1
+    assert not last - cases[0].answers
 
 
-def test_a_secret_in_the_log_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = Receiver.receive
+# --- each oracle sees ---------------------------------------------------------------------------
 
-    async def telling(self: Receiver, request: WebhookRequest, *, peer: str = "") -> Verdict:
-        verdict = await receive(self, request, peer=peer)
-        fuzz_receiver._LINES.lines[-1] += f" with {fuzz_receiver.TOKEN}"
-        return verdict
 
-    monkeypatch.setattr(Receiver, "receive", telling)
+@dataclass(frozen=True, kw_only=True)
+class Weakened:
+    """A receiver from which one check is taken, and who must see it.
 
-    with pytest.raises(AssertionError, match="a secret is in"):
-        fuzz_receiver.fuzz(10, chance=1, folder=tmp_path)
+    Attributes:
+        oracle: Who complains.
+        checks: What is replaced, by what.
+        among: Whose notifications are sent.
+    """
+
+    oracle: str
+    checks: Mapping[str, Any]
+    among: Collection[str]
+
+
+def passes(*_: object, **__: object) -> None:
+    """Check nothing."""
+
+
+def refuses(*_: object, **__: object) -> None:
+    raise InvalidSignatureError("as always")
+
+
+def always(*_: object, **__: object) -> bool:
+    return True
+
+
+def any_claims(unverified: jwt_reading.UnverifiedJwt, key: Any, **_: object) -> object:
+    payload = jwt_reading._decode_object(unverified.token.split(".")[1], "payload")
+    return jwt_reading._read_claims(payload, key.kid)
+
+
+def any_algorithm(unverified: jwt_reading.UnverifiedJwt, key: Any, **_: object) -> object:
+    return jwt_reading.verify_signature(unverified, key)
+
+
+async def everybodys_keys(*_: object) -> object:
+    return {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
+
+
+def lenient_base64(segment: str, _: str) -> bytes:
+    return base64.urlsafe_b64decode(segment + "==")
+
+
+def lenient_signature(unverified: jwt_reading.UnverifiedJwt, key: Any, **_: object) -> object:
+    signed, signature = unverified.token.rsplit(".", 1)
+    made_with = jwt.algorithms.get_default_algorithms()[key.algorithm.value]
+    if not made_with.verify(signed.encode(), key.public_key, lenient_base64(signature, "")):
+        raise InvalidSignatureError("it does not hold")
+    return any_claims(unverified, key)
+
+
+def the_first_token(headers: Any) -> str | None:
+    return next((value for name in TOKEN_HEADERS for value in headers.all(name)), None)
+
+
+def any_secret(sender: Any, secret: Any, handed_out: Any) -> object:
+    try:
+        return check_presented(sender, secret, handed_out)
+    except InboundError:
+        return None
+
+
+def seen_for_the_first_time(**known: Any) -> Seen:
+    return Seen(**{**known, "delivery_id": uuid.uuid4().hex})
+
+
+def seen_with_any_body(**known: Any) -> Seen:
+    return Seen(**{**known, "body_sha256": ""})
+
+
+def admits(*_: object, **__: object) -> Any:
+    yield from ()
+
+
+def stores_nothing(*_: object, **__: object) -> Any:
+    yield from ()
+    return 1
+
+
+def telling(verdict: Verdict, **options: Any) -> Answer:
+    answer = problem(verdict, **options)
+    return replace(answer, body=answer.body[:-1] + b', "detail": "the key is unknown"}')
+
+
+def not_logged(error: InboundError, **_: object) -> Verdict:
+    return Verdict(status=error.status, code=error.code)
+
+
+def logging_what_came(headers: Any, *rest: Any) -> object:
+    logging.getLogger("receiver").info("secrets: %s", dict(headers))
+    return presented(headers, *rest)
+
+
+def breaking_on_what_is_new(body: bytes) -> object:
+    if not body.startswith(b'{"statusUpdate"'):
+        raise KeyError("statusUpdate")
+    return decode_update(body)
+
+
+HTTP = [party.name for party in parties() if party.name.startswith("http-")]
+JWT = [party.name for party in parties() if party.name.startswith("jwt-")]
+HOOKS = ["hooks-v1", "hooks-v1a"]
+UNSIGNED = [party.name for party in parties() if party.name.startswith("unsigned")]
+MINTED = ["registered", "bound", "bound-by-http", "minted", "unsigned-minted"]
+SIGNING = "pushkit.signing"
+
+
+def row(
+    oracle: str, check: str, by: object, among: Collection[str], **more: Mapping[str, Any]
+) -> Any:
+    weakened = Weakened(oracle=oracle, checks={check: by, **more.get("and_", {})}, among=among)
+    of = "+".join(sorted({name.partition("-")[0] for name in among}))
+    return pytest.param(weakened, id=f"{oracle}:{check.rpartition('.')[2]}:{of}")
+
+
+WEAKENED = [
+    row("answered", "receiver.verify.decode_update", breaking_on_what_is_new, JWT),
+    row("genuine", "receiver.pipeline.verify_body", refuses, ["every"]),
+    row("silence", "receiver.edge.problem", telling, JWT),
+    row("logged", "receiver.pipeline.refusal", not_logged, JWT),
+    row("discretion", "receiver.pipeline.presented", logging_what_came, JWT),
+    row("signature", "receiver.verify.verify_signature", any_claims, JWT),
+    row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
+    row("signature", "receiver.verify.check_webhook_signature", passes, HOOKS),
+    row("own_key", "receiver.trusted_keys._named_keys", everybodys_keys, JWT),
+    row("own_key", "receiver.trusted_keys._named_keys", everybodys_keys, HTTP),
+    row("algorithm", f"{SIGNING}.jwt_reading._names_algorithm", always, ["jwt-rs256", "jwt-ps256"]),
+    row("algorithm", "receiver.verify.verify_signature", any_algorithm, ["narrow"]),
+    row("one_reading", "pushkit.bounded_json._object_without_duplicates", dict, JWT),
+    row(
+        *("one_reading", f"{SIGNING}.jwt_reading._decode", lenient_base64, JWT),
+        and_={"receiver.verify.verify_signature": lenient_signature},  # each alone is enough
+    ),
+    row("body", "receiver.verify.check_body", passes, ["samples", "trpc", *JWT]),
+    row("body", "receiver.verify.check_content_digest", passes, HTTP),
+    row("window", "receiver.verify.check_times", passes, JWT),
+    row("window", "receiver.verify.check_signature_times", passes, HTTP),
+    row("window", "receiver.verify.check_timestamp", passes, HOOKS),
+    row("expiry", f"{SIGNING}.jwt_checks.check_expiry", passes, JWT),
+    row("expiry", f"{SIGNING}.http_message_signatures.check_expiry", passes, HTTP),
+    row("audience", "receiver.verify.check_audience", passes, JWT),
+    row("audience", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
+    row(
+        *("issuer", "receiver.selection._is_issuer", always, JWT),
+        and_={"receiver.verify.check_issuer": passes},  # each alone is enough
+    ),
+    row("coverage", f"{SIGNING}.http_message_signatures.required_components", lambda _: (), HTTP),
+    row("coverage", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
+    row("ids", "receiver.verify.check_webhook_id", passes, JWT),
+    row("token", "receiver.pipeline.check_presented", any_secret, [*JWT, *HTTP, *UNSIGNED]),
+    row("token", "receiver.credentials.token_matches", always, [*JWT, *UNSIGNED]),
+    row("token", "receiver.credentials.read_token", the_first_token, JWT),
+    row("credentials", "receiver.pipeline.check_presented", any_secret, ["credentials", "minted"]),
+    row("once", "receiver.pipeline.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
+    row("conflict", "receiver.pipeline.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
+    row("task", "receiver.expected.ExpectedStore.admit", admits, MINTED),
+    row("stored", "receiver.inbox.Inbox.store", stores_nothing, HOOKS),
+]
+
+
+@pytest.mark.parametrize("weakened", WEAKENED)
+async def test_a_check_that_is_taken_out_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weakened: Weakened
+) -> None:
+    for check, by in weakened.checks.items():
+        monkeypatch.setattr(check, by)
+
+    with pytest.raises(BrokenPromiseError) as broken:
+        await fuzz(
+            1,
+            range(CASES),
+            folder=tmp_path,
+            doors=["asgi"],
+            among=weakened.among,
+            oracles=[weakened.oracle],
+        )
+
+    assert broken.value.oracle == weakened.oracle
+
+
+def test_every_oracle_has_a_check_that_it_is_shown_to_guard() -> None:
+    shown = {weakened.values[0].oracle for weakened in WEAKENED}
+
+    assert shown == {*ORACLES, STORED}

@@ -1,0 +1,296 @@
+"""The ways in: `receiver serve` as a process, `app()` behind aiohttp's server, and ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+
+from receiver import Receiver
+from receiver.settings import load_settings
+from tests.eventually import DEADLINE, eventually
+from tests.soak.fuzzing.making import Request
+from tests.soak.fuzzing.oracles import Answer
+from tests.soak.fuzzing.parties import configuration
+
+__all__ = ["DOORS", "Door", "opened"]
+
+ROOT = Path(__file__).resolve().parents[3]
+DOORS = ("service", "app", "asgi")
+
+
+class Door(Protocol):
+    """A receiver that can be reached.
+
+    Attributes:
+        receiver: It, or another one on its database: for what it expects, and what it has stored.
+    """
+
+    receiver: Receiver
+
+    async def send(self, request: Request) -> Answer:
+        """Send one request, and return its answer."""
+        ...
+
+    def log(self) -> list[str]:
+        """Return what was logged since the last time."""
+        ...
+
+
+@asynccontextmanager
+async def opened(name: str, folder: Path) -> AsyncIterator[Door]:
+    """Open a door of this name; its database is in the folder, which need not be there."""
+    opening = {"service": _service, "app": _app, "asgi": _asgi}[name]
+    async with opening(folder) as door:
+        yield door
+
+
+# --- HTTP, byte by byte -------------------------------------------------------------------------
+
+
+class _Connection:
+    """A connection that is made again where the other end has closed it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, request: Request) -> Answer:
+        raw = _raw(request)
+        reused = self._streams is not None
+        try:
+            return await self._exchange(raw)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.close()
+            if not reused:
+                return Answer(0, "", b"")
+        return await self.send(request)  # closed after the answer before
+
+    async def _exchange(self, raw: bytes) -> Answer:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._streams
+        writer.write(raw)
+        async with asyncio.timeout(DEADLINE):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            start, *fields = head.rstrip("\r\n").split("\r\n")
+            headers = {
+                name.lower(): value for name, _, value in (f.partition(": ") for f in fields)
+            }
+            answer_body = await reader.readexactly(int(headers.get("content-length", "0")))
+        status = int(start.split(" ")[1])
+        if headers.get("connection", "").lower() == "close" or status in {400, 413}:
+            self.close()
+        return Answer(status, head, answer_body)
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+def _raw(request: Request) -> bytes:
+    named = {name.lower() for name, _ in request.fields}
+    host = [] if "host" in named else [("Host", "client.example.com")]
+    length = ("Transfer-Encoding", "chunked") if request.chunked else _length(request)
+    lines = [f"{request.method} {request.target} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in (*host, *request.fields, length)]
+    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+    if not request.chunked:
+        return request.wire(head + request.body)
+    pieces = [piece for piece in (request.body[:7], request.body[7:]) if piece]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""])
+    return request.wire(head + chunks)
+
+
+def _length(request: Request) -> tuple[str, str]:
+    return "Content-Length", str(len(request.body))
+
+
+# --- the service, a process ---------------------------------------------------------------------
+
+
+class _Service:
+    def __init__(self, receiver: Receiver, port: int, log: BinaryIO) -> None:
+        self.receiver = receiver
+        self.connection = _Connection(port)
+        self._log = log
+
+    async def send(self, request: Request) -> Answer:
+        return await self.connection.send(request)
+
+    def log(self) -> list[str]:
+        lines = self._log.read().decode().splitlines()
+        return [
+            json.dumps(json.loads(line), ensure_ascii=False) for line in lines if line[0] == "{"
+        ]
+
+
+@asynccontextmanager
+async def _service(folder: Path) -> AsyncIterator[Door]:
+    port = _free_port()
+    path, log = configuration(folder, port=port), folder / "service.log"
+    options = ["--verbose", "--log-json", "--config", str(path)]
+    command = [sys.executable, "-m", "receiver.cli", "serve", *options]
+    with (
+        log.open("wb") as file,
+        log.open("rb") as lines,
+        subprocess.Popen(  # noqa: ASYNC220  # it waits for nothing
+            command, stdout=file, stderr=file, cwd=ROOT
+        ) as process,
+    ):
+        try:
+            await eventually(lambda: _listens(port, process))
+            receiver = load_settings(path).build(folder)
+            await receiver.open()
+            service = _Service(receiver, port, lines)
+            try:
+                yield service
+            finally:
+                service.connection.close()
+                await receiver.close()
+        finally:
+            process.terminate()
+
+
+async def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the service has ended"
+    with contextlib.suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        return True
+    return False
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+# --- in this process ----------------------------------------------------------------------------
+
+
+class _Lines(logging.Handler):
+    """Keeps what is logged, whoever logs it: also what belongs to a record, and tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        extra = {k: v for k, v in vars(record).items() if k in ("reason", "task", "delivery_id")}
+        self.lines.append(f"{self.format(record)} {json.dumps(extra)}")
+
+    def taken(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        return lines
+
+
+@contextlib.contextmanager
+def _listening() -> Any:
+    handler, root = _Lines(), logging.getLogger()
+    levels = [(logger, logger.level) for logger in (root, logging.getLogger("receiver"))]
+    for logger, _ in levels:
+        logger.setLevel(logging.INFO)
+    root.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        root.removeHandler(handler)
+        for logger, level in levels:
+            logger.setLevel(level)
+
+
+class _App:
+    def __init__(self, receiver: Receiver, port: int, lines: _Lines) -> None:
+        self.receiver = receiver
+        self.connection = _Connection(port)
+        self._lines = lines
+
+    async def send(self, request: Request) -> Answer:
+        # What is no HTTP is answered and logged by the server that it is embedded in.
+        return await self.connection.send(replace(request, wire=bytes))
+
+    def log(self) -> list[str]:
+        return self._lines.taken()
+
+
+@asynccontextmanager
+async def _app(folder: Path) -> AsyncIterator[Door]:
+    receiver = load_settings(configuration(folder)).build(folder)
+    with _listening() as lines:
+        runner = web.AppRunner(receiver.app(), access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            app = _App(receiver, runner.addresses[0][1], lines)
+            yield app
+            app.connection.close()
+        finally:
+            await runner.cleanup()
+
+
+class _Asgi:
+    def __init__(self, receiver: Receiver, lines: _Lines) -> None:
+        self.receiver = receiver
+        self._app = receiver.asgi()
+        self._lines = lines
+
+    async def send(self, request: Request) -> Answer:
+        path, _, query = request.target.encode("latin-1").partition(b"?")
+        fields = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in request.fields]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": request.method,
+            "path": _decoded(path),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": [(k, v.strip(b" \t")) for k, v in fields],
+            "client": ("127.0.0.1", 1),
+        }
+        pieces = [request.body[:7], request.body[7:]]
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def receive() -> MutableMapping[str, Any]:
+            piece = pieces.pop(0) if pieces else b""
+            return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        await self._app(scope, receive, send)
+        head = "\r\n".join(f"{k.decode()}: {v.decode()}" for k, v in sent[0]["headers"])
+        return Answer(sent[0]["status"], head, b"".join(m.get("body", b"") for m in sent[1:]))
+
+    def log(self) -> list[str]:
+        return self._lines.taken()
+
+
+def _decoded(path: bytes) -> str:
+    return unquote_to_bytes(path).decode("utf-8", "surrogateescape")
+
+
+@asynccontextmanager
+async def _asgi(folder: Path) -> AsyncIterator[Door]:
+    receiver = load_settings(configuration(folder)).build(folder)
+    with _listening() as lines:
+        async with receiver:
+            yield _Asgi(receiver, lines)

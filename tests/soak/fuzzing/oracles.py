@@ -1,0 +1,512 @@
+"""What must hold of every answer: one function a promise, each a second opinion in a few lines.
+
+An oracle takes what was asked and answered, and returns what is wrong with it, if anything. Those
+on signatures are asked of every answer that only who has proven to be the sender gets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+from tests.soak.fuzzing.making import (
+    MARK,
+    TOKEN_HEADERS,
+    Evidence,
+    Request,
+    careful_json,
+    sha256,
+)
+from tests.soak.fuzzing.parties import HTTP, JWT, TOLERANCE, WEBHOOKS, Party, parties
+
+__all__ = ["ORACLES", "Answer", "Exchange", "Memory", "Minted", "complaints", "exchange"]
+
+SLACK = 5  # seconds between making a request and its being judged
+LEEWAY = 60  # of `exp`
+
+# What is said only to who has proven to be the sender: steps 2 to 5 are passed.
+PROVEN = frozenset(
+    {"accepted", "duplicate", "id_conflict", "malformed_body", "unrecognised_body"}
+    | {"task_not_expected"}
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: str
+    body: bytes
+
+    @property
+    def is_problem(self) -> bool:
+        return "application/problem+json" in self.headers
+
+    @property
+    def code(self) -> str:
+        if self.is_problem:
+            return str(json.loads(self.body).get("code"))
+        return {200: "duplicate", 202: "accepted"}.get(self.status, "")
+
+
+@dataclass(kw_only=True)
+class Minted:
+    """What `expect()` handed out: good for one task, once it is known."""
+
+    party: str
+    token: str
+    credentials: str = ""
+    task: str | None = None
+    withdrawn: bool = False
+
+
+@dataclass
+class Memory:
+    """What a receiver has accepted and handed out until now."""
+
+    accepted: dict[tuple[str, str], str] = field(default_factory=dict)
+    anonymous: int = 0
+    minted: list[Minted] = field(default_factory=list)
+
+    def of(self, party: Party) -> list[Minted]:
+        return [one for one in self.minted if one.party == party.name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One request, its answer, what was logged meanwhile, and what was known before.
+
+    Attributes:
+        party: Whose the path is, and the key, where two share it; None if nobody's.
+        evidence: The signatures in it that were made by whomever.
+        expected: The code that a genuine request gets; None where the oracles alone decide.
+    """
+
+    request: Request
+    answer: Answer
+    party: Party | None
+    evidence: tuple[Evidence, ...]
+    log: tuple[str, ...]
+    memory: Memory
+    expected: str | None
+
+    @property
+    def accepted(self) -> bool:
+        return self.answer.code == "accepted"
+
+    def own(self, scheme: str) -> list[Evidence]:
+        """Return the signatures of this kind that are by the party's own key."""
+        found = [one for one in self.evidence if one.scheme == scheme]
+        return [one for one in found if self.party is not None and one.by in _keys(self.party)]
+
+    def tokens(self) -> set[str]:
+        return {value for name in TOKEN_HEADERS for value in self.request.all(name)}
+
+    def credentials(self) -> set[str]:
+        """Return what is presented beside the token, spelled alike."""
+        found = [*self.request.all("Authorization")]
+        found += [f"ApiKey {value}" for value in self.request.all("X-Api-Key")]
+        return {_credentials(value) for value in found}
+
+
+def exchange(
+    request: Request,
+    answer: Answer,
+    made: list[Evidence],
+    *,
+    log: list[str],
+    memory: Memory,
+    expected: str | None,
+) -> Exchange:
+    """Put together what is known of one request and its answer."""
+    there = [party for party in parties() if party.path == unquote(request.path)]
+    evidence = tuple(one for one in made if _carries(request, one))
+    signers = {one.by for one in evidence}
+    party = next((one for one in there if signers & _keys(one)), there[0] if there else None)
+    return Exchange(
+        request=request,
+        answer=answer,
+        party=party,
+        evidence=evidence,
+        log=tuple(log),
+        memory=memory,
+        expected=expected,
+    )
+
+
+Oracle = Callable[[Exchange], str | None]
+ORACLES: Final[dict[str, Oracle]] = {}
+
+
+def promise(oracle: Oracle) -> Oracle:
+    ORACLES[oracle.__name__] = oracle
+    return oracle
+
+
+def complaints(seen: Exchange, asked: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Ask these oracles; then remember what was accepted."""
+    for name, oracle in ORACLES.items():
+        found = oracle(seen) if name in asked else None
+        if found:
+            yield name, found
+    if seen.accepted:
+        _remember(seen)
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+@promise
+def answered(seen: Exchange) -> str | None:
+    """Whatever arrives is answered, and never with a 5xx."""
+    status = seen.answer.status
+    return None if 200 <= status < 500 else f"answered {status}"
+
+
+@promise
+def genuine(seen: Exchange) -> str | None:
+    """A genuine notification is accepted once, its repetitions are known, whatever is harmless."""
+    if seen.expected in (None, seen.answer.code):
+        return None
+    return f"expected {seen.expected}, found {seen.answer.status} {seen.answer.code}"
+
+
+@promise
+def silence(seen: Exchange) -> str | None:
+    """A refusal says its code and nothing else; no answer repeats a secret."""
+    if seen.answer.is_problem:
+        members = json.loads(seen.answer.body).keys()
+        if members != {"type", "title", "status", "code"}:
+            return f"the answer has members {sorted(members)}"
+    elif not seen.answer.code:
+        return None  # of bytes that are no HTTP, the server's own
+    told = seen.answer.headers + seen.answer.body.decode("latin-1")
+    return _leak(seen, told, "the answer")
+
+
+@promise
+def logged(seen: Exchange) -> str | None:
+    """Every verdict is in the log, once, with its code."""
+    answer = seen.answer
+    refused = f"refused {answer.status} {answer.code} "
+    wanted = refused if answer.is_problem else f"{answer.code} "
+    found = [line for line in seen.log if wanted in line]
+    own = answer.is_problem or answer.code
+    return None if len(found) == 1 or not own else f"{wanted!r} is {len(found)} times in the log"
+
+
+@promise
+def discretion(seen: Exchange) -> str | None:
+    """No token, credential, claim, body or signature is in the log, and no line is two."""
+    text = "\n".join(seen.log)
+    if not all(line.isprintable() for one in seen.log for line in one.splitlines()):
+        return "the log has what is not printable"
+    # An id is to be in the log: a sender that makes an id of its token has told it.
+    for name in ("webhook-id", "X-Event-Id"):
+        for value in seen.request.all(name):
+            text = text.replace(value, "") if value else text
+    return _leak(seen, text, "the log")
+
+
+# --- who, and with what -------------------------------------------------------------------------
+
+
+@promise
+def signature(seen: Exchange) -> str | None:
+    """Nothing passes that no key has signed."""
+    if seen.answer.code not in PROVEN:
+        return None
+    if seen.party is None:
+        return "nobody is trusted at this path"
+    signed = {one.scheme for one in seen.evidence if one.by}
+    missing = set(seen.party.signs) - signed
+    return f"no signature by any key: {missing}" if missing else None
+
+
+@promise
+def own_key(seen: Exchange) -> str | None:
+    """A key speaks for its own sender alone."""
+    if seen.answer.code not in PROVEN or seen.party is None:
+        return None
+    signed = {one.scheme for one in seen.evidence if one.by}
+    wrong = [one for one in seen.party.signs if one in signed and not seen.own(one)]
+    return f"signed by somebody else's key: {wrong}" if wrong else None
+
+
+@promise
+def algorithm(seen: Exchange) -> str | None:
+    """The key pins its algorithm, and the configuration which ones a sender may use."""
+
+    def holds(one: Evidence, party: Party) -> bool:
+        pinned = {key.kid: key.algorithm for key in party.keys}[one.by]
+        return one.algorithm is pinned and pinned in party.may_use
+
+    return _unless(seen, (JWT, HTTP), holds)
+
+
+@promise
+def one_reading(seen: Exchange) -> str | None:
+    """What two readers could read differently is refused: a member twice, other spellings."""
+    if seen.accepted and _unreadable(seen.request.body):
+        return f"the body: {_unreadable(seen.request.body)}"
+    return _unless(seen, (JWT, HTTP, WEBHOOKS), lambda one, _: not one.unreadable)
+
+
+@promise
+def body(seen: Exchange) -> str | None:
+    """The body is the one that was signed, byte for byte."""
+    found = {sha256(seen.request.body)}
+    if seen.party is not None and seen.party.profile == "a2a-samples":
+        found.add(_compact_hash(seen.request.body))
+    return _unless(seen, (JWT, HTTP, WEBHOOKS), lambda one, _: bool(one.digests & found))
+
+
+@promise
+def window(seen: Exchange) -> str | None:
+    """It was signed within the tolerance of now."""
+
+    def holds(one: Evidence, _: Party) -> bool:
+        return one.issued is not None and abs(one.issued - time.time()) <= TOLERANCE + SLACK
+
+    return _unless(seen, (JWT, HTTP, WEBHOOKS), holds)
+
+
+@promise
+def expiry(seen: Exchange) -> str | None:
+    """It has not expired."""
+
+    def holds(one: Evidence, _: Party) -> bool:
+        return one.expires is not None and one.expires >= time.time() - LEEWAY - SLACK
+
+    return _unless(seen, (JWT, HTTP), holds)
+
+
+@promise
+def audience(seen: Exchange) -> str | None:
+    """It was signed for this webhook and no other one."""
+
+    def holds(one: Evidence, party: Party) -> bool:
+        query = seen.request.target.partition("?")[2]
+        own = {party.url, f"{party.url}?{query}"}
+        if one.covers is not None:
+            return one.covers.get("@target-uri") in own
+        return party.profile != "standard" or any(each in own for each in one.audiences or ())
+
+    return _unless(seen, (JWT, HTTP), holds)
+
+
+@promise
+def issuer(seen: Exchange) -> str | None:
+    """It says that it is by the sender that it is by."""
+
+    def holds(one: Evidence, party: Party) -> bool:
+        return party.profile != "standard" or one.issuer == party.issuer
+
+    return _unless(seen, (JWT,), holds)
+
+
+@promise
+def coverage(seen: Exchange) -> str | None:
+    """An HTTP message signature covers what it must, and what it covers is what arrived."""
+
+    def holds(one: Evidence, _: Party) -> bool:
+        covers, request = one.covers or {}, seen.request
+        there = [name for name in TOKEN_HEADERS if request.all(name)]
+        must = {"@method", "@target-uri", "content-type", "content-digest", "webhook-id", *there}
+        arrived = {name: ", ".join(request.all(name)) for name in covers if name[0] != "@"}
+        stands = {name: value for name, value in covers.items() if name[0] != "@"}
+        return must <= covers.keys() and covers["@method"] == "POST" and arrived == stands
+
+    return _unless(seen, (HTTP,), holds)
+
+
+@promise
+def ids(seen: Exchange) -> str | None:
+    """All that names the delivery names the same one."""
+    if seen.answer.code not in PROVEN or seen.party is None:
+        return None
+    found = {one.delivery_id for scheme in seen.party.signs for one in seen.own(scheme)}
+    found |= set(seen.request.all("webhook-id")) if found - {None} else set()
+    return f"{len(found - {None})} ids" if len(found - {None}) > 1 else None
+
+
+@promise
+def token(seen: Exchange) -> str | None:
+    """The token, where there is one or must be one, was handed to this sender."""
+    if seen.answer.code not in PROVEN or seen.party is None:
+        return None
+    handed = {seen.party.token} - {""} | {one.token for one in seen.memory.of(seen.party)}
+    found = seen.tokens()
+    if not found:
+        required = seen.party.token or not seen.party.credentials
+        return "no token" if required and not _minted(seen) else None
+    return None if len(found) == 1 and found <= handed else f"{len(found)} tokens, or a wrong one"
+
+
+@promise
+def credentials(seen: Exchange) -> str | None:
+    """Who was given credentials presents them."""
+    party = seen.party
+    if seen.answer.code not in PROVEN or party is None:
+        return None
+    given = {_credentials(value) for value in party.credentials}
+    given |= {_credentials(one.credentials) for one in seen.memory.of(party) if one.credentials}
+    return "no credentials, or wrong ones" if given and not given & seen.credentials() else None
+
+
+# --- once, and about which task -----------------------------------------------------------------
+
+
+@promise
+def once(seen: Exchange) -> str | None:
+    """A delivery is accepted once; it is a duplicate only of what was accepted."""
+    key = _key(seen)
+    if key is None:
+        return None
+    known = key in seen.memory.accepted
+    if seen.accepted and known:
+        return "accepted twice"
+    return "a duplicate of nothing" if seen.answer.code == "duplicate" and not known else None
+
+
+@promise
+def conflict(seen: Exchange) -> str | None:
+    """The same id with another body is neither accepted nor called a duplicate."""
+    key = _key(seen)
+    if key is None or seen.answer.code not in ("accepted", "duplicate"):
+        return None
+    before = seen.memory.accepted.get(key, sha256(seen.request.body))
+    return "another body under the same id" if before != sha256(seen.request.body) else None
+
+
+@promise
+def task(seen: Exchange) -> str | None:
+    """A token that was handed out stands for its own task, until it is withdrawn."""
+    minted = _minted(seen)
+    if not seen.accepted or minted is None:
+        return None
+    if minted.withdrawn:
+        return "accepted under a token that was withdrawn"
+    about = _task_of(seen)
+    return f"accepted for {about}" if about and minted.task not in (None, about) else None
+
+
+def _remember(seen: Exchange) -> None:
+    key, minted = _key(seen), _minted(seen)
+    if key is None:
+        seen.memory.anonymous += 1
+    else:
+        seen.memory.accepted.setdefault(key, sha256(seen.request.body))
+    if minted is not None and seen.party is not None and seen.party.tasks == "bind":
+        minted.task = minted.task or _task_of(seen)
+
+
+# --- within -------------------------------------------------------------------------------------
+
+
+def _unless(
+    seen: Exchange, schemes: tuple[str, ...], holds: Callable[[Evidence, Party], bool]
+) -> str | None:
+    """Complain of a proven request none of whose own signatures, of some kind, is as it must be."""
+    if seen.answer.code not in PROVEN or seen.party is None:
+        return None
+    for scheme in schemes:
+        own = seen.own(scheme) if scheme in seen.party.signs else []
+        if own and not any(holds(one, seen.party) for one in own):
+            return f"{seen.answer.code} by {scheme} {[one.unreadable for one in own]}"
+    return None
+
+
+def _keys(party: Party) -> set[str]:
+    secret = party.secret if isinstance(party.secret, str | None) else party.secret.kid
+    return {*party.key_ids, secret or ""} - {""}
+
+
+def _carries(request: Request, evidence: Evidence) -> bool:
+    if evidence.scheme == JWT:
+        values = [*request.all("Authorization"), *request.all("X-A2A-Signature")]
+        return any(value.split(" ")[-1] == evidence.text for value in values)
+    if evidence.scheme == HTTP:
+        return any(f":{evidence.text}:" in value for value in request.all("Signature"))
+    words = [word for value in request.all("webhook-signature") for word in value.split(" ")]
+    return evidence.text in words
+
+
+def _credentials(value: str) -> str:
+    scheme, _, rest = value.partition(" ")
+    return f"{scheme.lower()} {rest}" if rest else f"apikey {value}"
+
+
+def _minted(seen: Exchange) -> Minted | None:
+    if seen.party is None:
+        return None
+    handed = seen.memory.of(seen.party)
+    by_token = [one for one in handed if one.token in seen.tokens()]
+    shown = seen.credentials()
+    by_credentials = [one for one in handed if _credentials(one.credentials) in shown]
+    return next(iter([*by_token, *by_credentials]), None)
+
+
+def _key(seen: Exchange) -> tuple[str, str] | None:
+    """Return what tells a repetition, of a proven request; None if nothing does."""
+    if seen.answer.code not in PROVEN or seen.party is None:
+        return None
+    own = [one for scheme in seen.party.signs for one in seen.own(scheme)]
+    if own:
+        named = [one.delivery_id for one in own if one.delivery_id]
+        return seen.party.name, named[0] if named else own[0].text.rpartition(".")[0]
+    field = seen.party.id_field or "webhook-id"
+    if field.startswith("/"):
+        found = _member(seen.request.body, field)
+    else:
+        found = next(iter(seen.request.all(field)), None)
+    return (seen.party.name, found) if found else None
+
+
+def _task_of(seen: Exchange) -> str | None:
+    return _member(seen.request.body, "/statusUpdate/taskId")
+
+
+def _member(data: bytes, pointer: str) -> str | None:
+    try:
+        value = careful_json(data)
+    except ValueError:
+        return None
+    for name in pointer.split("/")[1:]:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _unreadable(data: bytes) -> str:
+    try:
+        careful_json(data)
+    except ValueError as exc:
+        return str(exc) or "no JSON"
+    return ""
+
+
+def _compact_hash(data: bytes) -> str:
+    try:
+        compact = json.dumps(json.loads(data), ensure_ascii=False, separators=(",", ":"))
+        return sha256(compact.encode())
+    except (ValueError, RecursionError):
+        return ""
+
+
+_WORD = re.compile(r"[A-Za-z0-9+/=_~-]{17,}")
+
+
+def _leak(seen: Exchange, text: str, where: str) -> str | None:
+    party = seen.party
+    private = {MARK, *seen.tokens(), *(party.credentials if party else ())}
+    private |= {one.token for one in seen.memory.minted}
+    for one in seen.evidence:
+        private.update(one.text.split(".")[1:] if one.scheme == JWT else _WORD.findall(one.text))
+    found = [value for value in private if len(value) > 16 and value in text]
+    return f"{len(found)} secrets are in {where}" if found else None
