@@ -95,7 +95,7 @@ def always(*_: object, **__: object) -> bool:
 
 def any_claims(unverified: jwt_reading.UnverifiedJwt, key: Any, **_: object) -> object:
     payload = jwt_reading._decode_object(unverified.token.split(".")[1], "payload")
-    return jwt_reading._read_claims(payload, key.kid)
+    return jwt_reading._read_claims(jwt_reading.VerifiedJwt, payload, key.kid)
 
 
 def any_algorithm(unverified: jwt_reading.UnverifiedJwt, key: Any, **_: object) -> object:
@@ -120,6 +120,11 @@ def lenient_signature(unverified: jwt_reading.UnverifiedJwt, key: Any, **_: obje
 
 def the_first_token(headers: Any) -> str | None:
     return next((value for name in TOKEN_HEADERS for value in headers.all(name)), None)
+
+
+def every_token_is_known(headers: Any, *rest: Any) -> object:
+    secret = presented(headers, *rest)
+    return replace(secret, static_token=secret.token is not None)
 
 
 def any_secret(sender: Any, secret: Any, handed_out: Any) -> object:
@@ -217,7 +222,7 @@ WEAKENED = [
     row("coverage", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row("ids", "receiver.verify.check_webhook_id", passes, JWT),
     row("token", "receiver.pipeline.check_presented", any_secret, [*JWT, *HTTP, *UNSIGNED]),
-    row("token", "receiver.credentials.token_matches", always, [*JWT, *UNSIGNED]),
+    row("token", "receiver.pipeline.presented", every_token_is_known, [*JWT, *UNSIGNED]),
     row("token", "receiver.credentials.read_token", the_first_token, JWT),
     row("credentials", "receiver.pipeline.check_presented", any_secret, ["credentials", "minted"]),
     row("once", "receiver.pipeline.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
