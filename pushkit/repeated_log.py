@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -55,6 +55,7 @@ class RepeatedLog:
         message: str,
         *args: object,
         exc_info: BaseException | bool = False,
+        extra: Mapping[str, object] | None = None,
     ) -> bool:
         """Log a line, unless its cause was logged within the interval; return whether it was.
 
@@ -65,6 +66,7 @@ class RepeatedLog:
             message: As for `logging`, with `%` places.
             args: For the places.
             exc_info: An exception, or whether to log the one that is handled now.
+            extra: Facts for a log of objects, as for `logging`.
         """
         unsaid = self._take(cause)
         if unsaid is None:
@@ -72,7 +74,7 @@ class RepeatedLog:
         if unsaid:
             message += " (and %d more like it since the last such line)"
             args = (*args, unsaid)
-        self._log.log(level, message, *args, exc_info=exc_info, stacklevel=2)
+        self._log.log(level, message, *args, exc_info=exc_info, extra=extra, stacklevel=2)
         return True
 
     def _take(self, cause: Hashable) -> int | None:

@@ -10,7 +10,8 @@ from pushkit.errors import InboundError
 from pushkit.webhook import Headers
 from receiver.limits import RateLimit, RateLimiter
 from receiver.peers import rate_key
-from receiver.verdicts import Verdict, refusal
+from receiver.trust import TrustedSender
+from receiver.verdicts import Refusals, Verdict
 
 __all__ = ["Admission", "Limits"]
 
@@ -69,10 +70,12 @@ class Admission:
     Args:
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
+        refusals: Logs them.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], datetime]) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], datetime], refusals: Refusals) -> None:
         self._limits = limits
+        self._refusals = refusals
         self._clock = clock
         self._peers = RateLimiter(limits.peer_rate)
 
@@ -84,7 +87,7 @@ class Admission:
         try:
             self._check_head(headers, declared_length)
         except InboundError as exc:
-            return refusal(exc, peer=peer)
+            return self._refusals.verdict(exc, peer=peer)
         return None
 
     def admit_peer(self, peer: str) -> Verdict | None:
@@ -92,31 +95,54 @@ class Admission:
         try:
             self._peers.take(rate_key(peer), self._clock())
         except InboundError as exc:
-            return refusal(exc, peer=peer)
+            return self._refusals.verdict(exc, peer=peer)
         return None
 
-    def body_too_slow(self, *, peer: str) -> Verdict:
+    def body_too_slow(self, *, peer: str, sender: str) -> Verdict:
         """Return the verdict on a body that was not there at the deadline."""
         limit = self._limits.request_timeout.total_seconds()
-        return refusal(_BodyTimeoutError(f"not whole within {limit:g} s"), peer=peer)
+        return self._of_body(_BodyTimeoutError(f"not whole within {limit:g} s"), peer, sender)
 
-    def body_broken(self, *, peer: str) -> Verdict:
+    def body_broken(self, *, peer: str, sender: str) -> Verdict:
         """Return the verdict on a body that ended early: nobody to answer, no fault here."""
         error = _IncompleteBodyError("the peer went away, or its framing is broken")
-        return refusal(error, peer=peer)
+        return self._of_body(error, peer, sender)
 
-    def body_too_large(self, *, peer: str) -> Verdict:
-        """Return the verdict on a body that turned out to be over the limit."""
-        return refusal(
-            _BodyTooLargeError(f"more than {self._limits.max_body_bytes} bytes"), peer=peer
-        )
+    def body_too_large(self, sender: TrustedSender, *, peer: str) -> Verdict:
+        """Return the verdict on a body that turned out to be over its sender's limit."""
+        return self._of_body(_too_large("more", *self._limit(sender)), peer, sender.name)
+
+    def check_body_size(self, size: int, sender: TrustedSender) -> None:
+        """Refuse a body over its sender's limit.
+
+        Raises:
+            InboundError: It is.
+        """
+        limit, whose = self._limit(sender)
+        if size > limit:
+            raise _too_large(f"{size} bytes", limit, whose)
+
+    def max_body_bytes(self, sender: TrustedSender) -> int:
+        """Return how much of a body a sender may send."""
+        return self._limit(sender)[0]
+
+    def _limit(self, sender: TrustedSender) -> tuple[int, str]:
+        own, common = sender.max_body_bytes, self._limits.max_body_bytes
+        if own is not None and own < common:
+            return own, f"max_body_bytes of sender {sender.name}"
+        return common, "max_body_bytes of the receiver"
+
+    def _of_body(self, error: InboundError, peer: str, sender: str) -> Verdict:
+        return self._refusals.verdict(error, peer=peer, proven={"sender": sender})
 
     def _check_head(self, headers: Headers, declared_length: int | None) -> None:
         """Step 1: sizes and media type, from the head alone."""
         size = headers.size()
         if size > self._limits.max_header_bytes:
             raise _HeadersTooLargeError(f"{size} bytes of headers")
-        self.check_body_size(declared_length or 0, self._limits.max_body_bytes)
+        limit = self._limits.max_body_bytes
+        if declared_length is not None and declared_length > limit:
+            raise _too_large(f"{declared_length} bytes", limit, "max_body_bytes of the receiver")
         media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
         if media_type not in _CONTENT_TYPES:
             raise _MediaTypeError("expected application/json or application/a2a+json")
@@ -124,7 +150,6 @@ class Admission:
         if (headers.one("Content-Encoding") or "identity").lower() != "identity":
             raise _MediaTypeError("the body is compressed, expected Content-Encoding identity")
 
-    def check_body_size(self, size: int, limit: int) -> None:
-        """Refuse a body over a limit."""
-        if size > limit:
-            raise _BodyTooLargeError(f"a body of {size} bytes, expected at most {limit}")
+
+def _too_large(found: str, limit: int, whose: str) -> _BodyTooLargeError:
+    return _BodyTooLargeError(f"a body of {found}, expected at most {limit}: {whose}")

@@ -26,6 +26,7 @@ from receiver.peers import Peers
 from receiver.verdicts import Verdict
 
 if TYPE_CHECKING:
+    from receiver.pipeline import ProvenHead
     from receiver.receiver import Receiver
 
 __all__ = ["Answer", "BrokenBodyError", "Edge", "Head", "problem"]
@@ -121,8 +122,9 @@ class Edge:
         """
         try:
             return await self._answer(head, read)
-        except Exception:  # noqa: BLE001  # never a 500: the sender comes again
-            _log.exception("refused 503 internal: an error of the receiver itself")
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
+            fault = "refused 503 internal: an error of the receiver itself"
+            self._log.say(("internal", type(exc)), logging.ERROR, fault, exc_info=exc)
             return problem(Verdict(status=503, code="internal"), close=True)
 
     async def _answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
@@ -138,7 +140,7 @@ class Edge:
             return problem(limited)
         if head.method in _READS and path is not None and self._validation_echo:
             return _echo(head.target)
-        return _not_here(head, path, peer)
+        return self._not_here(head, path, peer)
 
     async def _probe(self, path: str) -> Answer:
         if path == _LIVENESS:
@@ -151,7 +153,8 @@ class Edge:
         self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]], path: str, peer: str
     ) -> Answer:
         if not self._receiver.is_open:
-            _log.error("refused 503 not_started: %s", _HOW_TO_START)
+            said = "refused 503 not_started: %s"
+            self._log.say("not_started", logging.ERROR, said, _HOW_TO_START)
             return problem(Verdict(status=503, code="not_started"), close=True)
         pipeline = self._receiver.pipeline
         declared = _declared_length(head.headers)
@@ -159,10 +162,12 @@ class Edge:
         if verdict is not None:
             return problem(verdict, close=verdict.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         # Who cannot prove to be somebody is refused here: a stranger's body is never read.
-        proven = await pipeline.select(head.headers, target=head.target, path=path, peer=peer)
+        proven = await pipeline.select(
+            head.headers, method=head.method, target=head.target, path=path, peer=peer
+        )
         if isinstance(proven, Verdict):
             return problem(proven)
-        body = await self._read_body(read, proven.max_body_bytes, peer)
+        body = await self._read_body(read, proven, peer)
         if isinstance(body, Verdict):
             return problem(body, close=True)
         request = WebhookRequest(
@@ -174,18 +179,18 @@ class Edge:
         return problem(verdict) if verdict.refused else Answer(status=verdict.status)
 
     async def _read_body(
-        self, read: Callable[[], AsyncGenerator[bytes, None]], limit: int, peer: str
+        self, read: Callable[[], AsyncGenerator[bytes, None]], proven: ProvenHead, peer: str
     ) -> bytes | Verdict:
         """Return the body, or what is wrong with it: large, slow or broken off."""
-        pipeline = self._receiver.pipeline
+        pipeline, sender = self._receiver.pipeline, proven.head.sender
         try:
             async with asyncio.timeout(pipeline.limits.request_timeout.total_seconds()):
-                body = await _read_bounded(read(), limit)
+                body = await _read_bounded(read(), proven.max_body_bytes)
         except TimeoutError:
-            return pipeline.admission.body_too_slow(peer=peer)
+            return pipeline.admission.body_too_slow(peer=peer, sender=sender.name)
         except BrokenBodyError:
-            return pipeline.admission.body_broken(peer=peer)
-        return pipeline.admission.body_too_large(peer=peer) if body is None else body
+            return pipeline.admission.body_broken(peer=peer, sender=sender.name)
+        return pipeline.admission.body_too_large(sender, peer=peer) if body is None else body
 
     async def _look(self) -> Answer:
         """Answer whether this process can serve; that holds for a second."""
@@ -203,6 +208,13 @@ class Edge:
         self._readiness = (time.monotonic() + _READINESS_HOLDS, answer)
         return answer
 
+    def _not_here(self, head: Head, path: str | None, peer: str) -> Answer:
+        wrong_path = path is None
+        status, code = (404, "not_found") if wrong_path else (405, "method_not_allowed")
+        reason = f"no sender posts to {head.path[:200]!a}" if wrong_path else "expected POST"
+        self._receiver.pipeline.refusals.note(status, code, peer=peer, reason=reason)
+        return problem(Verdict(status=status, code=code), allow=None if wrong_path else "POST")
+
 
 def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) -> Answer:
     """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
@@ -219,15 +231,6 @@ def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) 
     }
     body = json.dumps(document).encode()
     return Answer(status=verdict.status, headers=tuple(headers), body=body, close=close)
-
-
-def _not_here(head: Head, path: str | None, peer: str) -> Answer:
-    wrong_path = path is None
-    status, code = (404, "not_found") if wrong_path else (405, "method_not_allowed")
-    reason = f"no sender posts to {head.path[:200]!a}" if wrong_path else "expected POST"
-    facts = {"status": status, "code": code, "peer": peer, "reason": reason}
-    _log.warning("refused %d %s peer=%s: %s", status, code, peer, reason, extra=facts)
-    return problem(Verdict(status=status, code=code), allow=None if wrong_path else "POST")
 
 
 def _state(status: int, state: str, **more: list[str]) -> Answer:

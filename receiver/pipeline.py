@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 from typing import TypeAlias, TypeVar
 
 from pushkit.errors import InboundError, MalformedRequestError, StorageError
+from pushkit.masking import printable
+from pushkit.repeated_log import RepeatedLog
 from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.admission import Admission, Limits
@@ -31,13 +33,14 @@ from receiver.replay import (
     Reservation,
     Seen,
 )
-from receiver.selection import Selected, printable
+from receiver.selection import Selected
 from receiver.trust import TaskPolicy, TrustedSender
 from receiver.trusted_keys import Trust
-from receiver.verdicts import Verdict, refusal
+from receiver.verdicts import Refusals, Verdict
 from receiver.verify import (
     VerifiedHead,
     VerifiedNotification,
+    check_method,
     read_notification,
     verify_body,
     verify_head,
@@ -94,7 +97,9 @@ class Pipeline:
     ) -> None:
         self.trust = trust
         self.limits = limits
-        self.admission = Admission(limits, clock)
+        self.refusals = Refusals()
+        self.admission = Admission(limits, clock, self.refusals)
+        self._faults = RepeatedLog(_log)
         self._database = database
         self._clock = clock
         self._senders = RateLimiter(limits.sender_rate)
@@ -106,17 +111,18 @@ class Pipeline:
     # --- the calls of the edge ------------------------------------------------------------------
 
     async def select(
-        self, headers: Headers, *, target: str, path: str, peer: str
+        self, headers: Headers, *, method: str, target: str, path: str, peer: str
     ) -> ProvenHead | Verdict:
         """Do steps 2 to 5 before the body is read: what the head proves, or the refusal.
 
         Args:
             headers: The request's headers.
+            method: Its method.
             target: Its path and query as received.
             path: The sender's path at which it arrived, without any prefix of a mount.
             peer: The address that it came from, for the log.
         """
-        proves = functools.partial(self._prove_head, headers, target, path)
+        proves = functools.partial(self._prove_head, headers, method, target, path)
         return await self._answer(proves, peer=peer)
 
     async def receive(
@@ -138,38 +144,43 @@ class Pipeline:
         try:
             return await steps(facts)
         except StorageError:
-            _log.exception("refused 503 storage peer=%s", peer)
+            fault = "refused 503 storage peer=%s"
+            self._faults.say("storage", logging.ERROR, fault, peer, exc_info=True)
             return Verdict(status=503, code="storage", retry_after=timedelta(seconds=1))
         except InboundError as exc:
-            return refusal(exc, peer=peer, proven=facts)
+            return self.refusals.verdict(exc, peer=peer, proven=facts)
 
     # --- the steps --------------------------------------------------------------------------------
 
     async def _prove_head(
-        self, headers: Headers, target: str, path: str, facts: _Facts
+        self, headers: Headers, method: str, target: str, path: str, facts: _Facts
     ) -> ProvenHead:
+        check_method(method)
         trust = self.trust
         selected = await trust.select(path, headers)  # 2
         head = verify_head(  # 3, 4
-            selected, headers, target, own_url=f"{trust.url}{path}", now=self._clock()
+            selected,
+            headers,
+            target,
+            own_url=f"{trust.url}{path}",
+            now=self._clock(),
+            method=method,
         )
         facts["sender"] = selected.sender.name
         secret = await self._check_secrets(headers, selected)  # 5
-        limit = self.limits.max_body_bytes
-        return ProvenHead(
-            head=head,
-            secret=secret,
-            max_body_bytes=min(limit, selected.sender.max_body_bytes or limit),
-        )
+        limit = self.admission.max_body_bytes(selected.sender)
+        return ProvenHead(head=head, secret=secret, max_body_bytes=limit)
 
     async def _steps(
         self, request: WebhookRequest, path: str, proven: ProvenHead | None, facts: _Facts
     ) -> Verdict:
         if proven is None:
-            proven = await self._prove_head(request.headers, request.target, path, facts)
-        sender, size = proven.head.sender, len(request.body)
+            proven = await self._prove_head(
+                request.headers, request.method, request.target, path, facts
+            )
+        sender = proven.head.sender
         facts["sender"] = sender.name
-        self.admission.check_body_size(size, proven.max_body_bytes)
+        self.admission.check_body_size(len(request.body), sender)
         verify_body(proven.head, request.body)  # 3, the body's part
         self._rate_of(sender).take(sender.name, self._clock())  # 6
         verified = read_notification(proven.head, request)

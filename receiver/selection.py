@@ -17,6 +17,7 @@ from pushkit.errors import (
     KeysUnavailableError,
 )
 from pushkit.keys.jwk import VerificationKey
+from pushkit.masking import printable
 from pushkit.signing.audience import audience_of
 from pushkit.signing.http_message_signatures import (
     TAG,
@@ -38,10 +39,9 @@ __all__ = [
     "claimed",
     "one_of",
     "possible",
-    "printable",
 ]
 
-_SHOWN_CHARACTERS = 128
+_SHOWN_SENDERS = 5
 
 
 class UnknownSenderError(InboundError):
@@ -145,8 +145,9 @@ class TrustSnapshot:
             KeysUnavailableError: The sender's keys are not in this snapshot.
         """
         held = [entry for entry in self.held if entry.sender.path == path]
-        says = claimed([entry.sender for entry in held], headers)
-        return one_of(possible(held, says), says)
+        senders = [entry.sender for entry in held]
+        says = claimed(senders, headers)
+        return one_of(possible(held, says), says, among=senders)
 
 
 def base_url(url: str) -> str:
@@ -192,12 +193,18 @@ def possible(entries: Sequence[_Entry], says: Claimed) -> list[_Entry]:
     return exact or [entry for entry in entries if _may_issue(entry.sender)]
 
 
-def one_of(held: Sequence[HeldKeys], says: Claimed) -> Selected:
-    """Return the one sender among those that a request may be from, see `TrustSnapshot.select`."""
+def one_of(held: Sequence[HeldKeys], says: Claimed, *, among: Sequence[TrustedSender]) -> Selected:
+    """Return the one sender that a request is from, see `TrustSnapshot.select`.
+
+    Args:
+        held: Those that it may be from, by its issuer.
+        says: What it says.
+        among: All at its path.
+    """
     if len(held) > 1 and (says.jwt is not None or says.signatures):
         held = _with_key(held, says)
     if len(held) != 1:
-        raise UnknownSenderError("no trusted sender has this path, issuer and key")
+        raise UnknownSenderError(_unknown(says, [entry.sender for entry in held], among))
     sender = held[0].sender
     by_jwt = sender.signs_with(Scheme.JWT)
     by_http = sender.signs_with(Scheme.HTTP_MESSAGE_SIGNATURES)
@@ -207,6 +214,23 @@ def one_of(held: Sequence[HeldKeys], says: Claimed) -> Selected:
         key=_key_of_jwt(held[0], says.jwt) if by_jwt else None,
         signatures=_by_own_keys(held[0], says.signatures) if by_http else (),
     )
+
+
+def _unknown(says: Claimed, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:
+    """Say what came and what is expected: what is first got wrong, and no secret."""
+    if not among:
+        return "no trusted sender has this path"
+    came = [f"kid {printable(signature.keyid)}" for signature in says.signatures]
+    if says.jwt is not None:
+        came.insert(0, f"iss {printable(says.jwt.issuer)} kid {printable(says.jwt.kid)}")
+    fits = "fits more than one sender" if found else "fits no sender"
+    known = [
+        f"{sender.name} ({f'iss {sender.issuer}' if sender.issuer else 'by its keys'})"
+        for sender in (found or among)
+    ]
+    more = f" and {len(known) - _SHOWN_SENDERS} more" if len(known) > _SHOWN_SENDERS else ""
+    shown = ", ".join(known[:_SHOWN_SENDERS]) + more
+    return f"{' and '.join(came) or 'no signature'} {fits} of this path: {shown}"
 
 
 def _key_of_jwt(held: HeldKeys, jwt: UnverifiedJwt | None) -> VerificationKey:
@@ -259,8 +283,3 @@ def _with_key(held: Sequence[HeldKeys], says: Claimed) -> list[HeldKeys]:
     if not found and unavailable:
         raise KeysUnavailableError(unavailable[0])
     return found
-
-
-def printable(text: str | None) -> str:
-    """Return what a sender wrote as it may stand in a log: on one line, and not too long."""
-    return "-" if text is None else ascii(text)[1:-1][:_SHOWN_CHARACTERS]

@@ -137,16 +137,18 @@ class Trust:
         Only the keys of senders that the request may be from are asked for.
         """
         entries = self._at.get(path, [])
-        says = claimed([entry.sender for entry in entries], headers)
+        senders = [entry.sender for entry in entries]
+        says = claimed(senders, headers)
         asked = possible(entries, says)
         if len(asked) == 1:
-            return one_of([await _held(asked[0], _named_keys(asked[0], says))], says)
+            held = [await _held(asked[0], _named_keys(asked[0], says))]
+            return one_of(held, says, among=senders)
         # Whose keys have to be fetched does not hold up one whose keys are at hand.
         at_hand = [await _held(entry, _keys_at_hand(entry)) for entry in asked]
         if any(kid in held.keys for held in at_hand for kid in says.kids(held.sender)):
-            return one_of(at_hand, says)
+            return one_of(at_hand, says, among=senders)
         fetched = (_held(entry, _named_keys(entry, says)) for entry in asked)
-        return one_of(await asyncio.gather(*fetched), says)
+        return one_of(await asyncio.gather(*fetched), says, among=senders)
 
     def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
         return {

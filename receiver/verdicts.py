@@ -6,15 +6,21 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from http import HTTPStatus
 
 from pushkit.errors import InboundError
+from pushkit.masking import printable
+from pushkit.repeated_log import RepeatedLog
 from receiver.limits import RateLimitedError
+from receiver.peers import rate_key
 from receiver.replay import BeingStoredError
-from receiver.selection import printable
 
-__all__ = ["Verdict", "refusal"]
+__all__ = ["Refusals", "Verdict"]
 
 _log = logging.getLogger("receiver")
+
+# A stranger may be refused a thousand times a second: so often does the log say so.
+_STRANGERS_INTERVAL = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,31 +45,64 @@ class Verdict:
         return self.status >= 400
 
 
+_REFUSED = "refused %d %s peer=%s%s: %s"
 _SHORT = {"delivery_id": "id"}
 
 
-def refusal(
-    error: InboundError, *, peer: str, proven: Mapping[str, str | None] | None = None
-) -> Verdict:
-    """Return the verdict that an error is, and log its reason.
+class Refusals:
+    """Makes verdicts of refusals, and logs the reason of each.
 
-    Args:
-        error: The refusal.
-        peer: The address that the request came from.
-        proven: What the signature has shown before, for the log: sender, task, delivery id.
+    Over a rate, the log says so once a minute for an address or a sender; of a stranger, who has
+    proven nothing, once a second for a code. The lines say how many were left out. What a sender
+    was refused after its signature is always logged, for it names its task and delivery.
     """
-    # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
-    known = {name: value for name, value in (proven or {}).items() if value is not None}
-    facts = {"status": error.status, "code": error.code, "peer": peer, "reason": str(error)}
-    about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
-    _log.warning(
-        "refused %d %s peer=%s%s: %s",
-        *(error.status, error.code, peer, about, error),
-        extra=facts | known,
-    )
-    retry_after = None
-    if isinstance(error, RateLimitedError | BeingStoredError):
-        retry_after = error.retry_after
-    elif error.status == 503:
-        retry_after = timedelta(seconds=5)
-    return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+
+    def __init__(self) -> None:
+        self._over_rate = RepeatedLog(_log)
+        self._strangers = RepeatedLog(_log, interval=_STRANGERS_INTERVAL)
+
+    def verdict(
+        self,
+        error: InboundError,
+        *,
+        peer: str,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> Verdict:
+        """Return the verdict that an error is, and log its reason.
+
+        Args:
+            error: The refusal.
+            peer: The address that the request came from.
+            proven: What the signature has shown before, for the log: sender, task, delivery id.
+        """
+        # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
+        self.note(error.status, error.code, peer=peer, reason=str(error), proven=proven)
+        retry_after = None
+        if isinstance(error, RateLimitedError | BeingStoredError):
+            retry_after = error.retry_after
+        elif error.status == 503:
+            retry_after = timedelta(seconds=5)
+        return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+
+    def note(
+        self,
+        status: int,
+        code: str,
+        *,
+        peer: str,
+        reason: str,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Log a refusal; the arguments are as above."""
+        known = {name: value for name, value in (proven or {}).items() if value is not None}
+        about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
+        args = (status, code, peer, about, reason)
+        facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            who = known.get("sender") or rate_key(peer)
+            self._over_rate.say((code, who), logging.WARNING, _REFUSED, *args, extra=facts)
+        elif known:
+            _log.warning(_REFUSED, *args, extra=facts)
+        else:
+            cause = (code, rate_key(peer))
+            self._strangers.say(cause, logging.WARNING, _REFUSED, *args, extra=facts)

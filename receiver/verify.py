@@ -19,10 +19,12 @@ from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
     DigestMismatchError,
+    InboundError,
     InvalidSignatureError,
     MalformedJsonError,
     MalformedRequestError,
 )
+from pushkit.masking import masked_url, printable
 from pushkit.signing.audience import audience_of, audience_with_query
 from pushkit.signing.content_digest import check_content_digest
 from pushkit.signing.http_message_signatures import (
@@ -57,6 +59,7 @@ from receiver.trust import SenderProfile, TrustedSender
 __all__ = [
     "VerifiedHead",
     "VerifiedNotification",
+    "check_method",
     "read_notification",
     "verify_body",
     "verify_head",
@@ -163,6 +166,7 @@ def verify_notification(
         InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
             alone.
     """
+    check_method(request.method)
     path = path or request.target.partition("?")[0]
     selected = trust.select(path, request.headers)  # 2
     head = verify_head(  # 3, 4
@@ -179,6 +183,23 @@ def verify_notification(
     return read_notification(head, request)  # 6
 
 
+class MethodNotAllowedError(InboundError):
+    """A notification is a POST, and nothing else."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+def check_method(method: str) -> None:
+    """Refuse what is no POST.
+
+    Raises:
+        MethodNotAllowedError: It is none.
+    """
+    if method != "POST":
+        raise MethodNotAllowedError(f"method {printable(method)}, expected POST")
+
+
 def verify_head(
     selected: Selected,
     headers: Headers,
@@ -186,7 +207,7 @@ def verify_head(
     *,
     own_url: str,
     now: datetime,
-    method: str = "POST",
+    method: str,
 ) -> VerifiedHead:
     """Do steps 3 and 4, as far as they need no body, by every scheme that the sender must use.
 
@@ -310,7 +331,8 @@ def _verified_signature(
         check_signature_times(verified, now, tolerance=selected.sender.tolerance)
         return verified
     if refusal is not None:
-        raise refusal
+        own = " or ".join(masked_url(url) for url in audiences)
+        raise InvalidSignatureError(f"{refusal} (its @target-uri must be {own})") from refusal
     return None
 
 

@@ -22,6 +22,7 @@ SENDER_ROWS = [
         "bounded_json",
         "clock",
         "command",
+        "masking",
         "output",
         "processes",
         "repeated_log",

@@ -14,6 +14,7 @@ from pushkit.errors import (
     MalformedRequestError,
     TimestampError,
 )
+from pushkit.masking import masked_url, printable
 from pushkit.signing.audience import audience_with_query
 from pushkit.signing.jwt_reading import JwtClaims
 from pushkit.webhook import Headers
@@ -33,6 +34,8 @@ __all__ = [
 
 TOLERANCE = timedelta(seconds=300)
 EXPIRY_LEEWAY = timedelta(seconds=60)
+
+_SHOWN_URLS = 3
 
 
 def body_sha256(body: bytes) -> str:
@@ -86,7 +89,7 @@ def check_expiry(moment: datetime, now: datetime, leeway: timedelta, what: str) 
 def check_issuer(verified: JwtClaims, issuer: str) -> None:
     """Refuse another issuer than the one that is trusted."""
     if verified.issuer != issuer:
-        raise IssuerError("`iss` is not the issuer that is trusted for this sender")
+        raise IssuerError(f"`iss` is {printable(verified.issuer)}, expected {issuer}")
 
 
 def check_audience(verified: JwtClaims, audiences: Collection[str], target: str) -> None:
@@ -99,7 +102,16 @@ def check_audience(verified: JwtClaims, audiences: Collection[str], target: str)
     """
     accepted = {*audiences, *(audience_with_query(own, target) for own in audiences)}
     if not accepted.intersection(verified.audience):
-        raise AudienceError("`aud` is not a URL of this receiver")
+        raise AudienceError(
+            f"`aud` is {_shown(verified.audience)}, expected {_shown(audiences)}: the URL of this"
+            " receiver and the sender's path, or what the sender's `audience` names"
+        )
+
+
+def _shown(urls: Collection[str]) -> str:
+    shown = [printable(masked_url(url)) for url in urls]
+    more = f" and {len(shown) - _SHOWN_URLS} more" if len(shown) > _SHOWN_URLS else ""
+    return " or ".join(shown[:_SHOWN_URLS]) + more if shown else "none"
 
 
 def check_webhook_id(verified: JwtClaims, headers: Headers) -> None:

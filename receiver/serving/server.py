@@ -18,10 +18,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
+from pushkit.repeated_log import RepeatedLog
 from receiver.app import response
 from receiver.connections import ConnectionLimits, Connections
 from receiver.edge import problem
-from receiver.verdicts import Verdict
+from receiver.peers import rate_key
+from receiver.verdicts import Refusals, Verdict
 
 __all__ = ["HttpServer"]
 
@@ -59,6 +61,8 @@ class HttpServer(web.Server):
         self.open: Connections[_Connection] = Connections(limits, is_proxy)
         self._handler = handler
         self.max_head_bytes = max_head_bytes
+        self.refusals = Refusals()
+        self.repeated_log = RepeatedLog(_log)
         self._stopping = False
         self._answered = asyncio.Event()
 
@@ -138,7 +142,9 @@ class _Connection(web.RequestHandler):
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
         reason = self._server.open.admit(self, self._peer)
         if reason is not None:
-            _log.warning("refused connection peer=%s: %s", self._peer, reason)
+            cause = ("connection", rate_key(self._peer))
+            said = "refused connection peer=%s: %s"
+            self._server.repeated_log.say(cause, logging.WARNING, said, self._peer, reason)
             self._closing = True
             transport.abort()
             return
@@ -205,9 +211,13 @@ class _Connection(web.RequestHandler):
             raise ConnectionError("a part of the answer is sent already")
         verdict = _verdict(status, exc)
         if verdict.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            _log.error("refused 503 internal peer=%s", self._peer, exc_info=exc)
+            fault = "refused 503 internal peer=%s"
+            cause = ("internal", type(exc))
+            self._server.repeated_log.say(
+                cause, logging.ERROR, fault, self._peer, exc_info=exc or True
+            )
         else:
-            _log_refusal(verdict, self._peer, reason=f"no HTTP request: {type(exc).__name__}")
+            self._note(verdict, f"no HTTP request: {type(exc).__name__}")
         return response(problem(verdict, close=True))
 
     # --- within ---------------------------------------------------------------------------------
@@ -232,9 +242,13 @@ class _Connection(web.RequestHandler):
         else:
             self.force_close()
 
+    def _note(self, verdict: Verdict, reason: str) -> None:
+        note = self._server.refusals.note
+        note(verdict.status, verdict.code, peer=self._peer, reason=reason)
+
     def _refuse(self, verdict: Verdict, reason: str) -> None:
         """Answer what is no request yet, and close."""
-        _log_refusal(verdict, self._peer, reason=reason)
+        self._note(verdict, reason)
         body = problem(verdict).body
         head = (
             f"HTTP/1.1 {verdict.status} {HTTPStatus(verdict.status).phrase}\r\nServer: receiver\r\n"
@@ -252,13 +266,6 @@ def _verdict(status: int, exc: BaseException | None) -> Verdict:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Verdict(status=503, code="internal")
     return Verdict(status=status, code="malformed_http")
-
-
-def _log_refusal(verdict: Verdict, peer: str, *, reason: str) -> None:
-    facts = {"status": verdict.status, "code": verdict.code, "peer": peer, "reason": reason}
-    _log.warning(
-        "refused %d %s peer=%s: %s", verdict.status, verdict.code, peer, reason, extra=facts
-    )
 
 
 class _Deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -392,9 +392,10 @@ def test_the_pure_function_refuses(
 
 def test_the_method_of_the_request_is_what_is_signed(make_world: WorldFactory) -> None:
     world = make_world(**trusted(HTTP))
-    request = replace(drafted(world).request(), method="PUT")
+    draft = drafted(world)
+    draft.method = "PUT"
     with pytest.raises(InvalidSignatureError, match="does not hold"):
-        verify_notification(request, load_trust(BASE, [world.sender]), now=world.clock.now)
+        verify_notification(draft.request(), load_trust(BASE, [world.sender]), now=world.clock.now)
 
 
 def secrets_of(draft: SchemesDraft) -> list[str]:
@@ -436,7 +437,11 @@ async def test_a_strangers_body_is_not_read_where_the_head_can_prove(
     draft.key = generate_key(Algorithm.ES256)
     request = draft.request()
     refused = await world.receiver.pipeline.select(
-        request.headers, target=request.target, path=PATH, peer="192.0.2.1"
+        request.headers,
+        method=request.method,
+        target=request.target,
+        path=PATH,
+        peer="192.0.2.1",
     )
     assert getattr(refused, "status", None) == 401
 
