@@ -16,8 +16,9 @@ kept apart, and with each config's protocol version remembered. An update is con
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+import functools
+import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -31,17 +32,12 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from pushkit.a2a import (
-    ArtifactUpdate,
     PushConfig,
-    StatusUpdate,
     Task,
     TaskSnapshot,
-    TaskState,
-    TaskStatus,
     TaskUpdate,
     WireVersion,
     format_push_config,
-    needs_snapshot,
     parse_push_config,
     parse_update,
 )
@@ -128,7 +124,8 @@ class PushkitNotificationSender(PushNotificationSender):
 
     Args:
         sender: Where updates are enqueued.
-        task_store: The agent's task store, from which A2A 0.3 clients get whole tasks.
+        task_store: The agent's task store, from which A2A 0.3 clients get whole tasks, each as its
+            owner sees them. Of a task that it does not have they get statuses alone.
         buffer: Where updates wait while the outbox is out of reach.
     """
 
@@ -147,38 +144,31 @@ class PushkitNotificationSender(PushNotificationSender):
         """Enqueue an event for every subscriber of its task; returns when it is on disk.
 
         While the outbox is out of reach it is kept in memory instead, and stored later: the SDK
-        logs an error of this method and goes on with the task.
+        logs an error of this method and goes on with the task. A subscriber that cannot have it is
+        reported as `PushSender.notify` does, and keeps it from nobody else.
 
         Raises:
             PushkitError: It is not valid, or too many updates wait already.
         """
-        as_it_is_now = copy.deepcopy(event)  # the agent may go on changing its own
-        await self.buffer.run(lambda: self._enqueue(task_id, as_it_is_now))
+        update = _to_update(event)  # now: the agent may go on changing its own
+        # Of this call: two updates that are equal are two, and a repeated attempt is none.
+        key = secrets.token_hex(16)
+
+        async def enqueue() -> None:
+            snapshot = functools.partial(self._task_of, update.task_id or "")
+            await self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
+
+        await self.buffer.run(task_id, enqueue, size=event.ByteSize())
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""
         await self.buffer.close()
 
-    async def _enqueue(self, task_id: str, event: PushEvent) -> None:
-        subscribers = await self._sender.subscribers(task_id)
-        if subscribers:
-            update = _to_update(event)
-            snapshot = await self._snapshot(update, subscribers)
-            await self._sender.notify(update, snapshot=snapshot)
-
-    async def _snapshot(
-        self, update: TaskUpdate, subscribers: Sequence[Subscription]
-    ) -> Task | None:
-        """Return the whole task, if a subscriber's version sends nothing else."""
-        owners = [found.key.owner for found in subscribers if needs_snapshot(update, found.version)]
-        for owner in owners:
-            # Task stores are scoped by owner too: read it as the subscriber does.
-            context = ServerCallContext(user=_Owner(owner))
-            task = await self._task_store.get(update.task_id or "", context)
-            if task is not None:
-                found = _to_update(task)
-                return found.task if isinstance(found, TaskSnapshot) else None
-        return _bare_task(update) if owners else None
+    async def _task_of(self, task_id: str, owner: str) -> Task | None:
+        # Task stores are scoped by owner too: read it as the subscriber does.
+        task = await self._task_store.get(task_id, ServerCallContext(user=_Owner(owner)))
+        found = None if task is None else _to_update(task)
+        return found.task if isinstance(found, TaskSnapshot) else None
 
 
 class _Owner(User):
@@ -201,25 +191,6 @@ def _to_update(event: PushEvent) -> TaskUpdate:
     if member is None:
         raise InvalidUpdateError(f"a {type(event).__name__} is no event that is pushed")
     return parse_update({member: MessageToDict(event)}, WireVersion.V1_0)
-
-
-def _bare_task(update: TaskUpdate) -> Task | None:
-    """Return what an update alone tells of its task, where the store has none.
-
-    Less than a 0.3 client expects, but its webhook hears of the change, and nobody else's update is
-    held up by it.
-    """
-    if isinstance(update, StatusUpdate):
-        return Task(id=update.task_id or "", context_id=update.context_id, status=update.status)
-    if isinstance(update, ArtifactUpdate):
-        status = TaskStatus(state=TaskState.WORKING)
-        return Task(
-            id=update.task_id or "",
-            context_id=update.context_id,
-            status=status,
-            artifacts=(update.artifact,),
-        )
-    return None
 
 
 def _redacted(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:

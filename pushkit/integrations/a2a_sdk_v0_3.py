@@ -15,6 +15,8 @@ of a `ContextVar` that the agent's authentication sets.
 from __future__ import annotations
 
 import importlib
+import json
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -112,8 +114,15 @@ class PushkitNotificationSender:
         Raises:
             PushkitError: It is not valid, or too many updates wait. The SDK goes on with the task.
         """
-        update = parse_update(_as_json(task), WireVersion.V0_3)
-        await self.buffer.run(lambda: self._sender.notify(update))
+        document = _as_json(task)
+        update = parse_update(document, WireVersion.V0_3)
+        # Of this call: two updates that are equal are two, and a repeated attempt is none.
+        key = secrets.token_hex(16)
+        await self.buffer.run(
+            update.task_id or "",
+            lambda: self._sender.notify(update, idempotency_key=key),
+            size=len(json.dumps(document)),
+        )
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

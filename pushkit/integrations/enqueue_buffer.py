@@ -1,8 +1,9 @@
 """What an SDK swallows: an update that could not be stored is kept in memory and tried again.
 
 The SDKs log an error of their notification sender and go on with the task, so that nobody would
-repeat the update. While the outbox is out of reach, updates wait here: in order, bounded, and lost
-if the process dies, which is why `PushSender.notify` itself never does this.
+repeat the update. While the outbox is out of reach, updates wait here: a queue per task, in order,
+bounded, and lost if the process dies, which is why `PushSender.notify` itself never does this.
+Nothing else waits here: a recipient whose backlog is full was refused, and others have the update.
 """
 
 from __future__ import annotations
@@ -11,91 +12,207 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from pushkit.errors import BacklogFullError, PushkitError, StorageError
+from pushkit.errors import PushkitError, StorageError
+from pushkit.repeated_log import RepeatedLog
 
 __all__ = ["EnqueueBuffer"]
 
-_log = logging.getLogger("pushkit.integrations")
+_log: Final = logging.getLogger("pushkit.integrations")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 
+_EARLIER: Final = StorageError("earlier updates of the task wait for the outbox")
+
 Enqueue = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    enqueue: Enqueue
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """What one task has to store, in order.
+
+    Attributes:
+        waiting: What waits in memory; the first stays in it while it is tried again.
+        turn: Held by whoever stores an update that did not have to wait.
+        callers: How many are at it.
+        emptying: Tries again what waits.
+    """
+
+    waiting: deque[_Kept] = field(default_factory=deque)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    callers: int = 0
+    emptying: asyncio.Task[None] | None = None
 
 
 class EnqueueBuffer:
     """Updates that wait for the outbox.
 
+    An update is enqueued again after an error that leaves open whether it was stored: with the same
+    idempotency key, that is the caller's to see to.
+
     Args:
-        capacity: How many may wait; one more is refused, loudly.
+        capacity: How many may wait in all; one more is refused, loudly.
+        per_task: How many of one task may wait.
+        max_bytes: How large those that wait may be together.
 
     Attributes:
         refused: How many updates were not stored and never will be.
     """
 
-    def __init__(self, capacity: int = 1000) -> None:
+    def __init__(
+        self, capacity: int = 1000, *, per_task: int = 100, max_bytes: int = 64 * 1024 * 1024
+    ) -> None:
         self._capacity = capacity
-        self._waiting: deque[Enqueue] = deque()
-        self._emptying: asyncio.Task[None] | None = None
+        self._per_task = per_task
+        self._max_bytes = max_bytes
+        self._queues: dict[str, _Queue] = {}
+        self._waiting = 0
+        self._bytes = 0
+        self._closing = asyncio.Event()
+        self._repeated = RepeatedLog(_log)
         self.refused = 0
 
     def __len__(self) -> int:
         """Return how many updates wait."""
-        return len(self._waiting)
+        return self._waiting
 
-    async def run(self, enqueue: Enqueue) -> None:
+    async def run(self, task_id: str, enqueue: Enqueue, *, size: int) -> None:
         """Store an update now, or as soon as the outbox is back.
+
+        Args:
+            task_id: Its task: what came first of that goes first.
+            enqueue: Stores it.
+            size: Its size in bytes.
 
         Raises:
             PushkitError: It was not stored and never will be: it is not valid, or too many wait.
         """
-        if self._waiting:  # what came first goes first
-            self._keep(enqueue, StorageError("earlier updates wait for the outbox"))
-            return
+        update = _Kept(enqueue, size)
+        queue = self._queues.setdefault(task_id, _Queue())
+        queue.callers += 1
         try:
-            await enqueue()
-        except (StorageError, BacklogFullError) as exc:
-            self._keep(enqueue, exc)
-        except PushkitError as exc:
-            self._refuse(exc)
-            raise
+            if queue.waiting and not self._closing.is_set():
+                self._keep(task_id, queue, update, _EARLIER)
+                return
+            async with queue.turn:
+                if queue.waiting:
+                    self._keep(task_id, queue, update, _EARLIER)
+                else:
+                    await self._store(task_id, queue, update)
+        finally:
+            queue.callers -= 1
+            self._forget(task_id, queue)
 
     async def close(self) -> None:
-        """Try once more what still waits, then give it up."""
-        if self._emptying is not None:
-            self._emptying.cancel()
-            await asyncio.wait([self._emptying])
-        while self._waiting:
-            enqueue = self._waiting.popleft()
-            try:
-                await enqueue()
-            except PushkitError as exc:
-                self._refuse(exc)
+        """Try once more what still waits, then give it up; what is under way comes to its end."""
+        self._closing.set()
+        await asyncio.gather(*(self._finish(queue) for queue in list(self._queues.values())))
+        self._queues.clear()
 
-    def _keep(self, enqueue: Enqueue, reason: PushkitError) -> None:
-        if len(self._waiting) >= self._capacity:
+    async def _store(self, task_id: str, queue: _Queue, update: _Kept) -> None:
+        try:
+            await update.enqueue()
+        except PushkitError as exc:
+            if not isinstance(exc, StorageError) or self._closing.is_set():
+                self._refuse(exc)
+                raise
+            self._keep(task_id, queue, update, exc)
+
+    def _keep(self, task_id: str, queue: _Queue, update: _Kept, reason: PushkitError) -> None:
+        fits = (
+            self._waiting < self._capacity
+            and len(queue.waiting) < self._per_task
+            and self._bytes + update.size <= self._max_bytes
+        )
+        if not fits:
             self._refuse(reason)
             raise reason
-        self._waiting.append(enqueue)
-        if self._emptying is None or self._emptying.done():
-            _log.error("an update could not be stored, and is kept in memory: %s", reason)
-            self._emptying = asyncio.create_task(self._empty(), name="pushkit-enqueue-buffer")
+        queue.waiting.append(update)
+        self._waiting += 1
+        self._bytes += update.size
+        self._repeated.say(
+            "kept",
+            logging.ERROR,
+            "an update could not be stored, and is kept in memory: %s",
+            reason,
+        )
+        if queue.emptying is None:
+            queue.emptying = asyncio.create_task(
+                self._empty(task_id, queue), name="pushkit-enqueue-buffer"
+            )
 
-    async def _empty(self) -> None:
+    async def _empty(self, task_id: str, queue: _Queue) -> None:
         pause = _FIRST_PAUSE
-        while self._waiting:
-            await asyncio.sleep(pause)
+        while queue.waiting and not await self._closes_within(pause):
             try:
-                await self._waiting[0]()
-            except (StorageError, BacklogFullError):
+                await self._try_first(queue)
+            except StorageError:
                 pause = min(pause * 2, _LONGEST_PAUSE)
-                continue
-            except PushkitError as exc:
-                self._refuse(exc)
-            self._waiting.popleft()
-            pause = 0.0
-        _log.warning("the updates that waited in memory are stored")
+            else:
+                pause = 0.0
+        queue.emptying = None
+        if not self._waiting:
+            self._repeated.say("stored", logging.WARNING, "what waited in memory is stored")
+        self._forget(task_id, queue)
 
-    def _refuse(self, reason: PushkitError) -> None:
+    async def _try_first(self, queue: _Queue) -> None:
+        """Store what waits longest.
+
+        Raises:
+            StorageError: The outbox is still out of reach: it goes on waiting.
+        """
+        try:
+            await queue.waiting[0].enqueue()
+        except StorageError:
+            raise
+        except Exception as exc:  # noqa: BLE001  # what comes behind it must not wait for ever
+            self._refuse(exc)
+        self._drop_first(queue)
+
+    def _drop_first(self, queue: _Queue) -> None:
+        update = queue.waiting.popleft()
+        self._waiting -= 1
+        self._bytes -= update.size
+
+    async def _finish(self, queue: _Queue) -> None:
+        if queue.emptying is not None:
+            await asyncio.wait([queue.emptying])
+        async with queue.turn:
+            while queue.waiting:
+                try:
+                    await self._try_first(queue)
+                except StorageError as exc:
+                    while queue.waiting:
+                        self._refuse(exc)
+                        self._drop_first(queue)
+
+    async def _closes_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _forget(self, task_id: str, queue: _Queue) -> None:
+        if not queue.waiting and not queue.callers and self._queues.get(task_id) is queue:
+            del self._queues[task_id]
+
+    def _refuse(self, reason: Exception) -> None:
         self.refused += 1
-        _log.error("an update was not stored and its webhooks will not hear of it: %s", reason)
+        expected = isinstance(reason, PushkitError)
+        self._repeated.say(
+            ("refused", type(reason)),
+            logging.ERROR,
+            "an update was not stored and its webhooks will not hear of it: %s",
+            reason if expected else type(reason).__name__,
+            exc_info=False if expected else reason,
+        )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from pushkit.errors import InvalidUpdateError, PushkitError, StorageError
+from pushkit.errors import CommitUncertainError, InvalidUpdateError, PushkitError, StorageError
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.enqueue_buffer import Enqueue, EnqueueBuffer
 from tests.eventually import eventually
@@ -16,13 +18,22 @@ class Outbox:
     """Stores numbers in order, unless it is away."""
 
     def __init__(self) -> None:
-        self.away = False
+        self.away: StorageError | None = None
         self.stored: list[int] = []
+        self.begun = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
 
-    def storing(self, number: int, error: PushkitError | None = None) -> Enqueue:
+    def goes_away(self) -> None:
+        self.away = StorageError("the database is away")
+
+    def storing(self, number: int, error: Exception | None = None) -> Enqueue:
         async def enqueue() -> None:
-            if self.away:
-                raise StorageError("the database is away")
+            self.begun += 1
+            away = self.away
+            await self.gate.wait()
+            if away is not None:
+                raise away
             if error is not None:
                 raise error
             self.stored.append(number)
@@ -33,6 +44,7 @@ class Outbox:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enqueue_buffer, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(enqueue_buffer, "_LONGEST_PAUSE", 0.1)
 
 
 @pytest.fixture
@@ -41,11 +53,11 @@ def outbox() -> Outbox:
 
 
 @pytest.fixture
-async def make_buffer() -> AsyncIterator[Callable[[int], EnqueueBuffer]]:
+async def make_buffer() -> AsyncIterator[Callable[..., EnqueueBuffer]]:
     made: list[EnqueueBuffer] = []
 
-    def make(capacity: int) -> EnqueueBuffer:
-        made.append(EnqueueBuffer(capacity))
+    def make(capacity: int = 10, **limits: int) -> EnqueueBuffer:
+        made.append(EnqueueBuffer(capacity, **limits))
         return made[-1]
 
     yield make
@@ -53,73 +65,209 @@ async def make_buffer() -> AsyncIterator[Callable[[int], EnqueueBuffer]]:
         await buffer.close()
 
 
-MakeBuffer = Callable[[int], EnqueueBuffer]
+MakeBuffer = Callable[..., EnqueueBuffer]
+
+
+async def run(buffer: EnqueueBuffer, enqueue: Enqueue, task_id: str = "task-1") -> None:
+    await buffer.run(task_id, enqueue, size=100)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await eventually(holds)
 
 
 async def test_what_could_not_be_stored_is_stored_later_in_order(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
-    buffer = make_buffer(10)
-    await buffer.run(outbox.storing(1))
-    outbox.away = True
+    buffer = make_buffer()
+    await run(buffer, outbox.storing(1))
+    outbox.goes_away()
     for number in (2, 3):
-        await buffer.run(outbox.storing(number))
+        await run(buffer, outbox.storing(number))
     assert (outbox.stored, len(buffer)) == ([1], 2)
-    outbox.away = False
-    await buffer.run(outbox.storing(4))  # must not overtake those that wait
-
-    async def all_stored() -> bool:
-        return len(outbox.stored) == 4
-
-    await eventually(all_stored)
-    assert (outbox.stored, buffer.refused) == ([1, 2, 3, 4], 0)
+    outbox.away = None
+    await run(buffer, outbox.storing(4))  # must not overtake those that wait
+    await until(lambda: len(outbox.stored) == 4)
+    assert (outbox.stored, buffer.refused, len(buffer)) == ([1, 2, 3, 4], 0, 0)
 
 
-async def test_one_more_than_fits_is_refused_and_counted(
-    outbox: Outbox, make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture
+async def test_one_task_that_cannot_be_stored_holds_up_no_other(
+    outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
-    buffer = make_buffer(1)
-    outbox.away = True
-    await buffer.run(outbox.storing(1))
+    buffer = make_buffer()
+    held = StorageError("another transaction holds what this needs")
+    await run(buffer, outbox.storing(1, held), "task-1")
+    await run(buffer, outbox.storing(2), "task-1")
+    await run(buffer, outbox.storing(3), "task-2")
+    assert outbox.stored == [3]
+    assert len(buffer) == 2
+
+
+async def test_the_updates_of_a_task_are_stored_one_after_another(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer()
+    outbox.goes_away()
+    outbox.gate.clear()
+    first = asyncio.create_task(run(buffer, outbox.storing(1)))
+    await until(lambda: outbox.begun == 1)
+    second = asyncio.create_task(run(buffer, outbox.storing(2)))
+    outbox.away = None  # too late for the first, which waits in memory now
+    outbox.gate.set()
+    await asyncio.gather(first, second)
+    await until(lambda: len(outbox.stored) == 2)
+    assert outbox.stored == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"capacity": 1}, id="in all"),
+        pytest.param({"per_task": 1}, id="of a task"),
+        pytest.param({"max_bytes": 199}, id="in bytes"),
+    ],
+)
+async def test_one_more_than_fits_is_refused_and_counted(
+    outbox: Outbox,
+    make_buffer: MakeBuffer,
+    caplog: pytest.LogCaptureFixture,
+    limits: dict[str, int],
+) -> None:
+    buffer = make_buffer(**limits)
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1))
     with pytest.raises(StorageError):
-        await buffer.run(outbox.storing(2))
-    assert buffer.refused == 1
+        await run(buffer, outbox.storing(2))
+    assert (buffer.refused, len(buffer)) == (1, 1)
     assert "its webhooks will not hear of it" in caplog.text
+
+
+async def test_what_one_task_may_keep_leaves_room_for_the_others(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer(per_task=1)
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1), "task-1")
+    with pytest.raises(StorageError):
+        await run(buffer, outbox.storing(2), "task-1")
+    await run(buffer, outbox.storing(3), "task-2")
+    outbox.away = None
+    await until(lambda: not len(buffer))
+    assert sorted(outbox.stored) == [1, 3]
 
 
 async def test_an_update_that_is_not_valid_is_refused_at_once(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
-    buffer = make_buffer(10)
+    buffer = make_buffer()
     with pytest.raises(InvalidUpdateError):
-        await buffer.run(outbox.storing(1, InvalidUpdateError("no task")))
+        await run(buffer, outbox.storing(1, InvalidUpdateError("no task")))
     assert (len(buffer), buffer.refused) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(InvalidUpdateError("no task"), id="an update that is not valid"),
+        pytest.param(ZeroDivisionError(), id="a mistake in the code"),
+    ],
+)
 async def test_one_that_turns_out_not_to_be_valid_does_not_hold_up_the_others(
-    outbox: Outbox, make_buffer: MakeBuffer
+    outbox: Outbox, make_buffer: MakeBuffer, error: Exception
 ) -> None:
-    buffer = make_buffer(10)
-    outbox.away = True
-    await buffer.run(outbox.storing(1, InvalidUpdateError("no task")))
-    await buffer.run(outbox.storing(2))
-    outbox.away = False
-
-    async def emptied() -> bool:
-        return not len(buffer)
-
-    await eventually(emptied)
+    buffer = make_buffer()
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1, error))
+    await run(buffer, outbox.storing(2))
+    outbox.away = None
+    await until(lambda: not len(buffer))
     assert (outbox.stored, buffer.refused) == ([2], 1)
+
+
+async def test_an_outage_is_one_line(
+    outbox: Outbox, make_buffer: MakeBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
+    buffer = make_buffer(20)
+    outbox.goes_away()
+    for number in range(40):
+        try:
+            await run(buffer, outbox.storing(number), f"task-{number}")
+        except PushkitError:
+            continue
+    errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(errors) == 2  # kept, and refused
+    assert buffer.refused == 20
 
 
 async def test_closing_stores_what_waits_and_counts_what_it_cannot(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:
-    buffer, hopeless = make_buffer(10), make_buffer(10)
-    outbox.away = True
-    await buffer.run(outbox.storing(1))
-    await hopeless.run(outbox.storing(2))
+    buffer, hopeless = make_buffer(), make_buffer()
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1))
+    for number in (2, 3):
+        await run(hopeless, outbox.storing(number))
     await hopeless.close()
-    outbox.away = False
+    outbox.away = None
     await buffer.close()
-    assert (outbox.stored, buffer.refused, hopeless.refused) == ([1], 0, 1)
+    assert (outbox.stored, buffer.refused, hopeless.refused) == ([1], 0, 2)
+    assert (len(buffer), len(hopeless)) == (0, 0)
+
+
+async def test_closing_lets_an_enqueue_under_way_come_to_its_end(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer()
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1))
+    outbox.away = None
+    outbox.gate.clear()
+    begun = outbox.begun
+    await until(lambda: outbox.begun > begun)  # tried again
+    calling = asyncio.create_task(run(buffer, outbox.storing(2), "task-2"))
+    await until(lambda: outbox.begun > begun + 1)
+    closing = asyncio.create_task(buffer.close())
+    await asyncio.sleep(0)
+    outbox.gate.set()
+    await asyncio.gather(calling, closing)
+    assert sorted(outbox.stored) == [1, 2]
+    assert outbox.begun == begun + 2  # each once
+
+
+async def test_after_closing_nothing_waits_any_more(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer()
+    await buffer.close()
+    await run(buffer, outbox.storing(1))
+    outbox.goes_away()
+    with pytest.raises(StorageError):
+        await run(buffer, outbox.storing(2))
+    assert (outbox.stored, len(buffer), buffer.refused) == ([1], 0, 1)
+
+
+async def test_what_may_have_been_stored_is_tried_again(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer()
+    outbox.away = CommitUncertainError("the connection broke in the commit")
+    await run(buffer, outbox.storing(1))
+    outbox.away = None
+    await until(lambda: outbox.stored == [1])
+
+
+async def test_a_task_with_nothing_to_store_leaves_nothing_behind(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer()
+    outbox.goes_away()
+    for number in range(5):
+        await run(buffer, outbox.storing(number), f"task-{number}")
+    outbox.away = None
+    await until(lambda: not len(buffer))
+    for number in range(100):
+        await run(buffer, outbox.storing(number), f"other-{number}")
+    await until(lambda: not buffer._queues)

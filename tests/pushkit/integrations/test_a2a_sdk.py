@@ -1,0 +1,240 @@
+"""The adapter of a2a-sdk 1.x: what one task or one client suffers is nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.context import ServerCallContext
+from a2a.types import (
+    Artifact,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+from pushkit import EventKind, KeyRing, NotifyResult, PushSender, SenderEvent, SenderOptions
+from pushkit.errors import CommitUncertainError, StorageError
+from pushkit.integrations import enqueue_buffer
+from pushkit.integrations.a2a_sdk import PushkitNotificationSender
+from tests.eventually import eventually
+
+HOOK = {"url": "https://client.example.com/a2a"}
+FULL = 3
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueue_buffer, "_FIRST_PAUSE", 0.01)
+
+
+@pytest.fixture
+def events() -> list[SenderEvent]:
+    return []
+
+
+@pytest.fixture
+async def push(tmp_path: Path, events: list[SenderEvent]) -> AsyncIterator[PushSender]:
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=tmp_path / "outbox.db",
+        options=SenderOptions(max_backlog_per_subscription=FULL),
+        on_event=events.append,
+    )
+    await sender.open()
+    yield sender
+    await sender.close()
+
+
+class Tasks:
+    """A task store that has tasks by owner, and may do something when it is asked."""
+
+    def __init__(self, *owners: str) -> None:
+        self.owners = owners
+        self.when_asked: Callable[[], Awaitable[object]] | None = None
+
+    async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+        when_asked, self.when_asked = self.when_asked, None
+        if when_asked is not None:
+            await when_asked()
+        if context.user.user_name not in self.owners:
+            return None
+        status = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+        return Task(id=task_id, context_id="context-1", status=status, artifacts=[ARTIFACT])
+
+
+ARTIFACT = Artifact(artifact_id="artifact-1", parts=[Part(text="a token")])
+
+
+@pytest.fixture
+def tasks() -> Tasks:
+    return Tasks("bob")
+
+
+@pytest.fixture
+async def adapter(push: PushSender, tasks: Tasks) -> AsyncIterator[PushkitNotificationSender]:
+    adapter = PushkitNotificationSender(push, task_store=tasks)
+    yield adapter
+    await adapter.close()
+
+
+def status(
+    task_id: str = "task-1", state: TaskState = TaskState.TASK_STATE_WORKING
+) -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(
+        task_id=task_id, context_id="context-1", status=TaskStatus(state=state)
+    )
+
+
+def artifact(task_id: str = "task-1") -> TaskArtifactUpdateEvent:
+    return TaskArtifactUpdateEvent(task_id=task_id, context_id="context-1", artifact=ARTIFACT)
+
+
+async def bodies(push: PushSender, task_id: str = "task-1") -> dict[str, Any]:
+    return {each.owner: json.loads(each.body) for each in await push.deliveries(task_id)}
+
+
+async def test_a_client_whose_backlog_is_full_stops_nobody_and_is_reported(
+    push: PushSender, adapter: PushkitNotificationSender, events: list[SenderEvent]
+) -> None:
+    await push.subscribe("task-1", HOOK, version="1.0", owner="down")
+    for _ in range(FULL + 5):
+        await adapter.send_notification("task-1", status())
+    await push.subscribe("task-1", HOOK, version="1.0", owner="up")
+    await push.subscribe("task-2", HOOK, version="1.0", owner="up")
+    await adapter.send_notification("task-1", status())
+    await adapter.send_notification("task-2", status("task-2"))
+    assert len(adapter.buffer) == 0
+    assert len(await push.deliveries("task-2")) == 1
+    assert [each.owner for each in await push.deliveries("task-1")].count("up") == 1
+    assert {(each.kind, each.owner, each.error) for each in events} == {
+        (EventKind.RECIPIENT_REFUSED, "down", "backlog_full")
+    }
+    assert len(events) == push.counts.refused == 6
+
+
+async def test_equal_updates_are_two(push: PushSender, adapter: PushkitNotificationSender) -> None:
+    await push.subscribe("task-1", HOOK, version="1.0")
+    for _ in range(2):
+        await adapter.send_notification("task-1", artifact())
+    assert len(await push.deliveries("task-1")) == 2
+
+
+async def test_an_update_that_may_have_been_stored_is_stored_once(
+    push: PushSender, adapter: PushkitNotificationSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await push.subscribe("task-1", HOOK, version="1.0")
+    notify, calls = push.notify, 0
+
+    async def breaks_in_the_commit(*arguments: Any, **options: Any) -> NotifyResult:
+        nonlocal calls
+        calls += 1
+        result = await notify(*arguments, **options)
+        if calls < 3:
+            raise CommitUncertainError("the connection broke in the commit")
+        return result
+
+    monkeypatch.setattr(push, "notify", breaks_in_the_commit)
+    await adapter.send_notification("task-1", status())
+    assert len(adapter.buffer) == 1
+
+    async def stored() -> bool:
+        return not len(adapter.buffer)
+
+    await eventually(stored)
+    assert calls == 3
+    assert len(await push.deliveries("task-1")) == 1
+
+
+async def test_closing_in_the_middle_of_an_enqueue_makes_no_second_row(
+    push: PushSender, adapter: PushkitNotificationSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await push.subscribe("task-1", HOOK, version="1.0")
+    notify, begun, gate = push.notify, asyncio.Event(), asyncio.Event()
+
+    async def away(*_: object, **__: object) -> NotifyResult:
+        raise StorageError("the database is away")
+
+    async def slow(*arguments: Any, **options: Any) -> NotifyResult:
+        result = await notify(*arguments, **options)
+        begun.set()
+        await gate.wait()
+        return result
+
+    monkeypatch.setattr(push, "notify", away)
+    await adapter.send_notification("task-1", status())
+    monkeypatch.setattr(push, "notify", slow)
+    await begun.wait()
+    closing = asyncio.create_task(adapter.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await closing
+    assert len(await push.deliveries("task-1")) == 1
+    assert adapter.buffer.refused == 0
+
+
+async def test_without_a_task_in_the_store_a_0_3_client_hears_statuses_and_nobody_misses_anything(
+    push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks, events: list[SenderEvent]
+) -> None:
+    tasks.owners = ()
+    await push.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await push.subscribe("task-1", HOOK, version="0.3", owner="bob")
+    await adapter.send_notification("task-1", artifact())
+    assert list(await bodies(push)) == ["alice"]
+    assert [(each.owner, each.error) for each in events] == [("bob", "snapshot_required")]
+    await adapter.send_notification("task-1", status(state=TaskState.TASK_STATE_COMPLETED))
+    assert (await bodies(push))["bob"] == {
+        "id": "task-1",
+        "contextId": "context-1",
+        "kind": "task",
+        "status": {"state": "completed"},
+    }
+
+
+async def test_each_0_3_client_gets_the_task_as_its_owner_sees_it(
+    push: PushSender, adapter: PushkitNotificationSender
+) -> None:
+    for owner in ("bob", "mallory"):
+        await push.subscribe("task-1", HOOK, version="0.3", owner=owner)
+    await adapter.send_notification("task-1", status())
+    found = await bodies(push)
+    assert found["bob"]["artifacts"][0]["artifactId"] == "artifact-1"
+    assert "artifacts" not in found["mallory"]
+
+
+async def test_a_0_3_client_that_subscribes_in_the_middle_takes_the_update_from_nobody(
+    push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks
+) -> None:
+    tasks.owners = ("bob", "carol")
+    await push.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    await push.subscribe("task-1", HOOK, version="0.3", owner="bob")
+    tasks.when_asked = lambda: push.subscribe("task-1", HOOK, version="0.3", owner="carol")
+    await adapter.send_notification("task-1", artifact())
+    assert sorted(await bodies(push)) == ["alice", "bob", "carol"]
+
+
+async def test_an_event_is_taken_as_it_was_when_it_was_sent(
+    push: PushSender, adapter: PushkitNotificationSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await push.subscribe("task-1", HOOK, version="1.0")
+
+    async def away(*_: object, **__: object) -> NotifyResult:
+        raise StorageError("the database is away")
+
+    event = status()
+    with monkeypatch.context() as patch:
+        patch.setattr(push, "notify", away)
+        await adapter.send_notification("task-1", event)
+        event.status.state = TaskState.TASK_STATE_COMPLETED
+    await adapter.close()
+    [delivery] = await push.deliveries("task-1")
+    assert json.loads(delivery.body)["statusUpdate"]["status"]["state"] == "TASK_STATE_WORKING"
