@@ -14,7 +14,7 @@ from typing import Self
 
 from aiohttp import web
 
-from pushkit.a2a import TaskState, UpdateKind, WireVersion, check_structured_data
+from pushkit.a2a import TaskState, UpdateKind, WireVersion, check_structured_data_apart
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
@@ -428,6 +428,5 @@ class Receiver(CallbackDecorators):
         sender = self.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
             return notification
-        # A large document takes its time: not on the loop.
-        found = await asyncio.to_thread(check_structured_data, notification.update, sender.schemas)
+        found = await check_structured_data_apart(notification.update, sender.schemas)
         return replace(notification, data=tuple(found))

@@ -16,6 +16,7 @@ from pushkit.a2a.structured_data import (
     DataVerdict,
     Fit,
     check_structured_data,
+    check_structured_data_apart,
     check_structured_input,
 )
 from pushkit.a2a.updates import (
@@ -67,6 +68,7 @@ __all__ = [
     "UrlPart",
     "WireVersion",
     "check_structured_data",
+    "check_structured_data_apart",
     "check_structured_input",
     "decode_update",
     "encode_update",

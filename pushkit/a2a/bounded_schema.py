@@ -3,10 +3,15 @@
 Schemas come from agents' cards. What is bounded, and against what:
 
 - Nothing is fetched: a `$ref` is `#…`, and the registry knows nothing.
-- Patterns run on RE2, in linear time: `re` backtracks, `(a+)+$` for ever.
+- Patterns run on RE2, in linear time: `re` backtracks, `(a+)+$` for ever. Their automata are
+  limited in size, and searching costs by it.
 - Every keyword that is applied costs steps, and steps are limited: references that double at each
-  level reach 2^n applications in n lines.
-- Schemas are limited in size and depth, data in how much of it there is.
+  level reach 2^n applications in n lines. So is computing time, which is looked at with each step:
+  a step may be dearer than it looks.
+- What the library works out by itself, without applying keywords, is refused: which members were
+  evaluated elsewhere, and where a dynamic reference leads.
+- Schemas are limited in size and depth, data in how much of it there is. A schema is held against
+  its dialect's under the same limits.
 - Whatever the library raises is a verdict: a `$ref` may point at what is no schema.
 
 A schema that breaks a rule is unusable, and data that costs too much is undecided: never valid.
@@ -20,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pushkit.a2a.schema_keywords import (
+    MAX_SECONDS,
     MISSING_EXTRA,
     STEPS,
     Steps,
@@ -35,14 +41,16 @@ from pushkit.errors import ConfigError, InvalidSchemaError
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-__all__ = ["MAX_STEPS", "BoundedSchema", "Complaint", "Steps", "UndecidedError"]
+__all__ = ["MAX_SECONDS", "MAX_STEPS", "BoundedSchema", "Complaint", "Steps", "UndecidedError"]
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
 MAX_STEPS = 100_000
+# Of the schema itself: each of its own has some dozens of its dialect's keywords applied to it.
+_MAX_STEPS_OF_SCHEMA = 20 * MAX_STEPS
 _MAX_REGEXES = 256
 
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_UNBOUNDED = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
 _DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -59,55 +67,68 @@ class BoundedSchema:
 
     Args:
         document: The schema.
-        max_steps: How many keywords one validation may apply, more or less.
+        max_steps: How many keywords of its dialect may be applied to the schema, more or less.
+        max_seconds: How much computing that may take.
 
     Raises:
         InvalidSchemaError: Not a schema, or one that breaks a limit.
         ConfigError: The extra `schemas` is not installed.
     """
 
-    def __init__(self, document: JsonValue, *, max_steps: int = MAX_STEPS) -> None:
+    def __init__(
+        self,
+        document: JsonValue,
+        *,
+        max_steps: int = _MAX_STEPS_OF_SCHEMA,
+        max_seconds: float = MAX_SECONDS,
+    ) -> None:
         if not isinstance(document, dict | bool):
             raise InvalidSchemaError("expected an object or a boolean")
+        steps = Steps(max_steps, max_seconds)
         _check_size(document)
-        _check_keywords(document)
         dialect = document.get("$schema", _DRAFT_2020_12) if isinstance(document, dict) else ""
         base = _validator_class(dialect or _DRAFT_2020_12)
-        _check_schema(base, document)
-        self._document = _without_dialect(document)
+        try:
+            _check_keywords(document, steps)
+            _check_schema(base, document, steps)
+        except UndecidedError as exc:
+            raise InvalidSchemaError(f"the schema itself: {exc}") from exc
+        self._document = document
         self._base = base
-        self._max_steps = max_steps
 
     def check(self, data: JsonValue, steps: Steps | None = None) -> Complaint | None:
         """Return what is wrong with data, or None.
 
         Args:
             data: The data.
-            steps: What may be spent, where several checks share it; by default `max_steps`.
+            steps: What may be spent, where several checks share it; by default `MAX_STEPS`.
 
         Raises:
             UndecidedError: It cannot be decided within the limits, or not with this schema at all.
         """
         validator = bounded(self._base)(self._document, registry=_empty_registry())
-        steps = Steps(self._max_steps) if steps is None else steps
-        outer = STEPS.set(steps)
-        try:
-            steps.spend(nodes(data))
-            error = next(validator.iter_errors(data), None)
-        except RecursionError as exc:
-            raise UndecidedError("the schema goes in a circle, or too deep") from exc
-        except _unresolvable() as exc:
-            raise UndecidedError("a reference of the schema leads nowhere") from exc
-        except UndecidedError:
-            raise
-        except Exception as exc:  # a library's, on a stranger's schema and numbers
-            # A `$ref` to what is no schema is applied as it stands; floats have an end.
-            raise UndecidedError("the schema cannot be applied to this data") from exc
-        finally:
-            STEPS.reset(outer)
-        if error is None:
-            return None
-        return Complaint(path=_pointer(error.absolute_path), rule=str(error.validator or "false"))
+        return _first_complaint(validator, data, Steps(MAX_STEPS) if steps is None else steps)
+
+
+def _first_complaint(validator: Any, data: JsonValue, steps: Steps) -> Complaint | None:
+    outer = STEPS.set(steps)
+    try:
+        steps.spend(nodes(data))
+        error = next(validator.iter_errors(data), None)
+    except RecursionError as exc:
+        raise UndecidedError("the schema goes in a circle, or too deep") from exc
+    except _unresolvable() as exc:
+        raise UndecidedError("a reference of the schema leads nowhere") from exc
+    except UndecidedError:
+        raise
+    except Exception as exc:  # a library's, on a stranger's schema and numbers
+        # A `$ref` to what is no schema is applied as it stands; floats have an end.
+        raise UndecidedError("the schema cannot be applied to this data") from exc
+    finally:
+        STEPS.reset(outer)
+    if error is None:
+        return None
+    return Complaint(path=_pointer(error.absolute_path), rule=str(error.validator or "false"))
 
 
 # --- the schema ----------------------------------------------------------------------------------
@@ -122,36 +143,31 @@ def _check_size(document: JsonValue) -> None:
         raise InvalidSchemaError(f"{size} characters, expected at most {MAX_SCHEMA_CHARS}")
 
 
-def _check_keywords(document: JsonValue) -> None:
+def _check_keywords(document: JsonValue, steps: Steps) -> None:
     """Refuse what would leave the limits, wherever it stands, even where it is no keyword."""
     patterns: list[str] = []
-    by_pattern = unevaluated = False
     for node, depth in walk(document):
         if depth > MAX_SCHEMA_DEPTH:
             raise InvalidSchemaError(f"nested deeper than {MAX_SCHEMA_DEPTH} levels")
         if isinstance(node, dict):
             _check_references(node, at_root=depth == 0)
             patterns += _patterns(node)
-            by_pattern = by_pattern or isinstance(node.get("patternProperties"), dict)
-            unevaluated = unevaluated or "unevaluatedProperties" in node
-    if by_pattern and unevaluated:
-        # Its implementation would look for the patterns with `re`.
-        raise InvalidSchemaError(
-            "unevaluatedProperties and patternProperties: expected one of them"
-        )
     if len(patterns) > _MAX_REGEXES:
         raise InvalidSchemaError(f"pattern: expected at most {_MAX_REGEXES} in a schema")
     for pattern in patterns:
+        steps.spend(1)
         regex(pattern)
 
 
 def _check_references(node: JsonObject, *, at_root: bool) -> None:
     if not at_root and isinstance(node.get("$schema"), str):
         raise InvalidSchemaError("$schema: expected at the root alone")
-    for name in _REFERENCES:
-        target = node.get(name)
-        if isinstance(target, str) and not target.startswith("#"):
-            raise InvalidSchemaError(f"{name}: expected one within the schema, starting with #")
+    if found := next((name for name in _UNBOUNDED if name in node), None):
+        raise InvalidSchemaError(f"{found}: what that takes cannot be bounded; not supported")
+    target = node.get("$ref")
+    # An anchor is searched for through the whole schema each time.
+    if isinstance(target, str) and target != "#" and not target.startswith("#/"):
+        raise InvalidSchemaError("$ref: expected a place within the schema, starting with #/")
 
 
 def _patterns(node: JsonObject) -> Iterator[str]:
@@ -162,23 +178,10 @@ def _patterns(node: JsonObject) -> Iterator[str]:
         yield from by_pattern
 
 
-def _without_dialect(document: JsonObject | bool) -> JsonObject | bool:
-    # With its dialect named, every step down would go back to the unbounded validator of that.
-    if isinstance(document, bool):
-        return document
-    return {name: value for name, value in document.items() if name != "$schema"}
-
-
-def _check_schema(base: type[Validator], document: JsonValue) -> None:
-    from jsonschema import FormatChecker
-    from jsonschema.exceptions import SchemaError
-
-    try:
-        base.check_schema(document, format_checker=FormatChecker(formats=()))  # type: ignore[arg-type, call-arg]
-    except SchemaError as exc:
-        raise InvalidSchemaError(f"not a schema at {_pointer(exc.absolute_path) or '/'}") from exc
-    except RecursionError as exc:
-        raise InvalidSchemaError("nested too deeply") from exc
+def _check_schema(base: type[Validator], document: JsonValue, steps: Steps) -> None:
+    complaint = _first_complaint(bounded(base)(base.META_SCHEMA), document, steps)
+    if complaint is not None:
+        raise InvalidSchemaError(f"not a schema at {complaint.path or '/'}")
 
 
 # --- the libraries -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ See `pushkit.a2a.bounded_schema`, which this is the inner half of.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 __all__ = [
+    "MAX_SECONDS",
     "MISSING_EXTRA",
     "STEPS",
     "Steps",
@@ -29,7 +31,11 @@ __all__ = [
 ]
 
 MISSING_EXTRA = "structured data needs the extra: pip install 'pushkit[schemas]'"
+MAX_SECONDS = 2.0
 _MAX_REGEX_CHARS = 1024
+# Of an automaton and what is remembered while it runs; the worst is as slow as it is large.
+_MAX_REGEX_BYTES = 1024 * 1024
+_STATES_A_STEP = 1000
 
 
 class UndecidedError(Exception):
@@ -37,16 +43,23 @@ class UndecidedError(Exception):
 
 
 class Steps:
-    """What one validation may still spend."""
+    """What one validation may still spend: steps, and the computing time of this thread.
 
-    def __init__(self, limit: int) -> None:
+    Steps say before something is done what it costs, but not to the last line of the library; time
+    sees everything, but only once it is over. No step by itself takes long.
+    """
+
+    def __init__(self, limit: int, seconds: float = MAX_SECONDS) -> None:
         self._left = limit
+        self._until = time.thread_time() + seconds
 
     def spend(self, steps: int) -> None:
-        """Spend some. Raises UndecidedError when they are used up."""
+        """Spend some. Raises UndecidedError when they, or the time, are used up."""
         self._left -= steps
         if self._left < 0:
             raise UndecidedError("checking would take too many steps")
+        if time.thread_time() > self._until:
+            raise UndecidedError("checking takes too long")
 
 
 # Of the validation that runs: a validator makes others as it descends, which cannot be handed it.
@@ -74,7 +87,7 @@ def nodes(document: JsonValue) -> int:
     return sum(1 for _ in walk(document))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def regex(pattern: str) -> Any:
     """Compile a pattern. Raises InvalidSchemaError: not one of RE2's, or too long."""
     try:
@@ -85,10 +98,18 @@ def regex(pattern: str) -> Any:
         raise InvalidSchemaError(f"pattern: longer than {_MAX_REGEX_CHARS} characters")
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = _MAX_REGEX_BYTES
     try:
         return re2.compile(pattern, options=options)
     except re2.error as exc:
-        raise InvalidSchemaError("pattern: not one of RE2's, which has no look-around") from exc
+        raise InvalidSchemaError(
+            "pattern: not one of RE2's, which has no look-around, or too large"
+        ) from exc
+
+
+def _searching(patterns: Iterable[str], characters: int) -> int:
+    """Return how many steps it takes at worst to search a text for some patterns."""
+    return sum(1 + characters * regex(p).programsize // _STATES_A_STEP for p in patterns)
 
 
 Keyword = Callable[[Any, Any, Any, Any], Any]
@@ -103,7 +124,28 @@ def bounded(base: type[Validator]) -> Any:
     counted = {
         name: _counted(name, _OURS.get(name, keyword)) for name, keyword in base.VALIDATORS.items()
     }
-    return extend(base, counted)
+    made = extend(base, counted)
+    descend = made.descend
+    made.descend = lambda *args, **named: map(_without_words, descend(*args, **named))
+    made.evolve = _evolve
+    return made
+
+
+def _without_words(error: Any) -> Any:
+    # They quote the data, and of a keyword that collects complaints all are kept.
+    STEPS.get().spend(1)
+    error.message, error.args = "", ()
+    return error
+
+
+def _evolve(validator: Any, **changes: Any) -> Any:
+    # The library's own goes back to an unbounded validator where a schema names its dialect.
+    import attrs
+
+    for field in attrs.fields(type(validator)):
+        if field.init:
+            changes.setdefault(field.alias, getattr(validator, field.name))
+    return type(validator)(**changes)
 
 
 def _counted(name: str, keyword: Keyword) -> Keyword:
@@ -111,8 +153,7 @@ def _counted(name: str, keyword: Keyword) -> Keyword:
         steps = STEPS.get()
         steps.spend(_cost(name, value, instance, schema))
         for error in keyword(validator, value, instance, schema) or ():
-            steps.spend(1)
-            yield error
+            yield _without_words(error)
 
     return apply
 
@@ -126,12 +167,17 @@ def _cost(name: str, value: Any, instance: Any, schema: Any) -> int:
         case "uniqueItems":
             return 1 + nodes(instance)
         case "pattern":
-            return 1 + (len(instance) // 64 if isinstance(instance, str) else 0)
+            return 1 + (_searching([value], len(instance)) if isinstance(instance, str) else 0)
         case "patternProperties":
-            return 1 + len(value) * members
+            return 1 + len(value) * members + _searching(value, _named(instance))
         case "additionalProperties":
-            return 1 + members * (1 + len(schema.get("patternProperties", ())))
+            patterns = schema.get("patternProperties", ())
+            return 1 + members * (1 + len(patterns)) + _searching(patterns, _named(instance))
     return 1 + (len(value) if isinstance(value, list | dict) else 0)
+
+
+def _named(instance: Any) -> int:
+    return sum(map(len, instance)) if isinstance(instance, dict) else 0
 
 
 # --- keywords that would use `re`, or time that grows with a square -------------------------------

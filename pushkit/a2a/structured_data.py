@@ -6,11 +6,22 @@ schema which the agent's card declares under that name (extension §1, §2, §4)
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import time
+import weakref
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pushkit.a2a.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
+from pushkit.a2a.bounded_schema import (
+    MAX_SECONDS,
+    MAX_STEPS,
+    BoundedSchema,
+    Steps,
+    UndecidedError,
+)
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     DataPart,
@@ -30,6 +41,7 @@ __all__ = [
     "DataVerdict",
     "Fit",
     "check_structured_data",
+    "check_structured_data_apart",
     "check_structured_input",
 ]
 
@@ -37,6 +49,9 @@ EXTENSION_URI = (
     "https://raw.githubusercontent.com/facultyai/a2a-extension-object-schemas/refs/heads/main/v1"
 )
 _MAX_SCHEMAS = 64
+# Of computing, to read all schemas of a card.
+_MAX_READING_SECONDS = 5.0
+_THREADS = 2
 
 
 class Fit(StrEnum):
@@ -85,13 +100,12 @@ class CardSchemas:
     def __init__(self, schemas: Mapping[str, JsonValue]) -> None:
         if len(schemas) > _MAX_SCHEMAS:
             raise InvalidSchemaError(f"{len(schemas)} schemas, expected at most {_MAX_SCHEMAS}")
-        self._usable: dict[str, BoundedSchema] = {}
-        self._unusable: dict[str, str] = {}
-        for name, document in schemas.items():
-            try:
-                self._usable[name] = BoundedSchema(document)
-            except InvalidSchemaError as exc:
-                self._unusable[name] = str(exc)
+        self._documents = dict(schemas)
+        self._read: dict[str, BoundedSchema | InvalidSchemaError] = {}
+        self._seconds = _MAX_READING_SECONDS
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @classmethod
     def of_card(cls, card: Mapping[str, JsonValue]) -> CardSchemas:
@@ -121,7 +135,32 @@ class CardSchemas:
     @property
     def unusable(self) -> dict[str, str]:
         """Which schemas cannot be used, and why."""
-        return dict(self._unusable)
+        found = {name: self._schema(name) for name in self._documents}
+        return {
+            name: str(schema)
+            for name, schema in found.items()
+            if isinstance(schema, InvalidSchemaError)
+        }
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Held while data is checked apart: one card has no more than one thread at a time."""
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    def _schema(self, name: str) -> BoundedSchema | InvalidSchemaError | None:
+        """Read a schema when data first names it: a card may hold many, and costly ones."""
+        if name not in self._documents:
+            return None
+        if name not in self._read:
+            before = time.thread_time()
+            try:
+                self._read[name] = BoundedSchema(
+                    self._documents[name], max_seconds=min(MAX_SECONDS, self._seconds)
+                )
+            except InvalidSchemaError as exc:
+                self._read[name] = exc
+            self._seconds -= time.thread_time() - before
+        return self._read[name]
 
     def verdict(
         self, part: DataPart, name: str, location: str, steps: Steps | None = None
@@ -133,11 +172,11 @@ class CardSchemas:
                 part=part, location=location, schema=name, fit=fit, path=path, rule=rule
             )
 
-        if name in self._unusable:
-            return said(Fit.UNDECIDED, rule=self._unusable[name])
-        schema = self._usable.get(name)
+        schema = self._schema(name)
         if schema is None:
             return said(Fit.UNKNOWN_SCHEMA)
+        if isinstance(schema, InvalidSchemaError):
+            return said(Fit.UNDECIDED, rule=str(schema))
         try:
             complaint = schema.check(part.data, steps)
         except UndecidedError as exc:
@@ -162,9 +201,8 @@ def check_structured_data(update: TaskUpdate, schemas: CardSchemas) -> list[Data
     """Check what an agent sends: every data part of its artifacts and messages that names a schema.
 
     A task's history is left out: it is mostly what the client itself said. Pure, but not free:
-    a small part takes about a millisecond, all of them together at most about one second; what is
-    left then is undecided.
-    In an event loop, `await asyncio.to_thread(check_structured_data, update, schemas)`.
+    a small part takes about a millisecond, all of them together at most about two seconds; what is
+    left then is undecided. In an event loop, `await check_structured_data_apart(update, schemas)`.
     """
     steps = Steps(MAX_STEPS)  # of the update: ten thousand parts are one sender's one body
     return [
@@ -172,6 +210,25 @@ def check_structured_data(update: TaskUpdate, schemas: CardSchemas) -> list[Data
         for location, part in _data_parts(update)
         if part.schema_name is not None
     ]
+
+
+async def check_structured_data_apart(
+    update: TaskUpdate, schemas: CardSchemas
+) -> list[DataVerdict]:
+    """Check the same on a thread of its own kind, of which there are two.
+
+    Each card's data waits for its turn, so that an agent with a costly schema holds up its own.
+    """
+    if next(_data_parts(update), None) is None:
+        return []
+    async with schemas.turn:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_threads(), check_structured_data, update, schemas)
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="pushkit-schemas")
 
 
 def check_structured_input(

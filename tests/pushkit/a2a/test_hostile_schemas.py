@@ -1,0 +1,176 @@
+"""Schemas made to cost: refused, or given up in time, and nobody else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from pushkit.a2a import (
+    CardSchemas,
+    DataPart,
+    Fit,
+    Message,
+    MessageUpdate,
+    Role,
+    check_structured_data,
+    check_structured_data_apart,
+)
+from pushkit.a2a.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
+from pushkit.errors import InvalidSchemaError
+
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+
+def doubling(levels: int, leaf: Any, keyword: str = "allOf") -> dict[str, Any]:
+    """Return a schema of a few lines that applies its leaf 2^levels times."""
+    found: dict[str, Any] = {"d0": leaf}
+    for level in range(1, levels + 1):
+        found[f"d{level}"] = {keyword: [{"$ref": f"#/$defs/d{level - 1}"}] * 2}
+    return {"$defs": found, "$ref": f"#/$defs/d{levels}"}
+
+
+def update(data: Any, schema: str = "costly", parts: int = 1) -> MessageUpdate:
+    metadata = {"mimeType": f"application/json;schema={schema}"}
+    part = DataPart(data=data, metadata=metadata)
+    return MessageUpdate(message=Message(message_id="1", role=Role.AGENT, parts=(part,) * parts))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param({"unevaluatedProperties": False}, id="unevaluatedProperties"),
+        pytest.param({"unevaluatedItems": False}, id="unevaluatedItems"),
+        pytest.param({"allOf": [{"unevaluatedProperties": {}}]}, id="further down"),
+        pytest.param({"$dynamicRef": "#x", "$dynamicAnchor": "x"}, id="$dynamicRef"),
+        pytest.param(
+            {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"},
+            id="$recursiveRef",
+        ),
+        pytest.param({"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, id="anchor"),
+        pytest.param({"pattern": "\\p{L}{1,900}"}, id="huge automaton"),
+    ],
+)
+def test_what_cannot_be_bounded_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidSchemaError):
+        BoundedSchema(schema)
+
+
+def test_what_was_evaluated_elsewhere_is_not_looked_for() -> None:
+    schema = doubling(13, {"properties": {"a": True}}, "allOf")
+    schema["unevaluatedProperties"] = False
+    [verdict] = check_structured_data(update({"a": 1, "b": 2}), CardSchemas({"costly": schema}))
+    assert verdict.fit is Fit.UNDECIDED
+    assert verdict.rule is not None
+    assert "unevaluatedProperties" in verdict.rule
+
+
+NUMBERS = [0] * 50_000
+TEXT = {"a": "x" * 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        pytest.param({"anyOf": [{"type": "string"}] * 3000}, NUMBERS, id="complaints about much"),
+        pytest.param(doubling(14, {"type": "string"}, "anyOf"), TEXT, id="doubling complaints"),
+        pytest.param({"oneOf": [False] * 1500}, TEXT, id="false"),
+        pytest.param(
+            {"$id": "https://x.example/", "allOf": [{"$id": "y", **doubling(13, True)}]},
+            1,
+            id="ids",
+        ),
+        pytest.param(
+            {
+                **doubling(12, {"$id": "y", "$ref": "#/x", "x": {}}),
+                "x": {f"f{n}": {"$id": f"https://x.example/{n}"} for n in range(1000)},
+            },
+            1,
+            id="many ids",
+        ),
+        pytest.param({"pattern": "[ab]*a[ab]{900}$"}, "ab" * 500_000, id="automaton x text"),
+        pytest.param(
+            {"patternProperties": {"[ab]*a[ab]{900}$": {}}},
+            {f"{'ab' * 500}{n}": 1 for n in range(500)},
+            id="automaton x names",
+        ),
+    ],
+)
+def test_what_takes_long_is_given_up_in_time_and_in_little_memory(schema: Any, data: Any) -> None:
+    bounded = BoundedSchema(schema)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UndecidedError, match="too"):
+            bounded.check(data, Steps(MAX_STEPS, seconds=0.3))
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param(
+            {"$schema": DRAFT_4, "enum": [x for n in range(4000) for x in (n, str(n))]},
+            id="unique among many",
+        ),
+        pytest.param({"allOf": [{"enum": [[n]]} for n in range(3000)]}, id="many schemas"),
+    ],
+)
+def test_a_schema_is_itself_checked_in_time(schema: Any) -> None:
+    assert len(json.dumps(schema)) < 65_536
+    with pytest.raises(InvalidSchemaError, match="too"):
+        BoundedSchema(schema, max_steps=10_000)
+
+
+def test_a_tree_as_deep_as_json_may_be_is_decided() -> None:
+    tree: dict[str, Any] = {
+        "properties": {"child": {"$ref": "#"}, "name": {"type": "string"}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    data: dict[str, Any] = {"name": "leaf"}
+    for _ in range(60):
+        data = {"name": "x", "child": data}
+    assert BoundedSchema(tree).check(data) is None
+
+
+def test_all_schemas_of_a_card_share_a_limit() -> None:
+    slow: dict[str, Any] = {"allOf": [{"enum": [[n]]} for n in range(3000)]}
+    schemas = CardSchemas({f"s{n}": {**slow, "title": str(n)} for n in range(60)})
+    assert "too" in schemas.unusable["s59"]
+
+
+async def test_the_loop_and_others_go_on_while_a_hostile_schema_is_tried() -> None:
+    hostile = CardSchemas({"costly": doubling(16, {"type": "string"}, "anyOf")})
+    honest = CardSchemas({"costly": {"type": "object"}})
+    tried = [
+        asyncio.create_task(check_structured_data_apart(update(TEXT), hostile)) for _ in range(20)
+    ]
+    [verdict] = await check_structured_data_apart(update({}), honest)
+    assert verdict.fit is Fit.VALID
+    assert not any(task.done() for task in tried[2:])
+    named = [thread.name for thread in threading.enumerate()]
+    assert sum("pushkit-schemas" in name for name in named) <= 2
+    # A thread of everybody's is free: name lookups and files run there.
+    assert await asyncio.to_thread(lambda: True)
+    for task in tried[1:]:
+        task.cancel()
+    [given_up] = await tried[0]
+    assert given_up.fit is Fit.UNDECIDED
+    await asyncio.gather(*tried, return_exceptions=True)
+
+
+async def test_checked_apart_is_checked_the_same() -> None:
+    schemas = CardSchemas({"costly": {"type": "string"}})
+    for data in ("x", 5):
+        assert await check_structured_data_apart(update(data), schemas) == check_structured_data(
+            update(data), schemas
+        )
+    [unknown] = await check_structured_data_apart(update({}, "other"), schemas)
+    assert unknown.fit is Fit.UNKNOWN_SCHEMA
