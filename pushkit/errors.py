@@ -43,6 +43,7 @@ __all__ = [
     "OwnershipError",
     "PayloadTooLargeError",
     "PushkitError",
+    "SchemaError",
     "SealedSecretError",
     "SecretKeyMissingError",
     "SigningError",
@@ -179,6 +180,12 @@ class StorageError(PushkitError):
     """The database refused; what was asked for has not been stored."""
 
     code = "storage"
+
+
+class SchemaError(StorageError):
+    """The database has another schema than this code: older, newer, of another component, none."""
+
+    code = "schema"
 
 
 class CommitUncertainError(StorageError):

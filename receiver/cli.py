@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -15,14 +14,16 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.bounded_json import JsonObject
 from pushkit.command import run_command
 from pushkit.errors import PushkitError
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.scheme import Scheme
+from pushkit.storage import Access, masked
 from pushkit.version import __version__
+from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES
-from receiver.inbox_commands import inbox
+from receiver.inbox_commands import inbox, migrate
 from receiver.pin_command import pin
 from receiver.receiver import Receiver
 from receiver.serving.service import ServiceOptions, run_service
@@ -82,8 +83,8 @@ def serve(path: Path, *, processes: int, verbose: bool, log_json: bool) -> None:
 def check(path: Path) -> None:
     """Print the effective configuration, secrets masked, and try what it names.
 
-    Every sender's keys, the database (its tables are made, if there are none) and the TLS files.
-    Exit status 1 if one of them cannot be had.
+    Every sender's keys, the database (nothing is made there) and the TLS files. Exit status 1 if
+    one of them cannot be had.
     """
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
@@ -94,7 +95,8 @@ def check(path: Path) -> None:
         elif not sender.has_keys:
             click.echo(f"{sender.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
     tls = _try_tls(settings, path)
-    if tls + asyncio.run(_try(receiver)):
+    database = settings.inbox_location(path.parent.resolve())
+    if tls + asyncio.run(_try(receiver, database)):
         sys.exit(1)
 
 
@@ -140,6 +142,7 @@ def expect(
 
     async def register() -> JsonObject:
         try:
+            await _open_for_tokens(receiver, settings.inbox_location(path.parent.resolve()))
             expectation = await receiver.expect(
                 sender,
                 task_id=task_id,
@@ -156,19 +159,27 @@ def expect(
     click.echo(json.dumps(asyncio.run(register())))
 
 
-async def _try(receiver: Receiver) -> int:
-    """Open the database and fetch every sender's keys; return how many of these failed."""
+async def _open_for_tokens(receiver: Receiver, database: str) -> None:
+    """Open the inbox as it is; where none is yet, make it, as the receiver does that is to come."""
+    schema = await open_inbox(database).schema()
+    await receiver.open(Access.WRITE if schema.found else Access.UPGRADE)
+
+
+async def _try(receiver: Receiver, database: str) -> int:
+    """Fetch every sender's keys and look at the database; return how many of these failed."""
     try:
         failed = await _try_keys(receiver.trust.keys_by_sender())
-        try:
-            await receiver.open()
-        except PushkitError as exc:
-            click.echo(f"database: error: {exc}", err=True)
-            return failed + 1
-        click.echo("database: ok")
-        return failed
     finally:
         await receiver.close()
+    try:
+        schema = await open_inbox(database).schema()
+        schema.check_not_newer()
+    except PushkitError as exc:
+        click.echo(f"database: error: {exc}", err=True)
+        return failed + 1
+    outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
+    click.echo(f"database: ok{outlook}")
+    return failed
 
 
 async def _try_keys(keys_by_sender: Mapping[str, VerificationKeys]) -> int:
@@ -206,7 +217,8 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
     document: JsonObject = settings.model_dump(mode="json")
     for location in ("database", "replay"):
-        document[location] = _without_password(document[location])
+        if isinstance(found := document[location], str):
+            document[location] = masked(found)
     for sender in document["senders"] if isinstance(document["senders"], list) else []:
         if isinstance(sender, dict):
             for secret in ("tokens", "credentials", "webhook_secrets"):
@@ -230,15 +242,8 @@ def _without_secrets(url: str) -> str:
     )
 
 
-def _without_password(location: JsonValue) -> JsonValue:
-    """Return a DSN or URL with its password masked, before the host and in the query."""
-    if not isinstance(location, str) or "://" not in location:
-        return location
-    masked = re.sub(r"^(\w+://[^:@/?#]*):.*@", r"\1:***@", location)
-    return re.sub(r"([?&]\w*password)=[^&]*", r"\1=***", masked, flags=re.IGNORECASE)
-
-
 cli.add_command(inbox)
+cli.add_command(migrate)
 cli.add_command(pin)
 
 

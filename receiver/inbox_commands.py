@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.command import age, json_option
 from pushkit.errors import ConfigError
 from pushkit.output import document, example, harmless, moment, table
+from pushkit.storage import Access, is_file, opened, upgrade
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import (
     CallbackState,
@@ -26,7 +28,7 @@ from receiver.inbox import (
 )
 from receiver.settings import load_settings
 
-__all__ = ["inbox"]
+__all__ = ["inbox", "migrate"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -69,6 +71,28 @@ def inbox() -> None:
     """Look at the inbox, call back dead letters again, clean up. Safe beside running receivers."""
 
 
+@click.command(
+    epilog=example(
+        "receiver migrate --check --config receiver.toml",
+        "receiver migrate --database postgresql://receiver@db/inbox",
+    )
+)
+@_location_options
+@click.option("--check", is_flag=True, help="Change nothing; exit status 1 if there is work.")
+def migrate(*, config: Path, database: str | None, check: bool) -> None:
+    """Bring the inbox to this version's schema, or make it, as a receiver does that starts.
+
+    docs/migrations.md says what may run meanwhile, and what a downgrade does.
+    """
+    found = open_inbox(_location(config, database))
+    if check:
+        schema = asyncio.run(found.schema())
+        schema.check_not_newer()
+        click.echo(schema.outlook)
+        sys.exit(1 if schema.missing else 0)
+    click.echo(asyncio.run(upgrade(found)).done)
+
+
 @inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))
 @_location_options
 @click.option("--status", type=click.Choice([status.value for status in InboxStatus]))
@@ -96,7 +120,7 @@ def list_(
         task_id=task,
         unmatched=unmatched,
     )
-    found = _run(config, database, lambda admin: admin.find(wanted, after=after, limit=limit))
+    found = _look(config, database, lambda admin: admin.find(wanted, after=after, limit=limit))
     if as_json:
         click.echo(json.dumps([document(summary) for summary in found], indent=2))
         return
@@ -115,7 +139,7 @@ def show(
     *, notification_id: int, config: Path, database: str | None, with_body: bool, as_json: bool
 ) -> None:
     """Show the notification ID, and what each callback made of it."""
-    report = _run(config, database, lambda admin: admin.show(notification_id))
+    report = _look(config, database, lambda admin: admin.show(notification_id))
     if report is None:
         raise ConfigError(f"there is no notification {notification_id}: see `receiver inbox list`")
     if as_json:
@@ -214,7 +238,7 @@ def purge(
 @json_option
 def stats(*, config: Path, database: str | None, as_json: bool) -> None:
     """Show how many notifications stand where, what never came, and what nobody wanted."""
-    found = _run(config, database, lambda admin: admin.stats())
+    found = _look(config, database, lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(_stats_document(found), indent=2))
         return
@@ -235,23 +259,33 @@ def stats(*, config: Path, database: str | None, as_json: bool) -> None:
         click.echo("\n" + table(headings, *rows))
 
 
+def _look(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
+    """Do what only reads: nothing can be written."""
+    return asyncio.run(_work_on(_existing(config, database), Access.READ, work))
+
+
 def _run(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
-    location = database
-    if location is None:
-        location = load_settings(config).inbox_location(config.parent.resolve())
-    # A mistyped path is no empty inbox.
-    if "://" not in location and not Path(location).exists():
-        raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
-    return asyncio.run(_work_on(location, work))
+    """Do what writes, in an inbox that is there."""
+    return asyncio.run(_work_on(_existing(config, database), Access.WRITE, work))
 
 
-async def _work_on(location: str, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
-    database = open_inbox(location)
-    await database.open()
-    try:
+async def _work_on(
+    location: str, access: Access, work: Callable[[InboxAdmin], Awaitable[_R]]
+) -> _R:
+    async with opened(open_inbox(location), access) as database:
         return await work(InboxAdmin(database))
-    finally:
-        await database.close()
+
+
+def _existing(config: Path, database: str | None) -> str:
+    location = _location(config, database)
+    # A mistyped path is no empty inbox.
+    if is_file(location) and not Path(location).exists():
+        raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
+    return location
+
+
+def _location(config: Path, database: str | None) -> str:
+    return database or load_settings(config).inbox_location(config.parent.resolve())
 
 
 _CALLBACK_HEADINGS = ("CALLBACK", "DONE", "ATTEMPTS", "LAST", "ERROR")

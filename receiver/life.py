@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
-from pushkit.storage import Database
+from pushkit.storage import Access, Database
 from pushkit.work import Housekeeper, cancelled
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
@@ -67,10 +67,10 @@ class Life:
         """Close this too, when callbacks have ended."""
         self._forwards.append(forward)
 
-    async def open(self) -> None:
+    async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox, without callbacks."""
         async with self._opening:
-            await self._database.open()
+            await self._database.open(access)
             self.is_open = True
 
     async def listen(self) -> None:

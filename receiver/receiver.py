@@ -19,6 +19,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.storage import Access
 from pushkit.webhook import WebhookRequest
 from pushkit.work import Housekeeper, RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
@@ -149,9 +150,14 @@ class Receiver(CallbackDecorators):
 
     # --- life ----------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Open the inbox without callbacks: for a process that only expects, or only waits."""
-        await self._life.open()
+    async def open(self, access: Access = Access.UPGRADE) -> None:
+        """Open the inbox without callbacks: for a process that only expects, or only waits.
+
+        Args:
+            access: By default the inbox is made, and its schema brought up to date; with
+                `Access.WRITE` it is taken as it is, or refused.
+        """
+        await self._life.open(access)
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""

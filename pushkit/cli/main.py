@@ -6,6 +6,7 @@ import click
 
 from pushkit.cli.card import card
 from pushkit.cli.keys import keys
+from pushkit.cli.migrate import migrate
 from pushkit.cli.outbox import outbox
 from pushkit.cli.secrets import secrets
 from pushkit.cli.send import send
@@ -35,6 +36,7 @@ cli.add_command(send)
 cli.add_command(verify)
 cli.add_command(outbox)
 cli.add_command(subscriptions)
+cli.add_command(migrate)
 cli.add_command(worker)
 cli.add_command(secrets)
 

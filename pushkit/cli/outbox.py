@@ -27,6 +27,7 @@ from pushkit.outbox import (
     Envelopes,
 )
 from pushkit.output import document, example, harmless, table
+from pushkit.storage import Access, is_file, opened
 
 __all__ = ["checked_database", "database_option", "outbox"]
 
@@ -53,10 +54,10 @@ def checked_database(location: str) -> str:
     """Return the location of an outbox that is there.
 
     Raises:
-        ConfigError: It is neither a file nor a DSN.
+        ConfigError: It is neither a file that is there nor a PostgreSQL DSN.
     """
     # A mistyped path is no empty outbox.
-    if "://" not in location and not Path(location).exists():
+    if is_file(location) and not Path(location).exists():
         raise ConfigError("--database: there is no such file, and it is no PostgreSQL DSN")
     return location
 
@@ -105,7 +106,7 @@ def list_(
 ) -> None:
     """List deliveries, oldest first, without their bodies."""
     chosen = _filter(wanted, DeliveryState(state) if state else None)
-    found = _run(database, lambda admin: admin.find(chosen, after=after, limit=limit))
+    found = _look(database, lambda admin: admin.find(chosen, after=after, limit=limit))
     if as_json:
         click.echo(json.dumps([document(summary) for summary in found], indent=2))
         return
@@ -125,7 +126,7 @@ def show(
     *, delivery_id: str, database: str, with_body: bool, with_answers: bool, as_json: bool
 ) -> None:
     """Show the delivery ID with every attempt."""
-    report = _run(database, lambda admin: admin.show(delivery_id))
+    report = _look(database, lambda admin: admin.show(delivery_id))
     if report is None:
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `pushkit outbox list`")
     if as_json:
@@ -255,7 +256,7 @@ def erase(*, task: str, database: str, tenant: str) -> None:
 @json_option
 def stats(*, database: str, as_json: bool) -> None:
     """Show how many deliveries are in which state, and where they wait."""
-    found = _run(database, lambda admin: admin.stats())
+    found = _look(database, lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(stats_document(found), indent=2))
         return
@@ -269,18 +270,22 @@ def stats(*, database: str, as_json: bool) -> None:
         click.echo("\n" + table(("ORIGIN", "PENDING", "IN FLIGHT", "DEAD"), *rows))
 
 
+def _look(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
+    """Do what only reads: nothing can be written."""
+    return asyncio.run(_work_on(checked_database(database), Access.READ, work))
+
+
 def _run(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
-    return asyncio.run(_work_on(checked_database(database), work))
+    """Do what writes, in an outbox that is there."""
+    return asyncio.run(_work_on(checked_database(database), Access.WRITE, work))
 
 
-async def _work_on(location: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
+async def _work_on(
+    location: str, access: Access, work: Callable[[OutboxAdmin], Awaitable[_R]]
+) -> _R:
     envelopes = Envelopes(SecretKeys.from_environment())
-    database = open_outbox(location)
-    await database.open()
-    try:
+    async with opened(open_outbox(location), access) as database:
         return await work(OutboxAdmin(database, envelopes=envelopes))
-    finally:
-        await database.close()
 
 
 def _filter(wanted: dict[str, str | None], state: DeliveryState | None = None) -> DeliveryFilter:

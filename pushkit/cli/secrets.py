@@ -19,6 +19,7 @@ from pushkit.delivery.secrets import SecretsAdmin, SecretsStatus
 from pushkit.errors import ConfigError, SealedSecretError
 from pushkit.keys.sealing import SecretKey, SecretKeys, add_secret_key
 from pushkit.output import example, table
+from pushkit.storage import Access, opened
 
 __all__ = ["secrets"]
 
@@ -92,7 +93,7 @@ def rotate(*, database: str, bodies: bool) -> None:
     keys = SecretKeys.from_environment()
     if keys is None:
         raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
-    rotated = _run(database, lambda admin: admin.rotate(keys, bodies=bodies))
+    rotated = _run(database, Access.WRITE, lambda admin: admin.rotate(keys, bodies=bodies))
     click.echo(
         f"encrypted {rotated.subscriptions} subscriptions and {rotated.bodies} bodies"
         f" with key {keys.ids[0]}"
@@ -118,7 +119,7 @@ def rotate(*, database: str, bodies: bool) -> None:
 def status(*, database: str, as_json: bool) -> None:
     """Show how much is encrypted with which key."""
     keys = SecretKeys.from_environment()
-    found = _run(database, lambda admin: admin.status())
+    found = _run(database, Access.READ, lambda admin: admin.status())
     rows = list(_rows(found, keys.ids if keys else ()))
     if as_json:
         click.echo(json.dumps([_document(row) for row in rows], indent=2))
@@ -157,14 +158,12 @@ def _document(row: tuple[str, str, str, str]) -> JsonObject:
     }
 
 
-def _run(location: str, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
-    return asyncio.run(_work_on(checked_database(location), work))
+def _run(location: str, access: Access, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
+    return asyncio.run(_work_on(checked_database(location), access, work))
 
 
-async def _work_on(location: str, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
-    database = open_outbox(location)
-    await database.open()
-    try:
+async def _work_on(
+    location: str, access: Access, work: Callable[[SecretsAdmin], Awaitable[_R]]
+) -> _R:
+    async with opened(open_outbox(location), access) as database:
         return await work(SecretsAdmin(database))
-    finally:
-        await database.close()

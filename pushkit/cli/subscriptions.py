@@ -16,6 +16,7 @@ from pushkit.delivery.admin import open_outbox
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.output import example, table
+from pushkit.storage import Access, opened
 from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
 
 __all__ = ["subscriptions"]
@@ -87,7 +88,7 @@ def list_(
     A withdrawn one is kept for its dead letters: its task has ended.
     """
     chosen = _filter(wanted, SubscriptionState(state) if state else None)
-    found = _run(database, lambda admin: admin.find(chosen, after=after, limit=limit))
+    found = _look(database, lambda admin: admin.find(chosen, after=after, limit=limit))
     if as_json:
         click.echo(json.dumps([subscription_document(each) for each in found], indent=2))
         return
@@ -103,7 +104,7 @@ def list_(
 @json_option
 def show(*, subscription_id: str, database: str, as_json: bool) -> None:
     """Show the subscription ID, and how many of its deliveries are in which state."""
-    report = _run(database, lambda admin: admin.show(subscription_id))
+    report = _look(database, lambda admin: admin.show(subscription_id))
     if report is None:
         raise ConfigError(f"there is no subscription {subscription_id!r}: {_SEE}")
     found = subscription_document(report.subscription)
@@ -191,17 +192,21 @@ def remove(*, ids: tuple[str, ...], database: str, everything: bool, **wanted: s
     _tell("removed", _run(database, lambda admin: admin.remove(chosen)))
 
 
+def _look(database: str, work: Callable[[SubscriptionAdmin], Awaitable[_R]]) -> _R:
+    """Do what only reads: nothing can be written."""
+    return asyncio.run(_work_on(checked_database(database), Access.READ, work))
+
+
 def _run(database: str, work: Callable[[SubscriptionAdmin], Awaitable[_R]]) -> _R:
-    return asyncio.run(_work_on(checked_database(database), work))
+    """Do what writes, in an outbox that is there."""
+    return asyncio.run(_work_on(checked_database(database), Access.WRITE, work))
 
 
-async def _work_on(location: str, work: Callable[[SubscriptionAdmin], Awaitable[_R]]) -> _R:
-    database = open_outbox(location)
-    await database.open()
-    try:
+async def _work_on(
+    location: str, access: Access, work: Callable[[SubscriptionAdmin], Awaitable[_R]]
+) -> _R:
+    async with opened(open_outbox(location), access) as database:
         return await work(SubscriptionAdmin(database))
-    finally:
-        await database.close()
 
 
 def _chosen(

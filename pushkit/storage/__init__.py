@@ -1,8 +1,9 @@
 """One small face over the databases: statements in scripts, run by a driver."""
 
-from pushkit.storage.database import Database, open_location
+from pushkit.storage.database import Database, open_location, opened, upgrade
 from pushkit.storage.liveness import WorkerLocks
-from pushkit.storage.migrations import Migration
+from pushkit.storage.location import is_file, masked
+from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import (
     APART,
     Apart,
@@ -27,6 +28,7 @@ from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
     "APART",
+    "Access",
     "Apart",
     "Database",
     "Group",
@@ -34,6 +36,7 @@ __all__ = [
     "Refused",
     "Row",
     "Rows",
+    "Schema",
     "Script",
     "SqlValue",
     "SqliteDatabase",
@@ -43,10 +46,14 @@ __all__ = [
     "among",
     "chunks",
     "from_micros",
+    "is_file",
+    "masked",
     "moment_or_none",
     "open_location",
+    "opened",
     "padded",
     "rows_of_places",
     "slices",
     "to_micros",
+    "upgrade",
 ]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pushkit.errors import ConfigError
 from pushkit.storage.liveness import WorkerLocks
-from pushkit.storage.migrations import Migration
+from pushkit.storage.location import postgres_dsn
+from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import Group, Script
 from pushkit.storage.sqlite import SqliteDatabase
 
-__all__ = ["Database", "open_location"]
+__all__ = ["Database", "open_location", "opened", "upgrade"]
 
 Item = TypeVar("Item")
 T = TypeVar("T")
-
-_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Database(Protocol):
@@ -28,8 +28,22 @@ class Database(Protocol):
     def locks(self) -> WorkerLocks | None:
         """The locks of this machine's workers, where all of them are on one machine."""
 
-    async def open(self) -> None:
-        """Connect and bring the schema up to date. Does nothing if it is open already."""
+    async def open(self, access: Access = Access.UPGRADE) -> None:
+        """Connect for what is meant: by default, to serve, with the schema brought up to date.
+
+        Does nothing if it is open already.
+
+        Raises:
+            SchemaError: The schema is newer than the code; but for `UPGRADE`, any other.
+            StorageError: There is no such database, or it is out of reach.
+        """
+
+    async def schema(self) -> Schema:
+        """Return what the database holds, open or not, without changing anything.
+
+        Raises:
+            StorageError: There is no such database, or it is out of reach.
+        """
 
     async def close(self) -> None:
         """Finish what was submitted, and disconnect."""
@@ -64,6 +78,31 @@ class Database(Protocol):
         """Call back whenever another process added work, until cancelled."""
 
 
+@contextlib.asynccontextmanager
+async def opened(database: Database, access: Access) -> AsyncIterator[Database]:
+    """Open a database for what is meant, and close it in the end."""
+    await database.open(access)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def upgrade(database: Database) -> Schema:
+    """Bring a database up to date, or make it; return what it held before.
+
+    Raises:
+        SchemaError: Newer code wrote it.
+        StorageError: It is out of reach, or refuses.
+    """
+    before = await database.schema()
+    before.check_not_newer()
+    if before.missing:
+        async with opened(database, Access.UPGRADE):
+            pass
+    return before
+
+
 def open_location(
     location: str | Path,
     *,
@@ -74,12 +113,13 @@ def open_location(
     """Return the database at a location: a PostgreSQL DSN, or the path of a SQLite file.
 
     Raises:
-        ConfigError: A DSN, and the driver is not installed.
+        ConfigError: Neither of them; or a DSN, and the driver is not installed.
     """
-    if not str(location).startswith(_POSTGRES):
+    dsn = postgres_dsn(location)
+    if dsn is None:
         return SqliteDatabase(location, component=component, migrations=migrations, clock=clock)
     try:
         from pushkit.storage.postgres import PostgresDatabase
     except ImportError as exc:
         raise ConfigError("PostgreSQL needs asyncpg: pip install 'pushkit[postgres]'") from exc
-    return PostgresDatabase(str(location), component=component, migrations=migrations)
+    return PostgresDatabase(dsn, component=component, migrations=migrations)

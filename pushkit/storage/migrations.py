@@ -1,19 +1,34 @@
-"""Numbered migrations, each applied once.
+"""Numbered migrations, each applied once, and what is said of a schema that was found.
 
 Every component (the sender's tables, the receiver's tables) counts its own versions, so that both
-may live in one database. The whole check runs in one exclusive transaction: two processes that
-start together apply each migration once.
+may live in one database. The whole migration runs in one exclusive transaction: two processes that
+start together apply each step once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 
-from pushkit.errors import StorageError
+from pushkit.errors import SchemaError
 from pushkit.storage.script import Script, Statement
 
-__all__ = ["Migration", "migrate"]
+__all__ = ["Access", "Migration", "Schema", "find_schema", "migrate", "schema_of"]
+
+
+class Access(Enum):
+    """What a database is opened for.
+
+    Attributes:
+        UPGRADE: As a service that starts: made if it is missing, and its schema brought up to date.
+        WRITE: As a command that changes something beside running services.
+        READ: As a command that looks: nothing can be written.
+    """
+
+    UPGRADE = "upgrade"
+    WRITE = "write"
+    READ = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +39,179 @@ class Migration:
     statements: tuple[str, ...]
 
 
-def migrate(component: str, migrations: Sequence[Migration]) -> Script[None]:
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """How people call a component's tables, and the command that brings them up to date."""
+
+    tables: str
+    command: str
+
+
+_NAMES = {
+    "sender": _Names("outbox", "pushkit migrate"),
+    "receiver": _Names("inbox", "receiver migrate"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """What a database holds, beside what the code knows.
+
+    Attributes:
+        where: The database, as a message may show it.
+        component: Whose tables are meant.
+        known: The versions that the code knows, oldest first.
+        versions: Of every component that has tables there, its version.
+        exists: Whether there is a database at all.
+    """
+
+    where: str
+    component: str
+    known: tuple[int, ...]
+    versions: Mapping[str, int] = field(default_factory=dict)
+    exists: bool = True
+
+    @property
+    def tables(self) -> str:
+        """What people call the component's tables: `outbox`, `inbox`."""
+        return _names(self.component).tables
+
+    @property
+    def found(self) -> int:
+        """The version that is there; 0 if the component has no tables."""
+        return self.versions.get(self.component, 0)
+
+    @property
+    def newest(self) -> int:
+        """The newest version that the code knows."""
+        return self.known[-1]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The versions that a migration would apply."""
+        return tuple(version for version in self.known if version > self.found)
+
+    @property
+    def outlook(self) -> str:
+        """What a migration would do, for people."""
+        if not self.missing:
+            return self.done
+        if not self.found:
+            return f"there is no {self.tables} yet, to be made with schema version {self.newest}"
+        steps = ", ".join(map(str, self.missing))
+        return f"the {self.tables} has schema version {self.found}, to be applied: {steps}"
+
+    @property
+    def done(self) -> str:
+        """What a migration of it did, for people."""
+        if not self.missing:
+            return f"the {self.tables} has schema version {self.found}: nothing to do"
+        if not self.found:
+            return f"the {self.tables} is made, with schema version {self.newest}"
+        return f"the {self.tables} had schema version {self.found}, and has {self.newest}"
+
+    def check_not_newer(self) -> None:
+        """Refuse a schema that newer code wrote.
+
+        Raises:
+            SchemaError: It is one.
+        """
+        if self.found > self.newest:
+            raise SchemaError(
+                f"{self.where}: the {self.tables} has schema version {self.found}, this code knows"
+                f" up to {self.newest}: use the newer pushkit that wrote it"
+            )
+
+    def check_current(self) -> None:
+        """Refuse every schema but the one that the code is written for.
+
+        Raises:
+            SchemaError: It is older, newer, or not there; the message says what was found instead.
+        """
+        self.check_not_newer()
+        command = _names(self.component).command
+        if self.found:
+            if self.missing:
+                raise SchemaError(
+                    f"{self.where}: the {self.tables} has schema version {self.found}, this code"
+                    f" needs {self.newest}: run `{command}`"
+                )
+            return
+        if not self.exists:
+            raise SchemaError(
+                f"{self.where}: there is no such file: whatever serves the {self.tables} makes it"
+                f" when it starts, or `{command}`"
+            )
+        if self.versions:
+            others = " and ".join(f"an {_names(each).tables}" for each in sorted(self.versions))
+            raise SchemaError(
+                f"{self.where}: there is no {self.tables} here, but {others}: is this the right"
+                f" database? (`{command}` would make one beside it)"
+            )
+        raise SchemaError(
+            f"{self.where}: this is no database of pushkit's: expected an {self.tables}, which"
+            f" whatever serves it makes when it starts, or `{command}`"
+        )
+
+
+def _names(component: str) -> _Names:
+    return _NAMES.get(component) or _Names(component, "migrate")
+
+
+def find_schema(
+    where: str, component: str, migrations: Sequence[Migration], has_table: str
+) -> Script[Schema]:
+    """Return what a database holds; reads alone.
+
+    Args:
+        where: The database, as a message may show it.
+        component: Whose tables are meant.
+        migrations: All that the code knows of them.
+        has_table: Selects a row if there is a table of the name `$1`.
+    """
+    there = yield Statement(has_table, ("pushkit_schema",))
+    versions = (yield from _versions()) if there else {}
+    return schema_of(where, component, migrations, versions)
+
+
+def migrate(component: str, migrations: Sequence[Migration], where: str = "") -> Script[None]:
     """Bring a component's tables to the newest version that the code knows.
 
     Raises:
-        StorageError: The database was written by newer code.
+        SchemaError: The database was written by newer code.
     """
     yield Statement(
         "CREATE TABLE IF NOT EXISTS pushkit_schema"
         " (component TEXT PRIMARY KEY, version INTEGER NOT NULL)"
     )
-    rows = yield Statement("SELECT version FROM pushkit_schema WHERE component = $1", (component,))
-    found = rows[0]["version"] if rows else 0
-    newest = migrations[-1].version
-    if found > newest:
-        raise StorageError(
-            f"the database has {component} schema version {found}, this code knows up to {newest}:"
-            " use the newer pushkit that wrote it"
-        )
+    schema = schema_of(where or "the database", component, migrations, (yield from _versions()))
+    schema.check_not_newer()
     for migration in migrations:
-        if migration.version > found:
+        if migration.version in schema.missing:
             for sql in migration.statements:
                 yield Statement(sql)
     yield Statement(
         "INSERT INTO pushkit_schema (component, version) VALUES ($1, $2)"
         " ON CONFLICT (component) DO UPDATE SET version = excluded.version",
-        (component, newest),
+        (component, schema.newest),
+    )
+
+
+def _versions() -> Script[dict[str, int]]:
+    rows = yield Statement("SELECT component, version FROM pushkit_schema")
+    return {row["component"]: row["version"] for row in rows}
+
+
+def schema_of(
+    where: str,
+    component: str,
+    migrations: Sequence[Migration],
+    versions: Mapping[str, int] | None = None,
+    *,
+    exists: bool = True,
+) -> Schema:
+    """Return a schema beside what these migrations make of it."""
+    known = tuple(each.version for each in migrations)
+    return Schema(
+        where=where, component=component, known=known, versions=versions or {}, exists=exists
     )

@@ -20,7 +20,8 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.storage.gathering import Gathering
-from pushkit.storage.migrations import Migration, migrate
+from pushkit.storage.location import host_of
+from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate
 from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
 
 __all__ = ["PostgresDatabase", "run_script"]
@@ -32,6 +33,8 @@ _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
+_WHERE = "PostgreSQL"  # a DSN may hold a password
+_HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
 _CLOSE_TIMEOUT = timedelta(seconds=10)
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _FAULTS = (
@@ -110,31 +113,73 @@ class PostgresDatabase:
         self._idle.set()
         self.locks = None  # workers are on many machines: leases alone tell who is dead
 
-    async def open(self) -> None:
-        """Connect and bring the schema up to date. Does nothing if it is open already.
+    async def open(self, access: Access = Access.UPGRADE) -> None:
+        """Connect for what is meant. Does nothing if it is open already.
 
         Raises:
-            StorageError: The server cannot be reached, or the schema is newer than the code.
+            SchemaError: The schema is newer than the code; but for `UPGRADE`, any other than the
+                code's.
+            StorageError: The server cannot be reached, or refuses.
         """
         if self._pool is not None:
             return
+        pool = await self._connected(access)
         try:
-            pool = await asyncpg.create_pool(
+            if access is Access.UPGRADE:
+                await self._migrate(pool)
+            else:
+                (await self._schema_on(pool)).check_current()
+        except BaseException:
+            await pool.close()
+            raise
+        self._pool = pool
+
+    async def schema(self) -> Schema:
+        """Return what the database holds, open or not, without changing anything.
+
+        Raises:
+            StorageError: The server cannot be reached, or refuses.
+        """
+        if self._pool is not None:
+            return await self._schema_on(self._pool)
+        pool = await self._connected(Access.READ)
+        try:
+            return await self._schema_on(pool)
+        finally:
+            await pool.close()
+
+    async def _connected(self, access: Access) -> asyncpg.Pool:
+        try:
+            return await asyncpg.create_pool(
                 self._dsn,
                 min_size=1,
                 max_size=self._connections,
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
                 timeout=self._connect_timeout.total_seconds(),
+                init=_only_read if access is Access.READ else None,
             )
-        except (*_FAULTS, ValueError) as exc:
-            raise StorageError(f"PostgreSQL: cannot connect: {_reason(exc)}") from exc
+        except ValueError:
+            pass  # its message quotes the DSN, and a cause of ours would be shown with it
+        except _FAULTS as exc:
+            raise StorageError(
+                f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {_reason(exc)}"
+            ) from exc
+        raise StorageError(
+            f"PostgreSQL: cannot connect to {host_of(self._dsn)}: the DSN cannot be read; in user"
+            " and password, percent-encode what is no letter and no digit"
+        )
+
+    async def _schema_on(self, pool: asyncpg.Pool) -> Schema:
         try:
-            await self._migrate(pool)
-        except BaseException:
-            await pool.close()
-            raise
-        self._pool = pool
+            async with (
+                pool.acquire() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                script = find_schema(_WHERE, self._component, self._migrations, _HAS_TABLE)
+                return await run_script(connection, script)
+        except _FAULTS as exc:
+            raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
 
     async def close(self) -> None:
         """Finish what was submitted, and close the connections; break off what does not end."""
@@ -307,13 +352,22 @@ class PostgresDatabase:
 
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
-            async with pool.acquire() as connection, connection.transaction():
+            async with (
+                pool.acquire() as connection,
+                # Whoever has waited for the lock must see what the one before did.
+                connection.transaction(isolation="read_committed"),
+            ):
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
                 for function in _FUNCTIONS:
                     await connection.execute(function)
-                await run_script(connection, migrate(self._component, self._migrations))
+                await run_script(connection, migrate(self._component, self._migrations, _WHERE))
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
+
+
+async def _only_read(connection: asyncpg.Connection) -> None:
+    # By a statement: poolers refuse parameters of a start that they do not know.
+    await connection.execute("SET default_transaction_read_only = on")
 
 
 async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.storage.liveness import WorkerLocks
-from pushkit.storage.migrations import Migration, migrate
+from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate, schema_of
 from pushkit.storage.script import Group, Refused, Rows, Script, driver_connection
 
 __all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
@@ -38,13 +38,16 @@ T = TypeVar("T")
 _MAX_BATCH = 256
 _BUSY_PAUSE = 0.005  # seconds
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
+_HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
+# How SQLite opens the file: only what brings the schema up to date may make one.
+_MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
 
 
 class SqliteDatabase:
     """A database file.
 
     Args:
-        path: The file; created, with its write-ahead log, if missing.
+        path: The file, beside which stands its write-ahead log.
         component: Whose tables, for the migrations.
         migrations: The component's schema, oldest first.
         clock: Returns now, aware, in UTC.
@@ -69,28 +72,63 @@ class SqliteDatabase:
         self.locks = WorkerLocks(self.path)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
+        self._access = Access.UPGRADE
         self._writer: _Writer | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
 
-    async def open(self) -> None:
-        """Open the file and bring its schema up to date. Does nothing if it is open already.
+    async def open(self, access: Access = Access.UPGRADE) -> None:
+        """Open the file for what is meant. Does nothing if it is open already.
 
         Raises:
-            StorageError: The file cannot be opened, is no database, or is newer than the code.
+            SchemaError: Its schema is newer than the code; but for `UPGRADE`, any other than the
+                code's.
+            StorageError: The file cannot be opened, or is no database.
         """
-        if self._writer is not None:
+        if self._reader is not None:
             return
-        writer = _Writer(self._connect)
+        if access is Access.UPGRADE:
+            first = migrate(self._component, self._migrations, str(self.path))
+            await self._start_writer(access, first)
+            self.locks.sweep()
+        else:
+            (await self.schema()).check_current()
+            if access is Access.WRITE:
+                await self._start_writer(access, None)
+        self._access = access
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pushkit-reader")
+
+    async def _start_writer(self, access: Access, first: Script[None] | None) -> None:
+        writer = _Writer(lambda: self._connect(access))
         writer.start()
         try:
-            await writer.submit(migrate(self._component, self._migrations))
+            if first is not None:
+                await writer.submit(first)
         except BaseException:
             writer.stop()
             raise
-        self.locks.sweep()
         self._writer = writer
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pushkit-reader")
+
+    async def schema(self) -> Schema:
+        """Return what the file holds, open or not, without changing anything.
+
+        Raises:
+            StorageError: The file cannot be read, or is no database.
+        """
+        return await asyncio.get_running_loop().run_in_executor(None, self._look_at_schema)
+
+    def _look_at_schema(self) -> Schema:
+        where = str(self.path)
+        if not self.path.exists():
+            if not self.path.parent.is_dir():
+                raise StorageError(f"{where}: there is no such folder")
+            return schema_of(where, self._component, self._migrations, exists=False)
+        try:
+            with contextlib.closing(self._connect(Access.READ)) as connection:
+                script = find_schema(where, self._component, self._migrations, _HAS_TABLE)
+                return run_script(connection, script)
+        except sqlite3.Error as exc:
+            raise StorageError(f"{self.path}: {exc}") from exc
 
     async def close(self) -> None:
         """Finish what was submitted, then close both connections."""
@@ -164,14 +202,15 @@ class SqliteDatabase:
         return await asyncio.get_running_loop().run_in_executor(None, self._empty_log)
 
     def _empty_log(self) -> bool:
-        with contextlib.closing(self._connect()) as connection:
+        with contextlib.closing(self._connect(Access.WRITE)) as connection:
             # It waits for readers as long as `busy_timeout` says.
             [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
 
     def _open_writer(self) -> _Writer:
         if self._writer is None:
-            raise StorageError(f"{self.path} is not open: call open() first")
+            how = "is open for reading alone" if self._reader else "is not open: call open() first"
+            raise StorageError(f"{self.path} {how}")
         return self._writer
 
     def now(self) -> Script[datetime]:
@@ -194,7 +233,7 @@ class SqliteDatabase:
     def _read(self, script: Script[T]) -> T:
         try:
             if self._read_connection is None:
-                self._read_connection = self._connect()
+                self._read_connection = self._connect(self._access)
                 self._read_connection.execute("PRAGMA query_only = ON")
             self._read_connection.execute("BEGIN")
             try:
@@ -209,13 +248,15 @@ class SqliteDatabase:
             self._read_connection.close()
             self._read_connection = None
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, access: Access) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < _MIN_SQLITE:
             raise StorageError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 is needed")
         try:
-            _create_private(self.path)
+            if access is Access.UPGRADE:
+                _create_private(self.path)
             connection = sqlite3.connect(
-                self.path,
+                f"{self.path.absolute().as_uri()}?mode={_MODES[access]}",
+                uri=True,
                 timeout=self._busy_timeout.total_seconds(),
                 isolation_level=None,  # transactions are begun and ended here, by name
                 check_same_thread=False,  # opened and used by one thread, closed by its owner
@@ -223,14 +264,16 @@ class SqliteDatabase:
         except (sqlite3.Error, OSError, ValueError) as exc:
             raise StorageError(f"{self.path}: {exc}") from exc
         try:
-            self._configure(connection)
+            self._configure(connection, access)
         except sqlite3.Error as exc:
             connection.close()
             raise StorageError(f"{self.path}: {exc}") from exc
         return connection
 
-    def _configure(self, connection: sqlite3.Connection) -> None:
+    def _configure(self, connection: sqlite3.Connection, access: Access) -> None:
         connection.row_factory = sqlite3.Row
+        if access is Access.READ:
+            return
         self._switch_to_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         # Settling goes from page to page of a long backlog: 2 MiB, the default, forget them.

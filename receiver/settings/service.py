@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pushkit.storage import is_file
 from receiver.admission import Limits
 from receiver.connections import ConnectionLimits
 from receiver.inbox import InboxRetention
@@ -123,8 +124,12 @@ class ReceiverSettings(BaseSettings):
         return env_settings, init_settings
 
     def inbox_location(self, folder: Path) -> str:
-        """Return where the inbox is: a DSN as it stands, or a path in this folder."""
-        return self.database if "://" in self.database else str(folder / self.database)
+        """Return where the inbox is: a DSN as it stands, or a path in this folder.
+
+        Raises:
+            ConfigError: It is neither.
+        """
+        return str(folder / self.database) if is_file(self.database) else self.database
 
     @property
     def host_and_port(self) -> tuple[str, int]:

@@ -279,6 +279,7 @@ def test_a_mistyped_path_is_no_empty_inbox(receiver_command: Run, own_folder: Pa
 
 
 def test_the_commands_work_on_postgresql(receiver_command: Run, postgres_dsn: str) -> None:
+    assert receiver_command("migrate", "--database", postgres_dsn).status == 0
     ran = receiver_command("inbox", "stats", "--json", "--database", postgres_dsn)
 
     assert set(json.loads(ran.out)["statuses"].values()) == {0}

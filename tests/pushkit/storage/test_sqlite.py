@@ -428,7 +428,7 @@ async def test_the_writer_outlives_a_fault_that_nobody_thought_of(
 ) -> None:
     database = things(path)
 
-    def fail() -> sqlite3.Connection:
+    def fail(_access: object) -> sqlite3.Connection:
         raise MemoryError
 
     with monkeypatch.context() as patched:

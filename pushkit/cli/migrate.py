@@ -1,0 +1,37 @@
+"""`pushkit migrate`: an outbox of an earlier version, brought up to date before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from pushkit.cli.outbox import database_option
+from pushkit.delivery.admin import open_outbox
+from pushkit.output import example
+from pushkit.storage import upgrade
+
+__all__ = ["migrate"]
+
+
+@click.command(
+    epilog=example(
+        "pushkit migrate --check --database outbox.db",
+        "pushkit migrate --database postgresql://pushkit@db/agent",
+    )
+)
+@database_option
+@click.option("--check", is_flag=True, help="Change nothing; exit status 1 if there is work.")
+def migrate(*, database: str, check: bool) -> None:
+    """Bring the outbox to this version's schema, or make it, as a sender or worker that starts.
+
+    docs/migrations.md says what may run meanwhile, and what a downgrade does.
+    """
+    found = open_outbox(database)
+    if check:
+        schema = asyncio.run(found.schema())
+        schema.check_not_newer()
+        click.echo(schema.outlook)
+        sys.exit(1 if schema.missing else 0)
+    click.echo(asyncio.run(upgrade(found)).done)

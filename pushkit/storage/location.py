@@ -1,0 +1,104 @@
+"""Where a database is: what an argument is taken for, and what of it may be shown.
+
+A location is the path of a SQLite file or a PostgreSQL DSN, and a DSN may hold a password: whatever
+looks like one and is none of ours is refused by its scheme alone, and never becomes a file's name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import parse_qs, unquote
+
+from pushkit.errors import ConfigError
+
+__all__ = ["host_of", "is_file", "masked", "postgres_dsn"]
+
+# SQLAlchemy writes the driver behind the scheme.
+_POSTGRES = {"postgresql", "postgres", "postgresql+asyncpg"}
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")
+# What is left of a DSN that somebody made a `Path` of.
+_SHORT_DSN = re.compile(r"\s*(postgres[A-Za-z0-9+]*):/", re.IGNORECASE)
+# `host=db password=…`, and `user:password@host/name`: DSNs of other kinds.
+_OTHER_DSN = re.compile(r".*\bpass\w*\s*=|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
+_HOST = r"(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:[0-9]+)?"
+_HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
+_AUTHORITY = re.compile(r"(?<=://)[^/?#]*")
+_USER_AND_PASSWORD = re.compile(r"([^:/?#\s]*://[^:@/?#]*):.*@", re.DOTALL)
+_PARAMETER = re.compile(r"(?<=[?&])([^=&]*)=[^&]*")
+
+
+def postgres_dsn(location: str | Path) -> str | None:
+    """Return the DSN that a location is, as asyncpg reads it; None for the path of a file.
+
+    Raises:
+        ConfigError: It is neither; the message names its scheme and nothing else of it.
+    """
+    text = str(location)
+    found = _SCHEME.match(text)
+    if found and found[1].lower() in _POSTGRES:
+        return f"postgresql://{text[found.end() :]}"
+    found = found or _SHORT_DSN.match(text)
+    if found or "://" in text:
+        named = f"the scheme {found[1]!r}" if found else "a URL"
+        raise ConfigError(
+            f"database: found {named}, expected postgresql://user:password@host/name, or the path"
+            " of a SQLite file"
+        )
+    if _OTHER_DSN.match(text):
+        raise ConfigError(
+            "database: found a password without a scheme, expected"
+            " postgresql://user:password@host/name, or the path of a SQLite file"
+        )
+    return None
+
+
+def is_file(location: str | Path) -> bool:
+    """Say whether a location is the path of a file.
+
+    Raises:
+        ConfigError: It is neither that nor a PostgreSQL DSN.
+    """
+    return postgres_dsn(location) is None
+
+
+def host_of(dsn: str) -> str:
+    """Return the hosts and ports of a DSN for an error message, and never a part of a password."""
+    authority, after = re.match(r"([^/?#]*)(.*)", dsn.partition("://")[2], re.DOTALL).groups()  # type: ignore[union-attr]  # matches anything
+    if "@" in after:  # a password with a slash, of which the authority is the beginning
+        return "the host of the DSN"
+    query = parse_qs(after.partition("?")[2])
+    port = _first(query, "port") or os.environ.get("PGPORT", "5432")
+    hosts = authority.rpartition("@")[2]
+    if not hosts:
+        hosts = _first(query, "host") or os.environ.get("PGHOST", "localhost")
+        return f"{hosts}:{port}" if port.isdecimal() else hosts
+    if not _HOSTS.fullmatch(hosts):
+        return "the host of the DSN"
+    return hosts if re.search(r":[0-9]+$", hosts) else f"{hosts}:{port}"
+
+
+def masked(location: str) -> str:
+    """Return a DSN or URL with its passwords masked, before the host and in the query."""
+    if "://" not in location:
+        return location
+    if "@" in location:
+        shown = _USER_AND_PASSWORD.sub(r"\1:***@", location, count=1)
+    else:
+        shown = _AUTHORITY.sub(_masked_authority, location, count=1)
+    return _PARAMETER.sub(_masked_parameter, shown)
+
+
+def _masked_authority(found: re.Match[str]) -> str:
+    # Without a host, `user:password` stands where one is expected.
+    is_host = not found[0] or _HOSTS.fullmatch(found[0])
+    return found[0] if is_host else "***"
+
+
+def _masked_parameter(found: re.Match[str]) -> str:
+    return f"{found[1]}=***" if "pass" in unquote(found[1]).lower() else found[0]
+
+
+def _first(query: dict[str, list[str]], name: str) -> str:
+    return query.get(name, [""])[0]

@@ -1,0 +1,299 @@
+"""What commands do with a database: looking changes nothing, and only `migrate` migrates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from pushkit.clock import utc_now
+from pushkit.delivery.admin import SENDER_MIGRATIONS, open_outbox
+from pushkit.storage import Access, Database, open_location, opened
+from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from receiver.admin import open_inbox
+from tests.cli.conftest import ISSUER, Ran, Run
+from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
+from tests.databases import execute
+
+NEWEST = {"sender": SENDER_MIGRATIONS[-1].version, "receiver": RECEIVER_MIGRATIONS[-1].version}
+VERSION = "UPDATE pushkit_schema SET version = version + 1"
+RECEIVER_TOML = f"""
+url = "https://client.example.com"
+[[senders]]
+name = "agent"
+issuer = "{ISSUER}"
+jwks_file = "jwks.json"
+"""
+# Those that serve a database bring it up to date.
+MIGRATING = {"worker", "migrate"}
+EVERY_COMMAND = [
+    pytest.param(component, command, id=f"{program} {command}")
+    for component, program, found in (
+        ("sender", "pushkit", SENDER_COMMANDS),
+        ("receiver", "receiver", RECEIVER_COMMANDS),
+    )
+    for command in found
+    if command not in MIGRATING
+]
+
+
+def test_there_are_commands_to_try() -> None:
+    assert {"outbox stats", "outbox redrive", "secrets status"} <= set(SENDER_COMMANDS)
+    assert {"inbox stats", "inbox redrive"} <= set(RECEIVER_COMMANDS)
+
+
+@pytest.fixture
+def run(pushkit_command: Run, receiver_command: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call a component's command."""
+    # A key of nobody's, for what rotates.
+    monkeypatch.setenv("PUSHKIT_SECRET_KEYS", pushkit_command("secrets", "generate").out.strip())
+
+    def call(component: str, command: str, *arguments: str) -> Ran:
+        runner = pushkit_command if component == "sender" else receiver_command
+        return runner(*command.split(), *ARGUMENTS.get(command, ()), *arguments)
+
+    return call
+
+
+def make(component: str, location: str | Path) -> None:
+    open_it = open_outbox if component == "sender" else open_inbox
+
+    async def make_it(database: Database) -> None:
+        async with opened(database, Access.UPGRADE):
+            pass
+
+    asyncio.run(make_it(open_it(location)))
+
+
+def change(location: str, sql: str) -> None:
+    if "://" in location:
+        execute(location, sql)
+        return
+    with contextlib.closing(sqlite3.connect(location, isolation_level=None)) as connection:
+        connection.executescript(sql)
+
+
+def tables(location: str) -> dict[str, str]:
+    """Return the tables of a database, and all that is in `pushkit_schema`."""
+    if "://" in location:
+        return asyncio.run(_tables_in_postgresql(location))
+    with contextlib.closing(sqlite3.connect(location)) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master")]
+        found = dict.fromkeys(names, "")
+        if "pushkit_schema" in found:
+            found["pushkit_schema"] = str(
+                connection.execute("SELECT * FROM pushkit_schema ORDER BY 1").fetchall()
+            )
+        return found
+
+
+async def _tables_in_postgresql(dsn: str) -> dict[str, str]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch(
+            "SELECT relname AS name FROM pg_class"
+            " WHERE relnamespace = current_schema()::regnamespace"
+            " UNION ALL SELECT proname FROM pg_proc"
+            " WHERE pronamespace = current_schema()::regnamespace"
+        )
+        found = dict.fromkeys((row["name"] for row in rows), "")
+        if "pushkit_schema" in found:
+            found["pushkit_schema"] = str(
+                await connection.fetch("SELECT * FROM pushkit_schema ORDER BY 1")
+            )
+        return found
+    finally:
+        await connection.close()
+
+
+def said(ran: Ran) -> str:
+    assert ran.status == 1, ran
+    return ran.error
+
+
+# --- what is there is left alone ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+def test_a_strangers_database_is_left_as_it_is(
+    run: Run, location: str, component: str, command: str
+) -> None:
+    change(location, "CREATE TABLE invoices (id INTEGER)")
+    before = tables(location)
+
+    error = said(run(component, command, "--database", location))
+
+    assert "no database of pushkit's" in error
+    assert tables(location) == before
+
+
+@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+def test_no_command_makes_its_tables_beside_the_other_components(
+    run: Run, location: str, component: str, command: str
+) -> None:
+    other = "receiver" if component == "sender" else "sender"
+    make(other, location)
+    before = tables(location)
+
+    error = said(run(component, command, "--database", location))
+
+    expected = "outbox here, but an inbox" if component == "sender" else "inbox here, but an outbox"
+    assert expected in error
+    assert tables(location) == before
+
+
+@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+@pytest.mark.parametrize(
+    ("by", "hint"), [("-", "run `{} migrate`"), ("+", "use the newer pushkit")]
+)
+def test_another_schema_is_refused_and_left_as_it_is(
+    run: Run, own_folder: Path, *, component: str, command: str, by: str, hint: str
+) -> None:
+    location = str(own_folder / "found.db")
+    make(component, location)
+    change(location, VERSION.replace("+", by))
+    before = Path(location).read_bytes()
+
+    error = said(run(component, command, "--database", location))
+
+    assert f"schema version {NEWEST[component] + int(f'{by}1')}" in error
+    assert hint.format("pushkit" if component == "sender" else "receiver") in error
+    assert Path(location).read_bytes() == before
+
+
+@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+def test_a_file_that_is_not_there_is_not_made(
+    run: Run, own_folder: Path, component: str, command: str
+) -> None:
+    assert "no" in said(run(component, command, "--database", "nowhere.db"))
+    assert list(own_folder.glob("nowhere*")) == []
+
+
+def test_what_only_reads_goes_on_beside_a_writer_of_the_file(run: Run, own_folder: Path) -> None:
+    location = str(own_folder / "found.db")
+    make("sender", location)
+    with contextlib.closing(sqlite3.connect(location, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        ran = run("sender", "outbox stats", "--database", location)
+    assert ran.status == 0
+
+
+@pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+def test_every_command_takes_a_database_of_its_own(
+    run: Run, location: str, component: str, command: str
+) -> None:
+    make(component, location)
+    ran = run(component, command, "--database", location)
+    # Not found is an answer, too.
+    assert ran.status in {0, 1}
+    assert "schema" not in ran.err
+
+
+# --- migrate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("component", ["sender", "receiver"])
+def test_migrate_makes_what_is_missing_and_check_says_what_it_would_do(
+    run: Run, location: str, component: str
+) -> None:
+    checked = run(component, "migrate", "--check", "--database", location)
+    assert (checked.status, "yet, to be made" in checked.out) == (1, True)
+    assert "://" in location or not Path(location).exists()
+
+    made = run(component, "migrate", "--database", location)
+    assert (made.status, f"made, with schema version {NEWEST[component]}" in made.out) == (0, True)
+
+    for arguments in (("--check",), ()):
+        again = run(component, "migrate", *arguments, "--database", location)
+        assert (again.status, "nothing to do" in again.out) == (0, True)
+
+
+@pytest.mark.parametrize("component", ["sender", "receiver"])
+def test_migrate_applies_what_is_missing(run: Run, location: str, component: str) -> None:
+    known = SENDER_MIGRATIONS if component == "sender" else RECEIVER_MIGRATIONS
+    older = open_location(location, component=component, migrations=known[:-1], clock=utc_now)
+
+    async def make_older() -> None:
+        async with opened(older, Access.UPGRADE):
+            pass
+
+    asyncio.run(make_older())
+    checked = run(component, "migrate", "--check", "--database", location)
+    assert (checked.status, f"to be applied: {NEWEST[component]}" in checked.out) == (1, True)
+
+    done = run(component, "migrate", "--database", location)
+    assert (done.status, f"and has {NEWEST[component]}" in done.out) == (0, True)
+    assert run(component, "migrate", "--check", "--database", location).status == 0
+
+
+@pytest.mark.parametrize("component", ["sender", "receiver"])
+@pytest.mark.parametrize("arguments", [(), ("--check",)])
+def test_migrate_refuses_what_newer_code_wrote(
+    run: Run, location: str, component: str, arguments: tuple[str, ...]
+) -> None:
+    make(component, location)
+    change(location, VERSION)
+    before = tables(location)
+    ran = run(component, "migrate", *arguments, "--database", location)
+    assert "use the newer pushkit that wrote it" in said(ran)
+    assert tables(location) == before
+
+
+def test_the_configuration_names_the_inbox_to_migrate(
+    receiver_command: Run, own_folder: Path
+) -> None:
+    (own_folder / "receiver.toml").write_text(RECEIVER_TOML)
+    assert receiver_command("migrate").status == 0
+    assert receiver_command("inbox", "stats").status == 0
+
+
+# --- receiver check and expect ------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(own_folder: Path, pushkit_command: Run) -> Path:
+    pushkit_command("keys", "new")
+    pushkit_command("keys", "export", "--out", "jwks.json")
+    path = own_folder / "receiver.toml"
+    path.write_text(RECEIVER_TOML)
+    return path
+
+
+def test_check_makes_no_file(receiver_command: Run, config: Path) -> None:
+    ran = receiver_command("check")
+    assert (ran.status, "no inbox yet" in ran.out) == (0, True)
+    assert list(config.parent.glob("inbox.db*")) == []
+
+
+def test_check_makes_no_tables(receiver_command: Run, config: Path, postgres_dsn: str) -> None:
+    config.write_text(f'database = "{postgres_dsn}"\n{RECEIVER_TOML}')
+    ran = receiver_command("check")
+    assert (ran.status, "no inbox yet" in ran.out) == (0, True)
+    assert tables(postgres_dsn) == {}
+
+
+@pytest.mark.parametrize(("by", "status"), [("-", 0), ("+", 1)])
+def test_check_says_what_a_start_would_find(
+    receiver_command: Run, config: Path, by: str, status: int
+) -> None:
+    inbox = config.parent / "inbox.db"
+    make("receiver", inbox)
+    change(str(inbox), VERSION.replace("+", by))
+    before = inbox.read_bytes()
+    ran = receiver_command("check")
+    assert ran.status == status
+    assert f"schema version {NEWEST['receiver'] + int(f'{by}1')}" in ran.out + ran.err
+    assert inbox.read_bytes() == before
+
+
+def test_a_token_is_minted_into_no_inbox_of_an_earlier_schema(
+    receiver_command: Run, config: Path
+) -> None:
+    inbox = config.parent / "inbox.db"
+    make("receiver", inbox)
+    change(str(inbox), VERSION.replace("+", "-"))
+    assert "run `receiver migrate`" in receiver_command("expect").error

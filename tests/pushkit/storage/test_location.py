@@ -1,0 +1,135 @@
+"""What a database argument is taken for, and what of it may be shown."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+import pytest
+
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, StorageError
+from pushkit.storage import Database, Migration, SqliteDatabase, masked, open_location
+from pushkit.storage.postgres import PostgresDatabase
+from tests.security.canaries import Canaries
+
+NOTHING = Migration(1, ())
+
+
+def at(location: str | Path) -> Database:
+    return open_location(location, component="things", migrations=(NOTHING,), clock=utc_now)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["postgresql", "postgres", "postgresql+asyncpg", "PostgreSQL", "postgresql+ASYNCPG"]
+)
+async def test_postgresql_is_known_by_every_spelling_of_its_scheme(
+    postgres_dsn: str, scheme: str
+) -> None:
+    database = at(f"{scheme}://{postgres_dsn.partition('://')[2]}")
+    assert isinstance(database, PostgresDatabase)
+    await database.open()
+    await database.close()
+
+
+@pytest.mark.parametrize("path", ["things.db", "a folder/things.db", "./c:/things.db"])
+def test_a_path_is_a_sqlite_file(path: str) -> None:
+    for location in (path, Path(path)):
+        assert isinstance(at(location), SqliteDatabase)
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        pytest.param("mysql://u:{0}@db/agent", "'mysql'", id="another database"),
+        pytest.param("postgresql+psycopg://u:{0}@db/agent", "'postgresql+psycopg'", id="driver"),
+        pytest.param("sqlite:///{0}.db", "'sqlite'", id="SQLAlchemy's SQLite"),
+        pytest.param("postgresql:/u:{0}@db/agent", "'postgresql'", id="one slash"),
+        pytest.param("'postgresql://u:{0}@db/agent'", "a URL", id="in quotes"),
+        pytest.param("DSN=postgresql://u:{0}@db/agent", "a URL", id="an assignment"),
+        pytest.param("u:{0}://@db/agent", "a URL", id="a secret where a scheme would end"),
+        pytest.param("host=db user=u password={0}", "a password", id="words of libpq"),
+        pytest.param("u:{0}@db/agent", "a password", id="no scheme"),
+        pytest.param("host=db PassWord = '{0}'", "a password", id="words of libpq, spaced"),
+    ],
+)
+def test_what_is_neither_is_refused_by_its_scheme_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    canaries = Canaries()
+    secret = canaries.plant("password")
+    with pytest.raises(ConfigError, match=re.escape(said)) as refused:
+        at(location.format(secret))
+    written = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
+    assert canaries.found_in(written) == set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dsn_that_went_through_a_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'postgresql'"):
+        at(Path("postgresql://u@db/agent"))
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("outbox.db", "outbox.db"),
+        ("postgresql://db/agent", "postgresql://db/agent"),
+        ("postgresql://u@db/agent", "postgresql://u@db/agent"),
+        ("postgresql://u:SECRET@db:5/agent", "postgresql://u:***@db:5/agent"),
+        ("postgresql+asyncpg://u:SECRET@db/agent", "postgresql+asyncpg://u:***@db/agent"),
+        ("what.ever-1://u:SECRET@db/agent", "what.ever-1://u:***@db/agent"),
+        ("postgresql://u:SE/CR?E#T@@db/agent", "postgresql://u:***@db/agent"),
+        ("postgresql://u:SECRET/agent", "postgresql://***/agent"),
+        ("postgresql:///agent?host=/run", "postgresql:///agent?host=/run"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ("redis://:SECRET@cache/0", "redis://:***@cache/0"),
+        ("postgresql://db/a?password=SECRET&x=1", "postgresql://db/a?password=***&x=1"),
+        ("postgresql://db/a?x=1&ssl%70assword=SECRET", "postgresql://db/a?x=1&ssl%70assword=***"),
+        ("postgresql://u:SECRET@db/a?PassWord=SECRET", "postgresql://u:***@db/a?PassWord=***"),
+    ],
+)
+def test_a_location_is_shown_without_its_passwords(location: str, shown: str) -> None:
+    assert masked(location) == shown
+
+
+@pytest.mark.parametrize(
+    ("dsn", "host"),
+    [
+        ("postgresql://u:{0}@127.0.0.1:1/agent", "127.0.0.1:1"),
+        ("postgresql+asyncpg://u:{0}@127.0.0.1:1/agent", "127.0.0.1:1"),
+        ("postgresql://u:{0}@[::1]:1/agent", r"\[::1\]:1"),
+        ("postgresql://u:{0}@127.0.0.1:1,127.0.0.1:2/agent", "127.0.0.1:1,127.0.0.1:2"),
+        ("postgresql:///agent?host=127.0.0.1&port=1&password={0}", "127.0.0.1:1"),
+        ("postgresql:///agent?host=/nowhere&password={0}", "/nowhere:5432"),
+        ("postgresql://nobody.invalid/agent?password={0}", "nobody.invalid:5432"),
+    ],
+)
+async def test_a_server_out_of_reach_is_named_by_host_and_port(dsn: str, host: str) -> None:
+    canaries = Canaries()
+    database = at(dsn.format(canaries.plant("password")))
+    with pytest.raises(StorageError, match=f"cannot connect to {host}: ") as refused:
+        await database.open()
+    assert canaries.found_in("".join(traceback.format_exception(refused.value))) == set()
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        pytest.param("postgresql://u:12/{0}@127.0.0.1/agent", id="a slash in the password"),
+        pytest.param("postgresql://u:{0}/agent", id="no host behind the password"),
+        pytest.param("postgresql://127.0.0.1:{0}/agent", id="a port that is none"),
+        pytest.param("postgresql://[{0}/agent", id="half of a bracket"),
+        pytest.param("postgresql://127.0.0.1:1/agent?sslmode={0}", id="an unknown mode"),
+        pytest.param("postgresql://127.0.0.1:1/agent?port={0}", id="an unknown port"),
+    ],
+)
+async def test_a_dsn_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
+    canaries = Canaries()
+    database = at(dsn.format(canaries.plant("password")))
+    with pytest.raises(StorageError) as refused:
+        await database.open()
+    written = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
+    assert canaries.found_in(written) == set()
