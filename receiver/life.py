@@ -18,11 +18,11 @@ from receiver.pipeline import Pipeline
 from receiver.replay import ReplayMemory
 from receiver.trusted_keys import warn_of_weak_trust
 
-__all__ = ["Life"]
+__all__ = ["DRAIN", "Life"]
 
 _log = logging.getLogger("receiver")
 
-_DRAIN = timedelta(seconds=20)
+DRAIN = timedelta(seconds=20)
 
 
 class Life:
@@ -36,6 +36,7 @@ class Life:
         dispatcher: Calls back.
         arrivals: Tells waiters.
         housekeeper: Deletes what is over.
+        drain: How long callbacks may go on at the end.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Life:
         dispatcher: Dispatcher,
         arrivals: Arrivals,
         housekeeper: Housekeeper,
+        drain: timedelta,
     ) -> None:
         self.is_open = False
         self._database = database
@@ -57,6 +59,8 @@ class Life:
         self._dispatcher = dispatcher
         self._arrivals = arrivals
         self._housekeeper = housekeeper
+        self._drain = drain
+        self._ends_at: float | None = None
         self._inbox = Inbox()
         self._forwards: list[Forward] = []
         self._opening = asyncio.Lock()
@@ -99,8 +103,16 @@ class Life:
                 asyncio.create_task(self._housekeeper.run(), name="receiver-housekeeping"),
             ]
 
+    def wind_down(self) -> None:
+        """Hand out nothing more: what is called back now has its time to end from here on."""
+        if self._ends_at is None:
+            self._ends_at = asyncio.get_running_loop().time() + self._drain.total_seconds()
+            for task in self._background:
+                task.cancel()
+
     async def close(self) -> None:
         """Wait for running callbacks, then close everything; the inbox last."""
+        self.wind_down()
         self.is_open = False
         background, self._background = self._background, []
         if self._listening is not None:
@@ -108,7 +120,9 @@ class Life:
             self._listening = None
         for task in background:
             await cancelled(task)
-        await self._dispatcher.pump.finish(within=_DRAIN)
+        left = (self._ends_at or 0) - asyncio.get_running_loop().time()
+        await self._dispatcher.finish(within=timedelta(seconds=max(left, 0)))
+        self._ends_at = None
         for forward in self._forwards:
             await forward.close()
         await self._dispatcher.retire()
@@ -132,10 +146,19 @@ class Life:
             unready["storage"] = f"storage: {exc}"
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
+        elif self._dispatcher.is_stuck:
+            unready["callbacks"] = f"callbacks: none can be called: {self._hanging()}"
         return unready
 
     def degraded(self) -> dict[str, str]:
         """Return what is wrong for some and not for all, each part with its reason."""
         missing = self._pipeline.trust.missing()
         reasons = (f"keys of sender {name}: {reason}" for name, reason in missing.items())
-        return {"keys": "; ".join(reasons)} if missing else {}
+        degraded = {"keys": "; ".join(reasons)} if missing else {}
+        if self._dispatcher.hanging:
+            degraded["callbacks"] = f"callbacks: {self._hanging()}"
+        return degraded
+
+    def _hanging(self) -> str:
+        found = sorted(self._dispatcher.hanging.items())
+        return ", ".join(f"{number} calls of {name} hang" for name, number in found)

@@ -27,15 +27,15 @@ from receiver.admission import Limits
 from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.decorators import CallbackDecorators
-from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.callbacks.registry import CallbackRegistry
+from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
+from receiver.callbacks.registry import CallbackRegistry, Timeout
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore
 from receiver.expecting import Expectation, hand_out, mint
 from receiver.forwards import Forward
 from receiver.inbox import InboxRetention, Notification
-from receiver.life import Life
+from receiver.life import DRAIN, Life
 from receiver.peers import ForwardedHeader, Peers
 from receiver.pipeline import Pipeline, ProvenHead
 from receiver.replay import open_replay
@@ -73,6 +73,9 @@ class Receiver(CallbackDecorators):
         limits: Sizes and rates.
         retry: When a failed callback is called again.
         concurrency: How many callbacks at once.
+        callback_timeout: How long one call may take; None for any time. A coroutine is then
+            cancelled, and has failed; a plain function goes on in its thread, and hangs.
+        drain: How long callbacks may go on once this receiver is closed.
         retention: How long notifications stay that are over, how long ids are remembered, and for
             how long a task is expected.
         trusted_proxies: Addresses and networks of the reverse proxies in front, for example
@@ -93,6 +96,8 @@ class Receiver(CallbackDecorators):
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         concurrency: int = 16,
+        callback_timeout: timedelta | None = CALLBACK_TIMEOUT,
+        drain: timedelta = DRAIN,
         retention: InboxRetention | None = None,
         trusted_proxies: Sequence[str] = (),
         forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
@@ -101,6 +106,10 @@ class Receiver(CallbackDecorators):
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
+        if callback_timeout is not None and callback_timeout <= timedelta(0):
+            raise ConfigError(
+                f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
+            )
         retention = retention or InboxRetention()
         self._clock = clock
         self._database = open_inbox(database, clock=clock)
@@ -117,6 +126,7 @@ class Receiver(CallbackDecorators):
             self.callbacks,
             retry=retry or callback_retry(),
             concurrency=concurrency,
+            timeout=callback_timeout,
             prepare=self._with_verdicts_on_data,
         )
         self.edge = Edge(
@@ -136,6 +146,7 @@ class Receiver(CallbackDecorators):
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
             housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
+            drain=drain,
         )
 
     @property
@@ -163,10 +174,18 @@ class Receiver(CallbackDecorators):
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self._life.start()
 
+    def wind_down(self) -> None:
+        """Call nobody back any more: what is being called has `drain` from here on.
+
+        Notifications are still taken in. For a service that ends; `close` does the rest.
+        """
+        self._life.wind_down()
+
     async def close(self) -> None:
         """Wait for running callbacks, then close the inbox. What is left stays for the next start.
 
-        A callback that does not end in time is cancelled, and called again then.
+        A coroutine that does not end in time is cancelled, and called again then. A plain function
+        cannot be: what it is inside of is called again when its lease has ended.
         """
         await self._life.close()
 
@@ -289,11 +308,17 @@ class Receiver(CallbackDecorators):
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> None:
         """Hand on every update, or those that are named: `receiver.forward(HttpForward(url))`."""
-        name = name or to.name
         self.callbacks.add(
-            to.send, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
+            to.send,
+            kinds=kinds,
+            states=states,
+            senders=senders,
+            tasks=tasks,
+            name=name or to.name,
+            timeout=timeout,
         )
         self._life.close_with(to)
 

@@ -7,7 +7,12 @@ from typing import TypeVar, overload
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError
-from receiver.callbacks.registry import KINDS_WITH_STATE, CallbackFunction, CallbackRegistry
+from receiver.callbacks.registry import (
+    KINDS_WITH_STATE,
+    CallbackFunction,
+    CallbackRegistry,
+    Timeout,
+)
 
 __all__ = ["CallbackDecorators"]
 
@@ -16,6 +21,8 @@ F = TypeVar("F", bound=CallbackFunction)
 
 class CallbackDecorators:
     """Registers functions, before callbacks are called. Each decorator also works bare.
+
+    `timeout` is for one call: a timedelta, `"none"` for any time, None for what the receiver says.
 
     Attributes:
         callbacks: Where.
@@ -34,6 +41,7 @@ class CallbackDecorators:
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> Callable[[F], F]: ...
     def on_update(
         self,
@@ -44,12 +52,19 @@ class CallbackDecorators:
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> object:
         """Register a callback for every update, or for those that are named."""
 
         def register(function: F) -> F:
             self.callbacks.add(
-                function, kinds=kinds, states=states, senders=senders, tasks=tasks, name=name
+                function,
+                kinds=kinds,
+                states=states,
+                senders=senders,
+                tasks=tasks,
+                name=name,
+                timeout=timeout,
             )
             return function
 
@@ -64,6 +79,7 @@ class CallbackDecorators:
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> Callable[[F], F]: ...
     def on_status(
         self,
@@ -71,6 +87,7 @@ class CallbackDecorators:
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> object:
         """Register a callback for task states: status updates, and whole tasks (A2A 0.3)."""
         named = [each for each in states if isinstance(each, str)]
@@ -78,7 +95,12 @@ class CallbackDecorators:
         if len(functions) > 1 or (functions and named):
             raise ConfigError(f"on_status: found {functions[0]!r} among its states")
         register = self.on_update(
-            kinds=KINDS_WITH_STATE, states=named, senders=senders, tasks=tasks, name=name
+            kinds=KINDS_WITH_STATE,
+            states=named,
+            senders=senders,
+            tasks=tasks,
+            name=name,
+            timeout=timeout,
         )
         return register(functions[0]) if functions else register
 
@@ -86,7 +108,12 @@ class CallbackDecorators:
     def on_artifact(self, function: F, /) -> F: ...
     @overload
     def on_artifact(
-        self, *, senders: Iterable[str] = (), tasks: Iterable[str] = (), name: str | None = None
+        self,
+        *,
+        senders: Iterable[str] = (),
+        tasks: Iterable[str] = (),
+        name: str | None = None,
+        timeout: Timeout = None,
     ) -> Callable[[F], F]: ...
     def on_artifact(
         self,
@@ -95,12 +122,17 @@ class CallbackDecorators:
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> object:
         """Register a callback for artifact updates.
 
         An A2A 0.3 agent sends whole tasks instead: their artifacts come with `on_status`.
         """
         register = self.on_update(
-            kinds=[UpdateKind.ARTIFACT_UPDATE], senders=senders, tasks=tasks, name=name
+            kinds=[UpdateKind.ARTIFACT_UPDATE],
+            senders=senders,
+            tasks=tasks,
+            name=name,
+            timeout=timeout,
         )
         return register if function is None else register(function)

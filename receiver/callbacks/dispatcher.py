@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -22,12 +21,15 @@ from pushkit.storage import Database, Script
 from pushkit.work import (
     Pump,
     RetryPolicy,
+    cancelled,
     next_attempt,
     persist,
     stop_after_attempt,
     wait_schedule,
 )
+from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot
 from receiver.callbacks.registry import Callback, CallbackRegistry
+from receiver.callbacks.shares import CrowdedError
 from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification, task_lock
 
 __all__ = ["Dispatcher", "callback_retry"]
@@ -38,6 +40,7 @@ _log = logging.getLogger("receiver")
 
 _LEASE = timedelta(seconds=60)
 POLL_INTERVAL = timedelta(seconds=1)
+CALLBACK_TIMEOUT = timedelta(minutes=5)
 
 
 def callback_retry() -> RetryPolicy:
@@ -45,14 +48,6 @@ def callback_retry() -> RetryPolicy:
     return RetryPolicy(
         wait=wait_schedule((1, 5, 15, 60, 300, 600, 1200, 1800, 3600)), stop=stop_after_attempt(10)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """How one call of a callback ended."""
-
-    callback: str
-    error: str | None
 
 
 class Dispatcher:
@@ -63,6 +58,7 @@ class Dispatcher:
         registry: The callbacks.
         retry: When a failed callback is called again.
         concurrency: How many tasks' notifications at once.
+        timeout: How long a callback may take, where it does not say itself; None for any time.
         prepare: Adds what is known besides to a notification, before callbacks get it.
         poll_interval: How long to wait at most before looking for what other processes accepted,
             or left behind.
@@ -75,6 +71,7 @@ class Dispatcher:
         *,
         retry: RetryPolicy,
         concurrency: int,
+        timeout: timedelta | None = CALLBACK_TIMEOUT,
         prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
         poll_interval: timedelta | None = None,
     ) -> None:
@@ -83,7 +80,9 @@ class Dispatcher:
         self._retry = retry
         self._prepare = prepare
         self._inbox = Inbox()
+        self._caller = Caller(slots=concurrency, timeout=timeout)
         self._held: set[int] = set()
+        self._without_slot: set[asyncio.Task[None]] = set()
         self._unmatched_kinds: set[UpdateKind] = set()
         self.name = f"dispatcher_{secrets.token_hex(8)}"
         self.pump = Pump(
@@ -99,14 +98,36 @@ class Dispatcher:
         """Hand out every notification that is due now; return how many there were."""
         return await self.pump.run_once()
 
+    @property
+    def hanging(self) -> Counter[str]:
+        """How many calls hang, by callback."""
+        return self._caller.hanging
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether no callback can be called, because too many calls hang."""
+        return self._caller.is_stuck
+
+    async def finish(self, within: timedelta) -> None:
+        """Wait for callbacks that run, and break off those that are not done by then, or hang."""
+        await self.pump.finish(within=within)
+        for work in list(self._without_slot):
+            await cancelled(work)
+        self._caller.close()
+
     async def retire(self) -> None:
-        """Give back what was broken off, and say that nothing is in work here any more."""
+        """Give back what was broken off, and say that nothing is in work here any more.
+
+        What a thread is still inside of stays under its lease, which nobody renews.
+        """
+        inside = self._caller.left_inside
         try:
             with contextlib.suppress(StorageError):  # then it comes back with its lease
-                await self._database.write(self._give_back_script())
+                await self._database.write(self._give_back_script(inside))
         finally:
-            if self._database.locks is not None:
+            if self._database.locks is not None and not inside:
                 self._database.locks.release(self.name)
+            self._caller.left_inside = set()
 
     # --- taking --------------------------------------------------------------------------------
 
@@ -134,21 +155,42 @@ class Dispatcher:
             _log.warning("%s died; its notifications are taken over", worker)
             yield from self._inbox.take_over(worker)
 
-    def _give_back_script(self) -> Script[None]:
-        yield from self._inbox.give_back(self.name)
+    def _give_back_script(self, inside: Collection[int]) -> Script[None]:
+        yield from self._inbox.give_back(self.name, but=inside)
         yield from self._database.wake()
 
     # --- calling -------------------------------------------------------------------------------
 
     async def _dispatch(self, claimed: ClaimedNotification) -> None:
+        """Work on a notification, until that is done or gives up its slot because a call hangs."""
+        slot = Slot()
+        work = asyncio.create_task(self._hold(claimed, slot))
+        try:
+            await asyncio.wait([work, slot.freed], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await cancelled(work)
+            raise
+        if work.done():
+            work.result()
+            return
+        self._without_slot.add(work)
+        work.add_done_callback(self._ended_without_slot)
+
+    def _ended_without_slot(self, work: asyncio.Task[None]) -> None:
+        self._without_slot.discard(work)
+        self.pump.wake()  # the next of its task may be due
+        if not work.cancelled() and (error := work.exception()) is not None:
+            _log.error("callbacks: could not be settled; it comes back", exc_info=error)
+
+    async def _hold(self, claimed: ClaimedNotification, slot: Slot) -> None:
         self._held.add(claimed.stored.id)
         try:
             async with self._lease_kept(claimed.stored.id):
-                await self._work_on(claimed)
+                await self._work_on(claimed, slot)
         finally:
             self._held.discard(claimed.stored.id)
 
-    async def _work_on(self, claimed: ClaimedNotification) -> None:
+    async def _work_on(self, claimed: ClaimedNotification, slot: Slot) -> None:
         try:
             notification = claimed.stored.decode()
         except InboundError as exc:
@@ -168,7 +210,11 @@ class Dispatcher:
         # After that: what ends in the preparation has to come to an end, too.
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
-        await self._settle(claimed, await self._call_all(wanting, notification))
+        calls, pause = await self._call_all(wanting, notification, claimed, slot)
+        if pause is not None and not any(call.error for call in calls):
+            await self._write_down(lambda: self._put_off_script(claimed, calls[-1:], pause))
+            return
+        await self._settle(claimed, calls)
 
     def _say_unmatched(self, notification: Notification) -> None:
         """Say once of each kind that no callback here wants it, or not all of it."""
@@ -184,32 +230,41 @@ class Dispatcher:
         )
 
     async def _call_all(
-        self, callbacks: Sequence[Callback], notification: Notification
-    ) -> list[_Call]:
-        """Call one after another, and write down how each ended but the last: see `_settle`."""
-        calls: list[_Call] = []
-        for callback in callbacks:
-            if calls:
-                await self._write_down(
-                    lambda: self._record_script(notification.id, calls[-1])  # at once
-                )
-            calls.append(await self._call(callback, notification))
-        return calls
+        self,
+        callbacks: Sequence[Callback],
+        notification: Notification,
+        claimed: ClaimedNotification,
+        slot: Slot,
+    ) -> tuple[list[Call], timedelta | None]:
+        """Call one after another, and write down how each ended but the last: see `_settle`.
 
-    async def _call(self, callback: Callback, notification: Notification) -> _Call:
-        try:
-            await _invoke(callback, notification)
-        except (Exception, asyncio.CancelledError) as exc:  # a callback is somebody else's code
-            if _is_cancelled(exc):
-                raise
-            _log.exception(
-                "callback %s failed on notification %d task=%a",  # %a: no line ends of a sender's
-                callback.name,
-                notification.id,
-                notification.task_id,
-            )
-            return _Call(callback.name, type(exc).__name__)
-        return _Call(callback.name, None)
+        Also returns when to come back for a callback whose share of the slots is taken up: what
+        it holds must not hold up the others.
+        """
+        calls: list[Call] = []
+        pause: timedelta | None = None
+        alone = self.registry.has_one
+        for callback in callbacks:
+            state = claimed.callbacks.get(callback.name)
+            hung_before = state is not None and state.last_error == TIMED_OUT
+            try:
+                place = await self._caller.take_place(
+                    callback, alone=alone, hung_before=hung_before
+                )
+            except CrowdedError as exc:
+                pause = max(pause or exc.pause, exc.pause)
+                continue
+            try:
+                if calls:
+                    await self._write_down(
+                        lambda: self._record_script(notification.id, calls[-1])  # at once
+                    )
+                calls.append(
+                    await self._caller.call(callback, notification, slot=slot, place=place)
+                )
+            finally:
+                place.leave()
+        return calls, pause
 
     async def _is_held_back(self, claimed: ClaimedNotification, names: str) -> bool:
         """Give up, or put off, what was in hand each time a process died; False to go on.
@@ -233,7 +288,7 @@ class Dispatcher:
     # --- settling ------------------------------------------------------------------------------
 
     async def _settle(
-        self, claimed: ClaimedNotification, calls: Sequence[_Call], *, unmatched: bool = False
+        self, claimed: ClaimedNotification, calls: Sequence[Call], *, unmatched: bool = False
     ) -> None:
         failed = [f"{call.callback}: {call.error}" for call in calls if call.error is not None]
         error = failed[-1] if failed else None
@@ -260,7 +315,7 @@ class Dispatcher:
     def _settle_script(
         self,
         claimed: ClaimedNotification,
-        unwritten: Sequence[_Call],
+        unwritten: Sequence[Call],
         error: str | None,
         *,
         unmatched: bool,
@@ -287,6 +342,15 @@ class Dispatcher:
         )
         return settled and status is InboxStatus.DEAD
 
+    def _put_off_script(
+        self, claimed: ClaimedNotification, unwritten: Sequence[Call], pause: timedelta
+    ) -> Script[None]:
+        """Hand it out later, for those who did not get it now."""
+        for call in unwritten:
+            yield from self._record_script(claimed.stored.id, call)
+        now = yield from self._database.now()
+        yield from self._inbox.put_off(claimed, self.name, now + pause)
+
     def _bury_script(self, claimed: ClaimedNotification, error: str) -> Script[bool]:
         yield from self._hold_task(claimed)
         now = yield from self._database.now()
@@ -302,7 +366,7 @@ class Dispatcher:
                 task_lock(claimed.stored.sender, claimed.stored.task_id)
             )
 
-    def _record_script(self, notification_id: int, call: _Call) -> Script[None]:
+    def _record_script(self, notification_id: int, call: Call) -> Script[None]:
         now = yield from self._database.now()
         yield from self._inbox.record_call(
             notification_id, call.callback, error=call.error, now=now
@@ -339,27 +403,3 @@ class Dispatcher:
         now = yield from self._database.now()
         due = yield from self._inbox.next_due()
         return None if due is None else due - now
-
-
-def _is_cancelled(exc: BaseException) -> bool:
-    """Say whether it is this task that ends, and not just something within the callback."""
-    task = asyncio.current_task()
-    return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-async def _invoke(callback: Callback, notification: Notification) -> None:
-    if inspect.iscoroutinefunction(callback.function):
-        await callback.function(notification)
-        return
-    # A plain function may block: it gets a thread, the loop goes on.
-    result = await asyncio.to_thread(_call_plain, callback, notification)
-    if inspect.isawaitable(result):
-        await result
-
-
-def _call_plain(callback: Callback, notification: Notification) -> Awaitable[None] | None:
-    try:
-        return callback.function(notification)
-    except StopIteration as exc:
-        # A future cannot carry it: before Python 3.12 the wait for the thread would never end.
-        raise RuntimeError("the callback raised StopIteration") from exc

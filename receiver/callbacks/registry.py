@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError
 from receiver.inbox import Notification
 
-__all__ = ["KINDS_WITH_STATE", "Callback", "CallbackFunction", "CallbackRegistry"]
+__all__ = [
+    "KINDS_WITH_STATE",
+    "NO_TIMEOUT",
+    "Callback",
+    "CallbackFunction",
+    "CallbackRegistry",
+    "Timeout",
+]
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
+
+NO_TIMEOUT: Final = "none"
+Timeout: TypeAlias = 'timedelta | Literal["none"] | None'
 
 _Named = TypeVar("_Named", bound=StrEnum)
 
@@ -32,6 +43,7 @@ class Callback:
         states: Task states; an update without a state is then never wanted.
         senders: Names of trusted senders.
         tasks: Task ids.
+        timeout: How long a call may take; None for what the receiver says, `"none"` for any time.
     """
 
     name: str
@@ -40,6 +52,7 @@ class Callback:
     states: frozenset[TaskState] = frozenset()
     senders: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset()
+    timeout: Timeout = None
 
     def wants(self, notification: Notification) -> bool:
         """Say whether this callback gets a notification."""
@@ -75,13 +88,16 @@ class CallbackRegistry:
         senders: Iterable[str] = (),
         tasks: Iterable[str] = (),
         name: str | None = None,
+        timeout: Timeout = None,
     ) -> Callback:
         """Register a function.
 
         Raises:
-            ConfigError: An unknown kind or state, a second function of the same name, or callbacks
-                are being called already.
+            ConfigError: An unknown kind or state, no time at all, a second function of the same
+                name, or callbacks are being called already.
         """
+        if isinstance(timeout, timedelta) and timeout <= timedelta(0):
+            raise ConfigError(f"timeout: found {timeout}, expected more than zero, or 'none'")
         callback = Callback(
             name=name or f"{function.__module__}:{getattr(function, '__qualname__', 'callback')}",
             function=function,
@@ -89,6 +105,7 @@ class CallbackRegistry:
             states=frozenset(_parse(TaskState, state) for state in states),
             senders=frozenset(_names("senders", senders)),
             tasks=frozenset(_names("tasks", tasks)),
+            timeout=timeout,
         )
         if self._frozen:
             raise ConfigError(
@@ -101,6 +118,11 @@ class CallbackRegistry:
             )
         self._callbacks[callback.name] = callback
         return callback
+
+    @property
+    def has_one(self) -> bool:
+        """Whether there is one callback, or none."""
+        return len(self._callbacks) <= 1
 
     def wanting(self, notification: Notification) -> list[Callback]:
         """Return the callbacks that get a notification."""

@@ -15,7 +15,7 @@ backlog behind them. Whoever stores, settles or redrives holds the task (`task_l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
@@ -230,13 +230,24 @@ class Inbox:
             (worker,),
         )
 
-    def give_back(self, worker: str) -> Script[None]:
-        """Give back what a worker that ends in good order leaves: that was no attempt."""
-        yield Statement(
-            "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
-            " attempts = attempts - 1 WHERE status = 'in_progress' AND lease_worker = $1",
+    def give_back(self, worker: str, *, but: Collection[int] = ()) -> Script[None]:
+        """Give back what a worker that ends in good order leaves: that was no attempt.
+
+        Args:
+            worker: Who ends.
+            but: What it cannot let go of: that comes back with its lease.
+        """
+        rows = yield Statement(
+            "SELECT id FROM pushkit_inbox WHERE status = 'in_progress' AND lease_worker = $1",
             (worker,),
         )
+        for clause, ids in among([row["id"] for row in rows if row["id"] not in but], after=1):
+            yield Statement(
+                "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
+                " attempts = attempts - 1 WHERE status = 'in_progress' AND lease_worker = $1"
+                f" AND id {clause}",
+                (worker, *ids),
+            )
 
     def put_off(self, claimed: ClaimedNotification, worker: str, until: datetime) -> Script[None]:
         """Hand a notification out later, and do not count that it was claimed now."""

@@ -10,6 +10,8 @@ import resource
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,8 +35,10 @@ _log = logging.getLogger("receiver")
 
 _BACKLOG = 1024
 _RESTART_AFTER = timedelta(seconds=1)
-# After its answers a process lets callbacks end, and closes its databases.
+# For closing what is open, once requests and callbacks have ended.
 _MARGIN = timedelta(seconds=30)
+# For the rest: then whatever is left in threads is left.
+_LEAVING_SECONDS = 2.0
 _FILES_WANTED = 65536
 _TLS_CLOSE_SECONDS = 5.0
 
@@ -83,7 +87,7 @@ def run_service(options: ServiceOptions) -> int:
         [options, sockets],
         count=options.processes,
         name="receiver",
-        deadline=settings.stop_timeout + _MARGIN,
+        deadline=settings.stop_timeout + settings.drain + _MARGIN,
         restart_after=_RESTART_AFTER,
         forward=[signal.SIGHUP],
     ).run()
@@ -120,6 +124,30 @@ async def _serve(
                 click.echo(f"process {os.getpid()} serves")
                 await stop.wait()
                 click.echo(f"process {os.getpid()} answers what is in flight, and ends")
+                receiver.wind_down()  # beside the answers, not after them
+    _leave_soon()
+
+
+def _leave_soon() -> None:
+    """End this process in a moment, whatever threads do: all is closed, and nothing waits for them.
+
+    A callback may hang in a thread of ours, of the loop's own pool, or in one that it started.
+    """
+
+    def leave() -> None:
+        time.sleep(_LEAVING_SECONDS)
+        _log.warning("process %d ends while threads still run", os.getpid())
+        flushing = threading.Thread(target=_flush, daemon=True)
+        flushing.start()
+        flushing.join(1)  # a thread that hangs may hold a stream
+        os._exit(0)
+
+    threading.Thread(target=leave, name="leaving", daemon=True).start()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from pushkit.errors import ConfigError, PushkitError
 from receiver.callbacks.registry import CallbackFunction
 from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
 from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
-from receiver.settings.values import ModuleAndFunction, Positive
+from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 
 __all__ = ["CallbackSettings", "ForwardSettings"]
 
@@ -30,6 +30,7 @@ class CallbackSettings(BaseModel):
     states: list[TaskState] = []
     senders: list[str] = []
     tasks: list[str] = []
+    timeout_seconds: PositiveOrNone | None = None
 
     def load(self, folder: Path) -> CallbackFunction:
         """Import the function, looking beside the configuration file first.

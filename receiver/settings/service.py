@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pushkit.storage import is_file
 from receiver.admission import Limits
+from receiver.callbacks.registry import NO_TIMEOUT, Timeout
 from receiver.connections import ConnectionLimits
 from receiver.inbox import InboxRetention
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
-from receiver.settings.values import Days, HostAndPort, Positive, Url, rate
+from receiver.settings.values import Days, HostAndPort, Positive, PositiveOrNone, Url, rate
 from receiver.trust import TrustedSender
 
 __all__ = ["ReceiverSettings", "RetentionSettings", "TlsSettings"]
@@ -68,6 +69,8 @@ class ReceiverSettings(BaseSettings):
         peer_rate: Requests a second from one address, before the signature; twice that at once.
         sender_rate: Notifications a second from one sender, after it; twice that at once.
         callback_concurrency: How many callbacks at once.
+        callback_timeout_seconds: How long one call may take; `"none"` for any time.
+        drain_seconds: How long callbacks may go on at the end.
         max_header_bytes: The largest header section.
         request_timeout_seconds: For the head of a request, and for its body.
         keep_alive_seconds: How long a connection may wait for its next request.
@@ -97,6 +100,8 @@ class ReceiverSettings(BaseSettings):
     peer_rate: Positive = 1000
     sender_rate: Positive = 1000
     callback_concurrency: Positive = 16
+    callback_timeout_seconds: PositiveOrNone = 300
+    drain_seconds: Annotated[int, Field(ge=0)] = 20
     max_header_bytes: Positive = 16 * 1024
     request_timeout_seconds: Positive = 10
     keep_alive_seconds: Positive = 75
@@ -141,6 +146,11 @@ class ReceiverSettings(BaseSettings):
     def stop_timeout(self) -> timedelta:
         """How long requests in flight are given at the end."""
         return timedelta(seconds=self.stop_timeout_seconds)
+
+    @property
+    def drain(self) -> timedelta:
+        """How long callbacks may go on at the end."""
+        return timedelta(seconds=self.drain_seconds)
 
     @property
     def connection_limits(self) -> ConnectionLimits:
@@ -189,6 +199,8 @@ class ReceiverSettings(BaseSettings):
                 sender_rate=rate(self.sender_rate),
             ),
             concurrency=self.callback_concurrency,
+            callback_timeout=_timeout(self.callback_timeout_seconds),
+            drain=self.drain,
             trusted_proxies=self.trusted_proxies,
             forwarded_header=self.forwarded_header,
             validation_echo=self.validation_echo,
@@ -201,6 +213,7 @@ class ReceiverSettings(BaseSettings):
                 senders=callback.senders,
                 tasks=callback.tasks,
                 name=callback.call,
+                timeout=_own_timeout(callback.timeout_seconds),
             )
         for forward in self.forwards:
             receiver.forward(
@@ -210,5 +223,14 @@ class ReceiverSettings(BaseSettings):
                 senders=forward.senders,
                 tasks=forward.tasks,
                 name=forward.name,
+                timeout="none",  # it has its own, `timeout_seconds`
             )
         return receiver
+
+
+def _timeout(seconds: int | Literal["none"]) -> timedelta | None:
+    return None if seconds == NO_TIMEOUT else timedelta(seconds=seconds)
+
+
+def _own_timeout(seconds: int | Literal["none"] | None) -> Timeout:
+    return timedelta(seconds=seconds) if isinstance(seconds, int) else seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
@@ -11,7 +11,7 @@ from pushkit.errors import ConfigError
 from pushkit.signing.audience import audience_of
 from receiver.limits import RateLimit
 
-__all__ = ["Days", "HostAndPort", "ModuleAndFunction", "Positive", "Url", "rate"]
+__all__ = ["Days", "HostAndPort", "ModuleAndFunction", "Positive", "PositiveOrNone", "Url", "rate"]
 
 _MAX_PORT = 65535
 
@@ -53,6 +53,7 @@ Days = Annotated[
 ]
 """Whole days, or `"forever"`: None."""
 Positive = Annotated[int, Field(gt=0)]
+PositiveOrNone: TypeAlias = Positive | Literal["none"]
 Url = Annotated[str, AfterValidator(_absolute_url)]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 ModuleAndFunction = Annotated[str, AfterValidator(_module_and_function)]

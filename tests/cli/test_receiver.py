@@ -152,6 +152,17 @@ def test_what_is_over_can_be_kept_for_ever_and_what_is_left_out_means_the_defaul
     assert load_settings(config).retention.build() == InboxRetention()
 
 
+def test_time_outs_of_callbacks_come_from_the_file(receiver_command: Run, config: Path) -> None:
+    text = 'callback_timeout_seconds = "none"\ndrain_seconds = 0\n' + CONFIG
+    config.write_text(text.replace("[[callbacks]]", "[[callbacks]]\ntimeout_seconds = 7"))
+    document, _ = json.JSONDecoder().raw_decode(receiver_command("check").out)
+    assert (document["callback_timeout_seconds"], document["drain_seconds"]) == ("none", 0)
+    assert document["callbacks"][0]["timeout_seconds"] == 7
+
+    config.write_text("callback_timeout_seconds = 0\n" + CONFIG)
+    assert "callback_timeout_seconds" in receiver_command("check").err
+
+
 def test_check_fetches_every_senders_keys(
     receiver_command: Run, config: Path, webhook: Webhook, tmp_path: Path
 ) -> None:

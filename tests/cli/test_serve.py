@@ -50,6 +50,35 @@ async def seen(notification):
 """
 
 
+# Each hangs in the middle of the first notification, as long as there is no file `go-on`.
+HANGING = {
+    "a plain function": """\
+import pathlib, time
+def seen(notification):
+    print("SEEN", notification.task_id, notification.seq, flush=True)
+    while not pathlib.Path("go-on").exists():
+        time.sleep(0.05)
+""",
+    "a thread of the loop's own pool": """\
+import asyncio, pathlib, time
+def wait():
+    while not pathlib.Path("go-on").exists():
+        time.sleep(0.05)
+async def seen(notification):
+    print("SEEN", notification.task_id, notification.seq, flush=True)
+    await asyncio.to_thread(wait)
+""",
+    "a coroutine that swallows its cancellation": """\
+import asyncio, contextlib, pathlib
+async def seen(notification):
+    print("SEEN", notification.task_id, notification.seq, flush=True)
+    while not pathlib.Path("go-on").exists():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.05)
+""",
+}
+
+
 @dataclass
 class Service:
     """A receiver that runs, and the sender's side of it."""
@@ -116,10 +145,12 @@ def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterat
     pushkit_command("keys", "export", "--out", "jwks.json")
     with contextlib.ExitStack() as stack:
 
-        def run(*options: str, settings: str = "") -> Service:
+        def run(
+            *options: str, settings: str = "", first: str = "", handlers: str = HANDLERS
+        ) -> Service:
             text = CONFIG.format(port=port, listen=unused, issuer=ISSUER)
-            (tmp_path / "receiver.toml").write_text(text + settings)
-            (tmp_path / "service_handlers.py").write_text(HANDLERS)
+            (tmp_path / "receiver.toml").write_text(first + text + settings)
+            (tmp_path / "service_handlers.py").write_text(handlers)
             token = json.loads(receiver_command("expect").out)["token"]
             process, output = stack.enter_context(running(tmp_path, port, *options))
             return Service(
@@ -206,6 +237,30 @@ def test_a_database_that_cannot_be_opened_is_one_line(service: Service, tmp_path
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert "inbox.db" in line
+
+
+@pytest.mark.parametrize(
+    ("handlers", "processes"),
+    [
+        *(pytest.param(text, 1, id=what) for what, text in HANGING.items()),
+        pytest.param(HANGING["a plain function"], 2, id="a plain function in one of two processes"),
+    ],
+)
+def test_sigterm_ends_a_service_whose_callback_hangs_and_it_is_called_again(
+    start: Start, tmp_path: Path, handlers: str, processes: int
+) -> None:
+    options = ["--processes", str(processes)]
+    service = start(*options, first="drain_seconds = 0\n", handlers=handlers)
+    assert service.send("--id", "dlv_1").status == 0
+    eventually_sync(lambda: service.seen() == ["SEEN task-1 1"])
+
+    assert service.stop() == 0
+    assert not is_listening(service.port)
+
+    (tmp_path / "go-on").touch()
+    again = start(*options, handlers=handlers)
+    eventually_sync(lambda: again.seen() == ["SEEN task-1 1"])
+    assert again.stop() == 0
 
 
 # --- several processes --------------------------------------------------------------------------

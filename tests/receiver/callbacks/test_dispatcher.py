@@ -6,105 +6,19 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 
-from pushkit.storage import Database, WorkerLocks
-from pushkit.work import RetryPolicy, next_attempt, stop_after_attempt, wait_schedule
+from pushkit.work import next_attempt
 from receiver import Notification
-from receiver.admin import InboxAdmin, open_inbox
+from receiver.admin import InboxAdmin
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import Inbox, InboxFilter, Inspection
+from receiver.inbox import InboxFilter
 from tests.eventually import eventually
+from tests.receiver.callbacks.conftest import RETRY, START, House
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
-# Twice again, after 10 s and after 20 s, to the second.
-RETRY = RetryPolicy(wait=wait_schedule((10, 20), jitter=0), stop=stop_after_attempt(3))
-BODY = '{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}'
-
-
-@dataclass
-class House:
-    """An inbox, a clock that the test moves, and a dispatcher that runs when it is told to."""
-
-    location: str
-    now: datetime = START
-    inbox: Inbox = field(default_factory=Inbox)
-    registry: CallbackRegistry = field(default_factory=CallbackRegistry)
-    called: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.database: Database = open_inbox(self.location, clock=lambda: self.now)
-        self.dispatcher = self.another_dispatcher()
-
-    def another_dispatcher(self, concurrency: int = 16) -> Dispatcher:
-        return Dispatcher(
-            self.database,
-            self.registry,
-            retry=RETRY,
-            concurrency=concurrency,
-        )
-
-    async def store(
-        self,
-        number: int = 1,
-        task_id: str | None = "task-1",
-        *,
-        config_id: str | None = "config-1",
-        body: bytes | None = None,
-    ) -> None:
-        await self.database.write(
-            self.inbox.store(
-                sender="agent",
-                delivery_id=f"{task_id}#{number}",
-                kid="key-1",
-                issued_at=self.now,
-                task_id=task_id,
-                config_id=config_id,
-                seq=number,
-                body=body or (BODY % task_id).encode(),
-                now=self.now,
-            )
-        )
-
-    @property
-    def locks(self) -> WorkerLocks:
-        """The locks of this machine's dispatchers."""
-        assert self.database.locks is not None
-        return self.database.locks
-
-    async def run_once(self) -> int:
-        return await self.dispatcher.run_once()
-
-    async def counts(self) -> dict[str, int]:
-        found = await self.database.read(Inspection().stats())
-        return {status.value: count for status, count in found.statuses.items() if count}
-
-    def record(self, name: str, failures: int = 0) -> None:
-        """Register a callback that records its calls and fails the first so many times."""
-        left = [failures]
-
-        async def record(notification: Notification) -> None:
-            self.called.append(f"{name}:{notification.delivery_id}")
-            if left[0]:
-                left[0] -= 1
-                raise RuntimeError("this message-is-private")
-
-        self.registry.add(record, name=name)
-
-
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    house = House(str(tmp_path / "inbox.db"))
-    await house.database.open()
-    yield house
-    await house.database.close()
 
 
 # --- kinds of callables -------------------------------------------------------------------------
@@ -328,6 +242,7 @@ async def test_what_succeeded_is_remembered_across_a_restart(house: House) -> No
         pytest.param(asyncio.CancelledError, id="CancelledError"),
         pytest.param(TimeoutError, id="TimeoutError"),
         pytest.param(RecursionError, id="RecursionError"),
+        pytest.param(SystemExit, id="SystemExit"),
     ],
 )
 @pytest.mark.parametrize("plain", [pytest.param(True, id="plain"), pytest.param(False, id="async")])

@@ -1,0 +1,86 @@
+"""Threads for plain callbacks. One that hangs keeps neither the others nor its process waiting.
+
+asyncio's own pool is bounded, is everybody's, and is waited for at the end of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["CallbackThreads"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    work: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    finished: Callable[[object, BaseException | None], None]
+
+
+class CallbackThreads:
+    """Runs functions in daemon threads, as many as are called at once; idle ones are used again."""
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[_Job | None]] = []
+        self._inside: set[asyncio.Task[Any]] = set()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread. Who is cancelled waits no longer; the function goes on."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine that runs has one
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[T] = loop.create_future()
+        jobs = self._idle.pop() if self._idle else self._start()
+
+        def finished(result: object, error: BaseException | None) -> None:
+            self._inside.discard(task)
+            self._idle.append(jobs)
+            if ended.done():
+                return
+            if error is None:
+                ended.set_result(result)  # type: ignore[arg-type]  # what the function returned
+            else:
+                ended.set_exception(error)
+
+        context = contextvars.copy_context()
+        self._inside.add(task)
+        jobs.put(_Job(lambda: context.run(function), loop, finished))
+        return await ended
+
+    def is_inside(self, task: asyncio.Task[Any]) -> bool:
+        """Say whether a function that a task has called is still running, whatever the task is."""
+        return task in self._inside
+
+    def close(self) -> None:
+        """End the idle threads. One that is busy ends with its process, or when it is idle."""
+        idle, self._idle = self._idle, []
+        for jobs in idle:
+            jobs.put(None)
+
+    def _start(self) -> queue.SimpleQueue[_Job | None]:
+        jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        threading.Thread(target=_work, args=[jobs], name="callback", daemon=True).start()
+        return jobs
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        result, error = None, None
+        try:
+            result = job.work()
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # raised to who waits
+            error = exc
+        except BaseException as exc:  # noqa: BLE001  # `sys.exit()` ends a thread, not the service
+            error = RuntimeError(f"the callback raised {type(exc).__name__}")
+        with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            job.loop.call_soon_threadsafe(job.finished, result, error)
+        del job, result, error  # keeps nothing alive while it is idle

@@ -1,0 +1,299 @@
+"""Callbacks that do not end: each is cut off or left alone in time, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.errors import ConfigError
+from receiver import Notification
+from receiver.admin import InboxAdmin
+from receiver.callbacks.dispatcher import Dispatcher
+from receiver.inbox import InboxFilter
+from tests.eventually import DEADLINE, eventually
+from tests.receiver.callbacks.conftest import House
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import World, WorldFactory
+
+SOON = timedelta(milliseconds=50)
+
+
+@contextlib.asynccontextmanager
+async def running(dispatcher: Dispatcher) -> AsyncIterator[None]:
+    """Hand out what is due, for as long as a test looks on."""
+    task = asyncio.create_task(dispatcher.pump.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await dispatcher.finish(within=timedelta(0))
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """What lets threads go on that hang; the end of the test does, too."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def errors(house: House) -> list[str | None]:
+    found = await InboxAdmin(house.database).find(InboxFilter())
+    return [each.last_error for each in found]
+
+
+# --- coroutines -----------------------------------------------------------------------------------
+
+
+async def test_a_coroutine_over_its_time_is_cancelled_and_has_failed(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends: list[str] = []
+
+    async def slow(_: Notification) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    house.registry.add(slow, name="slow")
+    await house.store()
+    await house.another_dispatcher(timeout=SOON).run_once()
+
+    assert ends == ["cancelled"]
+    assert await errors(house) == ["slow: timed_out"]
+    assert await house.counts() == {"received": 1}
+    assert "callback slow was cut off after 0.05 s" in caplog.text
+
+
+async def test_a_callback_may_have_a_time_of_its_own(house: House) -> None:
+    async def slow(_: Notification) -> None:
+        await asyncio.sleep(3 * SOON.total_seconds())
+
+    house.registry.add(slow, name="slow", timeout=SOON)
+    house.registry.add(slow, name="patient", timeout=timedelta(minutes=1))
+    house.registry.add(slow, name="endless", timeout="none")
+    await house.store()
+    await house.another_dispatcher(timeout=None).run_once()
+    await house.store(1, "task-2")
+    await house.another_dispatcher(timeout=2 * SOON).run_once()
+    reports = [await InboxAdmin(house.database).show(number) for number in (1, 2)]
+
+    for report in reports:
+        assert report is not None
+        assert {each.callback: each.last_error for each in report.callbacks} == {
+            "slow": "timed_out",
+            "patient": None,
+            "endless": None,
+        }
+
+
+async def test_a_coroutine_that_swallows_its_cancellation_gives_up_its_slot(house: House) -> None:
+    go_on, called = asyncio.Event(), []
+
+    async def stubborn(notification: Notification) -> None:
+        called.append(notification.task_id)
+        while notification.task_id == "task-1" and not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    house.registry.add(stubborn)
+    await house.store(1, "task-1")
+    await house.store(1, "task-2")
+    dispatcher = house.another_dispatcher(1, timeout=SOON)
+    async with running(dispatcher):
+
+        async def both() -> bool:
+            return len(called) == 2
+
+        await eventually(both)
+        go_on.set()
+
+        async def settled() -> bool:
+            return await house.counts() == {"received": 1, "done": 1}
+
+        await eventually(settled)
+
+    assert "timed_out" in str(await errors(house))
+
+
+async def test_no_time_at_all_is_refused(house: House, make_world: WorldFactory) -> None:
+    with pytest.raises(ConfigError, match="timeout"):
+        house.registry.add(print, timeout=timedelta(0))
+    with pytest.raises(ConfigError, match="callback_timeout"):
+        make_world({"callback_timeout": timedelta(0)}).receiver  # noqa: B018  # it is made here
+
+
+# --- plain functions ------------------------------------------------------------------------------
+
+
+async def test_a_plain_function_over_its_time_keeps_its_task_and_nothing_else(
+    house: House, release: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slow(notification: Notification) -> None:
+        house.called.append(notification.delivery_id)
+        if notification.delivery_id == "task-1#1":
+            release.wait(DEADLINE)
+
+    house.registry.add(slow, name="slow")
+    for number in (1, 2):
+        await house.store(number, "task-1")
+    await house.store(1, "task-2")
+    dispatcher = house.another_dispatcher(1, timeout=SOON)
+    async with running(dispatcher):
+
+        async def others_went_on() -> bool:
+            return await house.counts() == {"in_progress": 1, "received": 1, "done": 1}
+
+        await eventually(others_went_on)
+        house.now += timedelta(hours=1)  # its lease is renewed
+        dispatcher.pump.wake()
+        await dispatcher.pump.fill()
+        while_it_hangs, hanging = list(house.called), dict(dispatcher.hanging)
+        release.set()
+
+        async def all_done() -> bool:
+            return await house.counts() == {"done": 3}
+
+        await eventually(all_done)
+
+    assert while_it_hangs == ["task-1#1", "task-2#1"]
+    assert hanging == {"slow": 1}
+    assert house.called == ["task-1#1", "task-2#1", "task-1#2"]  # it was called once
+    assert "callback slow hangs: it did not end within 0.05 s" in caplog.text
+
+
+async def test_so_many_threads_may_hang_and_then_the_receiver_is_not_ready(
+    make_world: WorldFactory, release: threading.Event
+) -> None:
+    world = make_world({"concurrency": 2, "callback_timeout": SOON})
+    called: list[str] = []
+
+    @world.receiver.on_update(name="hanging")
+    def hanging(notification: Notification) -> None:
+        called.append(notification.delivery_id)
+        release.wait(DEADLINE)
+
+    await world.receive(world.draft(task_id="task-1"))
+    await until_ready(world, {"status": "ready", "degraded": ["callbacks"]})
+    for number in range(2, 7):
+        await world.receive(world.draft(task_id=f"task-{number}"))
+    await until_ready(
+        world, {"status": "not ready", "failed": ["callbacks"], "degraded": ["callbacks"]}
+    )
+    assert len(called) == 4  # as many again as may run at once
+    assert world.receiver.degraded() == {"callbacks": "callbacks: 4 calls of hanging hang"}
+
+    release.set()
+    await until_ready(world, {"status": "ready"})
+
+    async def all_called() -> bool:
+        return len(called) == 6
+
+    await eventually(all_called)
+
+
+async def until_ready(world: World, expected: dict[str, object]) -> None:
+    async def look() -> bool:
+        return bool(json.loads((await world.get("/readyz")).text) == expected)
+
+    await eventually(look)
+
+
+async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_end(
+    make_world: WorldFactory, release: threading.Event
+) -> None:
+    world = make_world({"drain": SOON})
+    inside: list[str] = []
+
+    @world.receiver.on_update(name="plain", tasks=["task-1"])
+    def plain(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        release.wait(DEADLINE)
+
+    @world.receiver.on_update(name="coroutine", tasks=["task-2"])
+    async def coroutine(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        await asyncio.Event().wait()
+
+    for task in ("task-1", "task-2"):
+        await world.receive(world.draft(task_id=task))
+
+    async def both() -> bool:
+        return len(inside) == 2
+
+    await eventually(both)
+    await world.receiver.close()
+    await world.receiver.open()
+    found = await world.receiver.inbox.find(InboxFilter())
+
+    assert [(each.task_id, each.status.value) for each in found] == [
+        ("task-1", "in_progress"),
+        ("task-2", "received"),
+    ]
+
+
+# --- fairness -------------------------------------------------------------------------------------
+
+
+async def test_a_callback_that_always_hangs_leaves_slots_to_the_others(house: House) -> None:
+    inside: list[str] = []
+
+    async def hang(notification: Notification) -> None:
+        inside.append(notification.delivery_id)
+        await asyncio.Event().wait()
+
+    house.registry.add(hang, name="hang", tasks=[f"hang-{number}" for number in range(20)])
+    house.record("other")
+    for number in range(20):
+        await house.store(1, f"hang-{number}")
+    for number in range(8):
+        await house.store(1, f"task-{number}")
+    async with running(house.another_dispatcher(4, timeout=None)):
+
+        async def others_went_on() -> bool:
+            return len(house.called) == 25
+
+        await eventually(others_went_on)
+
+    # `other` had all but those that `hang` is inside of, also those that it never got.
+    assert len(inside) == 3
+
+
+async def test_tasks_that_ran_out_of_time_before_leave_slots_to_the_others(house: House) -> None:
+    inside: list[str] = []
+    again = asyncio.Event()
+
+    async def some_hang(notification: Notification) -> None:
+        task = notification.task_id or ""
+        if again.is_set():
+            inside.append(task)
+        if task.startswith("bad"):
+            await (asyncio.Event().wait() if again.is_set() else asyncio.sleep(1))
+
+    house.registry.add(some_hang, name="some-hang")
+    for number in range(4):
+        await house.store(1, f"bad-{number}")
+    await house.another_dispatcher(4, timeout=SOON).run_once()
+    again.set()
+    house.now += timedelta(seconds=10)
+    for number in range(4):
+        await house.store(1, f"good-{number}")
+    async with running(house.another_dispatcher(4, timeout=None)):
+
+        async def others_went_on() -> bool:
+            return len([task for task in inside if task.startswith("good")]) == 4
+
+        await eventually(others_went_on)
+
+    assert len([task for task in inside if task.startswith("bad")]) == 2
