@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pushkit.net.timing import Timing
 
 __all__ = [
+    "AddressRefusedError",
+    "AnswerTimeoutError",
     "AudienceError",
     "BacklogFullError",
     "CanonicalizationError",
@@ -20,6 +22,7 @@ __all__ = [
     "ClaimError",
     "CommitUncertainError",
     "ConfigError",
+    "ConnectionFailedError",
     "DestinationRefusedError",
     "DigestMismatchError",
     "IdempotencyConflictError",
@@ -37,6 +40,7 @@ __all__ = [
     "MalformedCardError",
     "MalformedJsonError",
     "MalformedRequestError",
+    "NameLookupError",
     "NoSigningKeyError",
     "OAuthError",
     "OutboundError",
@@ -50,6 +54,7 @@ __all__ = [
     "SnapshotRequiredError",
     "StorageError",
     "TimestampError",
+    "TlsError",
     "TokenError",
     "TooManyConfigsError",
     "TooManySubscriptionsError",
@@ -215,7 +220,7 @@ class OutboundError(PushkitError):
 
 
 class TransportError(OutboundError):
-    """No complete answer: refused connection, name lookup, TLS, reset or timeout.
+    """No complete answer: a reset, an answer that is no HTTP; its subclasses are the usual causes.
 
     Attributes:
         timing: Where the time went until it failed, where that is known.
@@ -226,6 +231,36 @@ class TransportError(OutboundError):
     def __init__(self, message: str, *, timing: Timing | None = None) -> None:
         super().__init__(message)
         self.timing = timing
+
+
+class AddressRefusedError(TransportError):
+    """The destination's name leads to an address that may not be dialled; nothing was sent."""
+
+    code = "address_refused"
+
+
+class ConnectionFailedError(TransportError):
+    """Nobody listens at the destination's address and port."""
+
+    code = "connection_refused"
+
+
+class NameLookupError(TransportError):
+    """The destination's name could not be looked up, or has no address."""
+
+    code = "dns_failure"
+
+
+class TlsError(TransportError):
+    """No TLS connection: an unknown or expired certificate, another name, no common version."""
+
+    code = "tls_failure"
+
+
+class AnswerTimeoutError(TransportError):
+    """No complete answer head in time."""
+
+    code = "timeout"
 
 
 class OAuthError(OutboundError):

@@ -265,6 +265,10 @@ def stats(*, database: str, as_json: bool) -> None:
     if found.oldest_pending_at is not None:
         age = datetime.now(UTC) - found.oldest_pending_at
         click.echo(f"oldest       pending for {max(int(age.total_seconds()), 0)} s")
+    for error, count in found.errors.items():
+        local = found.local_faults.get(error, 0)
+        hint = f" ({local} wait by no fault of their webhook)" if local else ""
+        click.echo(f"{error:20} {count}{hint}")
     if found.origins:
         rows = ((o.origin, str(o.pending), str(o.in_flight), str(o.dead)) for o in found.origins)
         click.echo("\n" + table(("ORIGIN", "PENDING", "IN FLIGHT", "DEAD"), *rows))

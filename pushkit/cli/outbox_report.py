@@ -83,6 +83,8 @@ def stats_document(stats: OutboxStats) -> JsonObject:
             {"origin": o.origin, "pending": o.pending, "in_flight": o.in_flight, "dead": o.dead}
             for o in stats.origins
         ],
+        "errors": {**stats.errors},
+        "local_faults": {**stats.local_faults},
     }
 
 

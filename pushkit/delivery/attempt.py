@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.answers import judge
+from pushkit.delivery.faults import LocalFaults, code_of
 from pushkit.delivery.limits import Pace
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.signatures import (
@@ -19,11 +21,11 @@ from pushkit.delivery.signatures import (
     signing_of,
 )
 from pushkit.errors import (
-    ConfigError,
-    NoSigningKeyError,
+    AddressRefusedError,
+    AnswerTimeoutError,
+    DestinationRefusedError,
     OAuthError,
     OwnershipError,
-    SealedSecretError,
     SigningError,
     TransportError,
 )
@@ -40,19 +42,25 @@ from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions import Owner, Profile, StoredSubscription, Subscription, Vault
 from pushkit.version import USER_AGENT
-from pushkit.work import RetryPolicy, gives_up, next_attempt
+from pushkit.work import (
+    RetryPolicy,
+    after_fruitless_claims,
+    gives_up,
+    next_attempt,
+    stop_after_attempt,
+    wait_schedule,
+)
 
 __all__ = ["Attempt", "OutgoingRequest", "build_request"]
 
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
-_NOT_SENT = (
-    ConfigError,  # a refused destination among them
-    NoSigningKeyError,
-    OAuthError,
-    SealedSecretError,
-    SigningError,
+_BODY_WITHIN = timedelta(seconds=1)
+# At once, after 1 h, after 2 h more: a name that leads to a forbidden address seldom changes.
+_REFUSED_WAITS = (3600, 7200)
+_AFTER_REFUSALS = RetryPolicy(
+    wait=wait_schedule(_REFUSED_WAITS), stop=stop_after_attempt(len(_REFUSED_WAITS) + 1)
 )
 _UNAUTHORIZED = 401
 _DEFAULT_SIGNING = Signing()
@@ -142,6 +150,7 @@ class Attempt:
         clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
         keep_answers: Write down the first KiB of what a webhook answers.
         signing: Which schemes are on, for all subscriptions or by subscription.
+        faults: Hears of what fails on this side.
     """
 
     issuer: str
@@ -158,17 +167,29 @@ class Attempt:
     clock: Callable[[], datetime]
     keep_answers: bool = False
     signing: SigningChoice = _DEFAULT_SIGNING
+    faults: LocalFaults = field(default_factory=lambda: LocalFaults(_log))
 
     @property
     def longest(self) -> timedelta:
         """How long an attempt may take, its wait for its turn included."""
         return self.pace.longest + self.timeout
 
-    async def make(self, delivery: Delivery, stored: StoredSubscription) -> Result:
-        """Open, sign, post and judge; never raises for what network, webhook or signer do."""
+    async def make(
+        self, delivery: Delivery, stored: StoredSubscription, *, refusals: int = 0
+    ) -> Result:
+        """Open, sign, post and judge; never raises for what network, webhook or signer do.
+
+        Args:
+            delivery: What is to be delivered.
+            stored: Its subscription.
+            refusals: How often its destination was refused by our own policy before.
+        """
         await self.pace.turn(delivery.origin)
         started_at, begun = self.clock(), time.perf_counter()
-        result, timing, answer = await self._try(delivery, stored)
+        try:
+            result, timing, answer = await self._try(delivery, stored, refusals)
+        except Exception as exc:  # noqa: BLE001  # whatever it is, it is not the webhook's
+            return self._put_off(delivery, exc)
         made = Made(
             started_at=started_at,
             duration=timedelta(seconds=time.perf_counter() - begun),
@@ -178,10 +199,20 @@ class Attempt:
         return replace(result, made=made)
 
     async def _try(
-        self, delivery: Delivery, stored: StoredSubscription
+        self, delivery: Delivery, stored: StoredSubscription, refusals: int
     ) -> tuple[Result, Timing, bytes | None]:
+        """Make the request; raise what kept it from being made."""
         try:
             answer = await self._exchange(delivery, stored)
+        except (AddressRefusedError, DestinationRefusedError) as exc:
+            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
+            again = next_attempt(
+                _AFTER_REFUSALS,
+                attempts=refusals + 1,
+                since=delivery.age_from,
+                now=self.clock(),
+            )
+            return _refused(exc.code, again), getattr(exc, "timing", None) or Timing(), None
         except TransportError as exc:
             _log.warning("delivery %s: no answer: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code)
@@ -190,11 +221,14 @@ class Attempt:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc)
             failed = self._failed(delivery, self.clock(), error=exc.code, status=exc.status)
             return failed, Timing(), None
-        except _NOT_SENT as exc:
-            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
-            return self._failed(delivery, self.clock(), error=exc.code), Timing(), None
         # Waits count from the answer: a webhook may take as long to answer as it asks to wait.
         return self._judged(delivery, answer, self.clock()), answer.timing, answer.body
+
+    def _put_off(self, delivery: Delivery, exc: Exception) -> Result:
+        """Return the result where something on this side failed before there was a request."""
+        self.faults.tell(delivery.id, exc)
+        wait = after_fruitless_claims(delivery.fruitless_claims)
+        return Result(outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait)
 
     async def _exchange(self, delivery: Delivery, stored: StoredSubscription) -> Answer:
         """Post once; and once more with another token, where the first was refused.
@@ -217,7 +251,9 @@ class Attempt:
         )
         answer = await self._post(delivery, subscription, destination, access, ends)
         if answer.status == _UNAUTHORIZED and access.renews():
-            answer = await self._post(delivery, subscription, destination, access, ends)
+            # It was asked: what fails on this side from here on leaves what it answered.
+            with contextlib.suppress(OAuthError, SigningError):
+                return await self._post(delivery, subscription, destination, access, ends)
         return answer
 
     async def _require_proof(
@@ -230,7 +266,7 @@ class Attempt:
             async with asyncio.timeout(_until(ends).total_seconds()):
                 await self.ownership.require(owner, destination, tls=access.tls)
         except TimeoutError as exc:
-            raise TransportError(f"no proof from {destination.origin} in time") from exc
+            raise AnswerTimeoutError(f"no proof from {destination.origin} in time") from exc
 
     async def _post(
         self,
@@ -247,7 +283,12 @@ class Attempt:
         except TimeoutError as exc:
             raise SigningError(f"no signature within {self.timeout}") from exc
         return await self.transport.post(
-            destination, request.headers, request.body, timeout=_until(ends), tls=access.tls
+            destination,
+            request.headers,
+            request.body,
+            timeout=_until(ends),
+            tls=access.tls,
+            body_within=_BODY_WITHIN,
         )
 
     def _judged(self, delivery: Delivery, answer: Answer, answered_at: datetime) -> Result:
@@ -310,6 +351,12 @@ class Attempt:
             retry_at=max(retry_at, hold_until or retry_at),
             hold_until=hold_until,
         )
+
+
+def _refused(error: str, again_at: datetime | None) -> Result:
+    if again_at is None:
+        return Result(outcome=Outcome.DEAD, error=error)
+    return Result(outcome=Outcome.RETRY, error=error, retry_at=again_at)
 
 
 def _until(ends: float) -> timedelta:

@@ -13,34 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pushkit.errors import (
-    ConfigError,
-    DestinationRefusedError,
-    NoSigningKeyError,
-    OAuthError,
-    SealedSecretError,
-    SecretKeyMissingError,
-    SigningError,
-)
-from pushkit.outbox import Result
+from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
+from pushkit.outbox import Outcome, Result
 
-__all__ = ["SUBSCRIPTION_MISSING", "TOO_OLD", "BreakerPolicy", "hold_after", "works"]
+__all__ = ["REFUSED", "SUBSCRIPTION_MISSING", "TOO_OLD", "BreakerPolicy", "hold_after", "works"]
 
 TOO_OLD = "too_old"
 SUBSCRIPTION_MISSING = "subscription_missing"
-# Errors of attempts that ended before they reached for the destination: they prove nothing of it.
-_NOT_ASKED = frozenset(
-    {
-        DestinationRefusedError.code,
-        NoSigningKeyError.code,
-        SealedSecretError.code,
-        SecretKeyMissingError.code,
-        SigningError.code,
-        OAuthError.code,
-        SUBSCRIPTION_MISSING,
-        TOO_OLD,
-    }
-)
+# Our own policy does not let this sender ask the destination.
+REFUSED = frozenset({AddressRefusedError.code, DestinationRefusedError.code})
+# Errors of deliveries whose destination was not asked: they prove nothing of it.
+_NOT_ASKED = REFUSED | {SUBSCRIPTION_MISSING, TOO_OLD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +61,6 @@ def works(result: Result) -> bool | None:
     No answer, and an answer of 5xx, count against it; any other answer comes from a server that
     works, whatever it thinks of this delivery.
     """
-    if result.error in _NOT_ASKED:
+    if result.outcome is Outcome.LOCAL_FAULT or result.error in _NOT_ASKED:
         return None
     return result.status is not None and result.status < 500

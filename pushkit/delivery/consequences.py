@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.delivery.events import EventKind, SenderEvent, event_of
-from pushkit.errors import SealedSecretError, SecretKeyMissingError
+from pushkit.errors import AddressRefusedError
 from pushkit.outbox import (
     CancelledBy,
     Delivery,
@@ -24,8 +24,6 @@ from pushkit.storage import Script
 from pushkit.subscriptions import DisabledBy, Subscription, SubscriptionStore
 
 __all__ = ["Consequences"]
-
-_NOT_OPENED = frozenset({SealedSecretError.code, SecretKeyMissingError.code})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +61,8 @@ class Consequences:
         events = []
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
             events.append(event_of(EventKind.DELIVERY_DEAD, delivery, now, result.error))
-        if result.error in _NOT_OPENED:
-            events.append(event_of(EventKind.OPENING_FAILED, delivery, now, result.error))
+        if result.outcome is Outcome.LOCAL_FAULT:
+            events.append(event_of(EventKind.LOCAL_FAULT, delivery, now, result.error))
         if current is not None:
             events += yield from self._for_subscription(delivery, current, result, now)
         events += yield from self._for_destination(delivery, result, now, failures)
@@ -92,7 +90,8 @@ class Consequences:
         if result.outcome is Outcome.DELIVERED:
             if since is not None:
                 yield from self.subscriptions.set_failing_since(current.id, None)
-        elif works(result) is not None:  # an attempt that reached for the webhook, and failed
+        elif works(result) is not None or result.error == AddressRefusedError.code:
+            # It reached for the webhook, and failed; or that can only be where nobody may go.
             if since is None:
                 yield from self.subscriptions.set_failing_since(current.id, now)
             elif current.active and now - since >= self.disable_after:

@@ -26,13 +26,14 @@ class EventKind(StrEnum):
     """A destination failed too often in a row, or its probe did; it is left alone for a while."""
     BREAKER_CLOSED = "breaker_closed"
     """A destination works again."""
-    OPENING_FAILED = "opening_failed"
-    """An attempt waits, because its token, credentials or body cannot be opened here."""
     RECIPIENT_REFUSED = "recipient_refused"
     """`notify()` stored an update for others, but not for this subscription: `error` says why.
 
     With `notify(connection=...)` it is told before that transaction commits, or is rolled back.
     """
+    LOCAL_FAULT = "local_fault"
+    """A delivery waits because something failed on this side: a key, a KMS, a sealed secret, the
+    database, an application's function. It is tried again by itself; `error` says what it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

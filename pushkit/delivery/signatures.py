@@ -83,16 +83,21 @@ def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:
 
     Raises:
         PushkitError: What the function raised of them.
-        SigningError: It failed otherwise; its own words may hold secrets.
+        SigningError: It failed otherwise, or returned something else.
     """
     if isinstance(choice, Signing):
         return choice
     try:
-        return choice(subscription)
+        found = choice(subscription)
     except PushkitError:
         raise
-    except Exception as exc:  # an application's code: the attempt is tried again on schedule
+    except Exception as exc:  # an application's code: the attempt is tried again by itself
         raise SigningError(f"signing: the function raised {type(exc).__name__}") from exc
+    if not isinstance(found, Signing):
+        raise SigningError(
+            f"signing: the function returned {type(found).__name__}, expected a Signing"
+        )
+    return found
 
 
 def warn_of_no_audience(choice: SigningChoice) -> None:

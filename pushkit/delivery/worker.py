@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
+from pushkit.delivery.breaker import REFUSED, SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent, tell
 from pushkit.delivery.settle import Attempted, Settler
 from pushkit.errors import StorageError
-from pushkit.outbox import Claim, Delivery, Leases, Outcome, Result
+from pushkit.outbox import AttemptLog, Claim, Delivery, Leases, Outcome, Result
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import StoredSubscription, SubscriptionStore
 from pushkit.work import Pump, cancelled, persist
@@ -29,6 +29,7 @@ _log = logging.getLogger("pushkit.delivery")
 class _Claimed:
     delivery: Delivery
     stored: StoredSubscription | None
+    refusals: int
 
 
 class Worker:
@@ -67,6 +68,7 @@ class Worker:
         self._consequences = consequences
         self._on_event = on_event
         self._leases = Leases()
+        self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self.name = f"worker_{secrets.token_hex(8)}"
         self._settler = Settler(
@@ -115,7 +117,9 @@ class Worker:
             one_at_a_time_from=self._consequences.breaker.failures,
         )
         found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
-        return [_Claimed(d, found.get(d.subscription_id)) for d in deliveries]
+        refused = [d for d in deliveries if d.last_error in REFUSED]
+        refusals = yield from self._attempts.count(refused, REFUSED)
+        return [_Claimed(d, found.get(d.subscription_id), refusals[d.id]) for d in deliveries]
 
     def _take_over(self, now: datetime) -> Script[None]:
         """Give back the rows of workers on this machine that died: their locks are free."""
@@ -146,7 +150,7 @@ class Worker:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0 and self._attempt.is_too_old(delivery, self._clock()):
             return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
-        return await self._attempt.make(delivery, claimed.stored)
+        return await self._attempt.make(delivery, claimed.stored, refusals=claimed.refusals)
 
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())
@@ -158,6 +162,8 @@ class Worker:
 
 
 def _report(delivery: Delivery, result: Result) -> None:
+    if result.outcome is Outcome.LOCAL_FAULT:
+        return  # told once for all deliveries that wait for it
     level = logging.INFO if result.outcome is Outcome.DELIVERED else logging.WARNING
     _log.log(
         level,

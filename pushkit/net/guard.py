@@ -136,6 +136,9 @@ class Guard(AbstractResolver):
         if reason is None and self._is_own(address):
             reason = "the address is this machine's own"
         if reason is not None:
+            probe = current_probe.get()
+            if probe is not None:
+                probe.refused = reason
             raise OSError(errno.EACCES, reason)
 
 

@@ -38,13 +38,18 @@ class Timing:
 
 
 class Probe:
-    """Adds up the phases of one request, one after another."""
+    """Adds up the phases of one request, one after another.
+
+    Attributes:
+        refused: Why an address that the request led to may not be dialled; None if all may.
+    """
 
     def __init__(self) -> None:
         self._spent: dict[str, float] = {}
         self._phase: str | None = None
         self._since = 0.0
         self._address: str | None = None
+        self.refused: str | None = None
 
     def enter(self, phase: str | None) -> None:
         """End the phase that runs, and begin another; None for no other."""

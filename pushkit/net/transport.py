@@ -8,6 +8,7 @@ name included.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,14 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from pushkit.errors import TransportError
+from pushkit.errors import (
+    AddressRefusedError,
+    AnswerTimeoutError,
+    ConnectionFailedError,
+    NameLookupError,
+    TlsError,
+    TransportError,
+)
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.guard import Guard, Resolver, dialling_socket
@@ -114,6 +122,7 @@ class Transport:
         *,
         timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced here
         tls: ssl.SSLContext | None = None,
+        body_within: timedelta | None = None,
     ) -> Answer:
         """Send one POST and return the answer, whatever its status.
 
@@ -124,12 +133,20 @@ class Transport:
             timeout: Over everything, from looking up the name to the end of the answer.
             tls: Roots and client certificate for this destination, from `tls_context`; connections
                 are shared only under the same one.
+            body_within: How long the body of the answer may take once its head is there; None for
+                as long as `timeout` leaves it. What is not there by then is dropped, and the
+                connection with it.
 
         Raises:
             TransportError: No complete answer head within the timeout.
         """
         request = _Request(
-            method="POST", destination=destination, headers=headers, body=body, tls=tls or self._tls
+            method="POST",
+            destination=destination,
+            headers=headers,
+            body=body,
+            tls=tls or self._tls,
+            body_within=body_within,
         )
         return await self._send(request, timeout.total_seconds())
 
@@ -183,13 +200,14 @@ class Transport:
                     return await _ask(self._direct_session(destination), request, url, deadline)
                 return await self._through_proxy(self._proxy, request, deadline)
         except TimeoutError as exc:
-            raise TransportError(
+            raise AnswerTimeoutError(
                 f"no complete answer from {destination.origin} within {seconds:g} s",
                 timing=probe.timing(),
             ) from exc
-        except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise TransportError(
-                f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}",
+        except Exception as exc:  # whatever an answer brings about is its sender's doing
+            error = AddressRefusedError if probe.refused else _error_of(exc)
+            raise error(
+                f"{destination.origin}: {type(exc).__name__}: {probe.refused or _reason(exc)}",
                 timing=probe.timing(),
             ) from exc
         finally:
@@ -221,7 +239,10 @@ class Transport:
         probe = current_probe.get()
         if probe is not None:
             probe.enter("resolve")
-        answers = await self._guard.resolve(destination.host, destination.port)
+        try:
+            answers = await self._guard.resolve(destination.host, destination.port)
+        except OSError as exc:
+            raise _LookupError(exc.errno, exc.strerror) from exc
         if probe is not None:
             probe.enter("connect")
         return [answer["host"] for answer in answers]
@@ -260,6 +281,10 @@ class Transport:
         )
 
 
+class _LookupError(OSError):
+    """A name could not be looked up, before a proxy was asked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     method: str
@@ -268,6 +293,7 @@ class _Request:
     body: bytes | None = None
     tls: ssl.SSLContext
     max_body_bytes: int = _MAX_ANSWER_BYTES
+    body_within: timedelta | None = None
 
 
 async def _ask(
@@ -289,7 +315,9 @@ async def _ask(
         **(route or {}),
     ) as response:
         probe.enter("body")
-        body, complete = await _read_bounded(response, deadline, request.max_body_bytes)
+        body, complete = await _read_bounded(
+            response, _body_until(request, deadline), request.max_body_bytes
+        )
         return Answer(
             status=response.status,
             headers=Headers(list(response.headers.items())),
@@ -304,14 +332,21 @@ def _url_at(destination: Destination, address: str) -> URL:
     return URL(replace(destination, host=address).url, encoded=True)
 
 
+def _body_until(request: _Request, deadline: asyncio.Timeout) -> float:
+    # A little before the deadline, which would take the status away with the body.
+    until = (deadline.when() or 0) - 0.05
+    if request.body_within is None:
+        return until
+    return min(until, asyncio.get_running_loop().time() + request.body_within.total_seconds())
+
+
 async def _read_bounded(
-    response: aiohttp.ClientResponse, deadline: asyncio.Timeout, max_bytes: int
+    response: aiohttp.ClientResponse, until: float, max_bytes: int
 ) -> tuple[bytes, bool]:
-    """Read a body up to the bound and the deadline, and say whether that was all of it."""
+    """Read a body up to the bound and the moment, and say whether that was all of it."""
     body = bytearray()
     try:
-        # A little before the deadline, which would take the status away with the body.
-        async with asyncio.timeout_at((deadline.when() or 0) - 0.05):
+        async with asyncio.timeout_at(until):
             while len(body) <= max_bytes:
                 chunk = await response.content.read(max_bytes + 1 - len(body))
                 if not chunk:
@@ -321,6 +356,20 @@ async def _read_bounded(
         pass  # what was read is reported as incomplete
     response.close()  # the rest is not wanted: neither read nor kept alive
     return bytes(body[:max_bytes]), False
+
+
+_BY_ERRNO = {errno.ECONNREFUSED: ConnectionFailedError, errno.ETIMEDOUT: AnswerTimeoutError}
+
+
+def _error_of(exc: Exception) -> type[TransportError]:
+    if isinstance(exc, aiohttp.ClientConnectorDNSError | _LookupError):
+        return NameLookupError
+    if isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError):
+        return TlsError
+    # That nobody listens at an egress proxy says nothing of the destination.
+    if isinstance(exc, OSError) and not isinstance(exc, aiohttp.ClientProxyConnectionError):
+        return _BY_ERRNO.get(exc.errno or 0, TransportError)
+    return TransportError
 
 
 def _reason(exc: BaseException) -> str:

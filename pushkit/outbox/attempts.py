@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
-from pushkit.outbox.model import Made, Result
+from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.storage import (
     Migration,
     Row,
     Script,
     SqlValue,
     Statement,
+    among,
     from_micros,
     slices,
     to_micros,
@@ -99,6 +101,25 @@ class AttemptLog:
         )
         if held:
             yield from self.record([(delivery_id, made, result)])
+
+    def count(
+        self, deliveries: Sequence[Delivery], errors: Collection[str]
+    ) -> Script[Counter[str]]:
+        """Count the attempts of each, since its age began, that ended in one of these errors."""
+        counted: Counter[str] = Counter()
+        since = {each.id: to_micros(each.age_from) for each in deliveries}
+        for clause, values in among(list(since)):
+            rows = yield Statement(
+                "SELECT delivery_id, started_at, error FROM pushkit_attempts"
+                f" WHERE delivery_id {clause}",
+                values,
+            )
+            counted.update(
+                row["delivery_id"]
+                for row in rows
+                if row["error"] in errors and row["started_at"] >= since[row["delivery_id"]]
+            )
+        return counted
 
     def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
         """Return the attempts of a delivery, first to last."""

@@ -119,11 +119,16 @@ class OutboxStats:
         states: How many deliveries there are in each state.
         oldest_pending_at: Since when the oldest pending delivery waits; None if none does.
         origins: By destination, the most pending first.
+        errors: How many deliveries that are pending or dead ended their last attempt so, by code.
+        local_faults: How many pending deliveries wait because of something on this side, by its
+            code: a key, a secret or a database out of reach, a worker that died.
     """
 
     states: dict[DeliveryState, int]
     oldest_pending_at: datetime | None
     origins: tuple[OriginStats, ...]
+    errors: dict[str, int]
+    local_faults: dict[str, int]
 
 
 _SUMMARY = (
@@ -200,12 +205,20 @@ class Inspection:
             "SELECT origin, state, COUNT(*) AS found FROM pushkit_deliveries"
             " WHERE state IN ('pending', 'in_flight', 'dead') GROUP BY origin, state"
         )
+        errors = yield Statement(
+            "SELECT last_error AS error, COUNT(*) AS found,"
+            " SUM(CASE WHEN state = 'pending' AND fruitless_claims > 0 THEN 1 ELSE 0 END) AS local"
+            " FROM pushkit_deliveries WHERE state IN ('pending', 'dead')"
+            " AND last_error IS NOT NULL GROUP BY last_error ORDER BY last_error"
+        )
         counted = dict.fromkeys(DeliveryState, 0)
         counted.update({DeliveryState(row["state"]): row["found"] for row in states})
         return OutboxStats(
             states=counted,
             oldest_pending_at=moment_or_none(oldest[0]["moment"]),
             origins=tuple(_by_origin(origins)),
+            errors={row["error"]: row["found"] for row in errors},
+            local_faults={row["error"]: row["local"] for row in errors if row["local"]},
         )
 
 

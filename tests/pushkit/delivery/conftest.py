@@ -28,6 +28,7 @@ from pushkit import (
 from pushkit.delivery.events import SenderEvent
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
+from pushkit.keys.source import KeySource
 from pushkit.net.transport import Transport
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
@@ -126,7 +127,7 @@ class Senders:
     async def open(
         self,
         *,
-        keys: KeyRing | RemoteSigner | None = None,
+        keys: KeySource | KeyRing | RemoteSigner | None = None,
         secrets: SecretKeys | None = None,
         allow: tuple[str, ...] = ("127.0.0.1:*",),
         on_event: Callable[[SenderEvent], None] | None = None,

@@ -83,7 +83,11 @@ async def test_a_refused_connection_has_an_address_and_no_status(
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         delivery_id = await notify(sender, f"http://{address}/hook", status())
     [attempt] = await attempts_of(sender, delivery_id)
-    assert (attempt.outcome, attempt.status, attempt.error) == ("retry", None, "transport")
+    assert (attempt.outcome, attempt.status, attempt.error) == (
+        "retry",
+        None,
+        "connection_refused",
+    )
     assert attempt.timing.address == address
     assert attempt.timing.connect is not None
     assert attempt.timing.wait is None

@@ -64,8 +64,12 @@ def test_a_policy_without_sense_is_refused(policy: dict[str, int]) -> None:
         pytest.param(429, "status_429", True, id="too many requests"),
         pytest.param(500, "status_500", False, id="5xx"),
         pytest.param(None, "transport", False, id="no answer"),
+        pytest.param(None, "timeout", False, id="no answer in time"),
+        pytest.param(None, "connection_refused", False, id="nobody listens"),
+        pytest.param(None, "dns_failure", False, id="no such name"),
+        pytest.param(None, "tls_failure", False, id="no TLS"),
         pytest.param(None, "destination_refused", None, id="refused by our own policy"),
-        pytest.param(None, "no_signing_key", None, id="no key of ours"),
+        pytest.param(None, "address_refused", None, id="its address refused"),
         pytest.param(503, "too_old", None, id="given up without an attempt"),
         pytest.param(None, "subscription_missing", None, id="no subscription"),
     ],
@@ -74,6 +78,19 @@ def test_only_what_the_destination_did_counts(
     status: int | None, error: str | None, expected: bool | None
 ) -> None:
     assert works(Result(outcome=Outcome.RETRY, status=status, error=error)) is expected
+
+
+def test_what_failed_on_this_side_does_not_count() -> None:
+    assert works(Result(outcome=Outcome.LOCAL_FAULT, error="no_signing_key")) is None
+
+
+def test_the_default_policy_is_what_the_page_says() -> None:
+    policy = BreakerPolicy()
+    assert policy.failures == 5
+    assert (policy.first_wait, policy.longest_wait) == (
+        timedelta(seconds=30),
+        timedelta(minutes=10),
+    )
 
 
 async def test_an_open_breaker_makes_no_attempts_and_then_one_at_a_time(

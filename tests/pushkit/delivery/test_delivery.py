@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import hashlib
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +17,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit import KeyRing, PushSender, StatusUpdate, Task, TaskSnapshot
 from pushkit.outbox import Delivery, DeliveryState
 from pushkit.version import USER_AGENT
+from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
@@ -420,7 +423,7 @@ async def test_a_webhook_that_is_not_there_is_retried(
     delivery = await only(sender)
     assert (delivery.state, delivery.last_error, delivery.last_status) == (
         PENDING,
-        "transport",
+        "connection_refused",
         None,
     )
 
@@ -617,3 +620,30 @@ async def test_a_delivery_whose_worker_died_comes_back_with_its_id(
     first, second = webhook.received
     assert (first.id, first.body) == (second.id, second.body)
     assert (await only(living)).state is DELIVERED
+
+
+async def drip(request: web.Request, *, status: int = 200) -> web.StreamResponse:
+    """Answer with a head at once, and a byte at a time for as long as anybody reads."""
+    response = web.StreamResponse(status=status)
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        while True:
+            await response.write(b"x")
+            await asyncio.sleep(0.05)
+    return response
+
+
+@pytest.mark.parametrize(("answer", "state"), [(200, DELIVERED), (500, PENDING)])
+async def test_a_body_that_drips_holds_its_place_for_a_second_and_no_longer(
+    senders: Senders, status: MakeStatus, aiohttp_server: Any, *, answer: int, state: DeliveryState
+) -> None:
+    app = web.Application()
+    app.router.add_post("/hook", functools.partial(drip, status=answer))
+    server = await aiohttp_server(app)
+    sender = await senders.open(timeout=timedelta(minutes=10))
+    await sender.subscribe("task-1", {"url": str(server.make_url("/hook"))}, version="1.0")
+    await sender.notify(status())
+    async with asyncio.timeout(DEADLINE):
+        await sender.worker.run_once()
+    delivery = await only(sender)
+    assert (delivery.state, delivery.last_status) == (state, answer)

@@ -109,7 +109,7 @@ async def test_no_hostile_url_that_was_stored_before_is_delivered_to(
     assert (public.network.dialled, canary[1:]) == ([], [])
     found = await sender.deliveries("task-1")
     assert {(each.state, each.attempts) for each in found} == {(DeliveryState.PENDING, 1)}
-    assert {each.last_error for each in found} == {"destination_refused", "transport"}
+    assert {each.last_error for each in found} == {"destination_refused", "address_refused"}
 
 
 async def test_that_way_leads_to_the_canary_without_the_guard(

@@ -148,7 +148,7 @@ async def test_an_answer_to_nobody_is_no_proof(
 ) -> None:
     sender = await senders.open(verify_ownership=True)
     delivery = await deliver(sender, status, f"http://127.0.0.1:{unused_tcp_port}/")
-    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "transport")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "connection_refused")
 
 
 async def test_the_question_is_part_of_the_attempt(
@@ -170,7 +170,7 @@ async def test_the_question_is_part_of_the_attempt(
         delivery = await deliver(sender, status, f"http://127.0.0.1:{server.port}/")
     released.set()
     assert asked.is_set()
-    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "transport")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "timeout")
 
 
 async def test_many_subscriptions_to_one_url_ask_it_once(

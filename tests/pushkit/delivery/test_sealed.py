@@ -124,7 +124,7 @@ async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_withou
     [waiting] = await other.deliveries("task-1")
     assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, error)
     [event] = events
-    assert (event.kind, event.error) == (EventKind.OPENING_FAILED, error)
+    assert (event.kind, event.error) == (EventKind.LOCAL_FAULT, error)
     assert (event.delivery_id, event.subscription_id) == (delivery_id, subscription_id)
     await run(senders, Statement("UPDATE pushkit_deliveries SET not_before = 0"))
     again = await senders.open(secrets=KEYS)

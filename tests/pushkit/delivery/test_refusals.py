@@ -1,0 +1,174 @@
+"""Why there was no answer: each cause has a code, and a refused address a schedule of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+from aiohttp import web
+
+from pushkit import PushSender, StatusUpdate
+from pushkit.delivery.events import EventKind, SenderEvent
+from pushkit.outbox import DeliveryState
+from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders
+
+MakeStatus = Callable[..., StatusUpdate]
+HOUR = timedelta(hours=1)
+
+
+async def answer(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def notified(sender: PushSender, update: StatusUpdate, *, host: str = HOOKS) -> str:
+    await sender.subscribe("task-1", {"url": f"https://{host}/hook"}, version="1.0", owner="alice")
+    [delivery_id] = (await sender.notify(update)).ids
+    await sender.worker.run_once()
+    return delivery_id
+
+
+async def errors_of(sender: PushSender, delivery_id: str) -> list[str | None]:
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    return [attempt.error for attempt in report.attempts]
+
+
+async def test_an_address_that_is_refused_is_tried_three_times_in_three_hours(
+    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+) -> None:
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    events: list[SenderEvent] = []
+    sender = await senders.open(allow=(), on_event=events.append)
+    delivery_id = await notified(sender, status())
+    waits = []
+    for _ in range(2):
+        [delivery] = await sender.deliveries("task-1")
+        assert (delivery.state, delivery.last_error) == (DeliveryState.PENDING, "address_refused")
+        waits.append((delivery.not_before - clock.now) / HOUR)
+        clock.now = delivery.not_before
+        assert await sender.worker.run_once() == 1
+    assert 0.8 <= waits[0] <= 1.2
+    assert 1.6 <= waits[1] <= 2.4
+    [delivery] = await sender.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(sender, delivery_id) == ["address_refused"] * 3
+    assert [(event.kind, event.error) for event in events] == [
+        (EventKind.DELIVERY_DEAD, "address_refused")
+    ]
+    assert public.network.dialled == []
+    assert (await sender.outbox.stats()).errors == {"address_refused": 1}
+    # A redrive begins anew.
+    await sender.outbox.redrive([delivery_id])
+    await sender.worker.run_once()
+    [delivery] = await sender.deliveries("task-1")
+    assert delivery.state is DeliveryState.PENDING
+
+
+async def test_attempts_before_it_do_not_shorten_the_schedule_of_a_refusal(
+    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+) -> None:
+    async def fail(_: web.Request) -> web.Response:
+        response = web.Response(status=500)
+        response.force_close()  # the next attempt dials anew
+        return response
+
+    await public.serve(fail)
+    sender = await senders.open(allow=(), ca_file=public.ca_file)
+    delivery_id = await notified(sender, status())
+    for _ in range(2):
+        clock.advance(7200)
+        await sender.worker.run_once()
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    for _ in range(2):
+        clock.advance(10 * 3600)
+        await sender.worker.run_once()
+        [delivery] = await sender.deliveries("task-1")
+        assert delivery.state is DeliveryState.PENDING
+    assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 2
+
+
+async def test_refusals_open_no_breaker_but_disable_a_subscription_in_the_end(
+    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+) -> None:
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    events: list[SenderEvent] = []
+    sender = await senders.open(allow=(), on_event=events.append)
+    url = f"https://{HOOKS}/hook"
+    for number in range(8):
+        await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner="alice")
+        await sender.notify(status(task_id=f"task-{number}"))
+    assert await sender.worker.run_once() == 8
+    assert events == []
+    clock.advance(timedelta(days=6).total_seconds())
+    while await sender.worker.run_once():  # too old
+        pass
+    await sender.notify(status(task_id="task-0"))
+    await sender.worker.run_once()
+    disabled = events[-1]
+    assert (disabled.kind, disabled.task_id) == (EventKind.SUBSCRIPTION_DISABLED, "task-0")
+
+
+@pytest.mark.usefixtures("public")
+async def test_a_name_that_leads_nowhere_is_told_from_an_address_that_is_refused(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open(allow=())
+    delivery_id = await notified(sender, status(), host="nowhere.example.com")
+    assert await errors_of(sender, delivery_id) == ["dns_failure"]
+
+
+async def test_a_certificate_that_nobody_trusts_is_a_tls_failure(
+    public: Internet, senders: Senders, status: MakeStatus
+) -> None:
+    await public.serve(answer, certificate=trustme.CA().issue_cert(HOOKS))
+    sender = await senders.open(allow=(), ca_file=public.ca_file)
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["tls_failure"]
+
+
+async def test_nobody_at_the_port_is_a_refused_connection(
+    public: Internet, senders: Senders, status: MakeStatus, unused_tcp_port: int
+) -> None:
+    public.network.leads(HOOKS, HOOKS_ADDRESS, 443, to=unused_tcp_port)
+    sender = await senders.open(allow=())
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["connection_refused"]
+
+
+async def test_no_answer_in_time_is_a_timeout(
+    public: Internet, senders: Senders, status: MakeStatus
+) -> None:
+    async def never(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await public.serve(never)
+    sender = await senders.open(
+        allow=(), ca_file=public.ca_file, timeout=timedelta(milliseconds=300)
+    )
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["timeout"]
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_the_codes_are_the_same_behind_a_proxy(
+    public: Internet, senders: Senders, status: MakeStatus, *, proxied: bool
+) -> None:
+    await public.proxy()
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    proxy = "http://proxy.corp.internal:3128" if proxied else None
+    sender = await senders.open(allow=(), proxy=proxy)
+    delivery_id = await notified(sender, status())
+    assert await errors_of(sender, delivery_id) == ["address_refused"]
+    other = await senders.open(allow=(), proxy=proxy)
+    await other.subscribe("t", {"url": "https://nowhere.example.com/"}, version="1.0", owner="bob")
+    [delivery_id] = (await other.notify(status(task_id="t"))).ids
+    await other.worker.run_once()
+    assert await errors_of(other, delivery_id) == ["dns_failure"]
