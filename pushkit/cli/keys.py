@@ -1,9 +1,10 @@
-"""`pushkit keys`: make, list, rotate, revoke and export signing keys."""
+"""`pushkit keys`: make, import, list, rotate, use, revoke and export signing keys."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.command import json_option
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
-from pushkit.keys.jwk import Algorithm, public_pem
+from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from_pem
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.output import example, moment, table
@@ -69,13 +70,14 @@ def key_file_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
 @click.group(
     epilog=example(
         "pushkit keys new keys.json          # the first key signs at once",
+        "pushkit keys import agent.pem       # one that you have already",
         "pushkit keys rotate                 # publishes the next, which signs later",
         "pushkit keys list",
         "pushkit keys export > jwks.json     # public members only",
     )
 )
 def keys() -> None:
-    """Make, list, rotate, revoke and export signing keys."""
+    """Make, import, list, rotate, use, revoke and export signing keys."""
 
 
 @keys.command(
@@ -102,7 +104,8 @@ def new(
     """Make a key file, or publish one more key in it.
 
     The first key of a new file signs at once. In a file that exists, the new key is pending: it is
-    published, and `rotate` lets it sign.
+    published, and `rotate` lets it sign. The first key of another algorithm is scheduled; `use`
+    lets it sign in place of the one before.
     """
     path = file or path
     passphrase = read_passphrase(passphrase_file)
@@ -118,6 +121,62 @@ def new(
 
 
 @keys.command(
+    "import",
+    epilog=example(
+        "pushkit keys import agent.pem",
+        "pushkit keys import rsa.pem --alg PS256 --kid key-1",
+    ),
+)
+@click.argument("pem", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@key_file_options
+@_algorithm_option
+@click.option("--kid", help="The key's name, as verifiers know it.  [default: its thumbprint]")
+@click.option(
+    "--pem-passphrase-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the passphrase of PEM, if it has one.",
+)
+def import_(
+    *,
+    pem: Path,
+    path: Path,
+    passphrase_file: Path | None,
+    algorithm: Algorithm | None,
+    kid: str | None,
+    pem_passphrase_file: Path | None,
+) -> None:
+    """Take a private key in PEM into the key file, or make one of it.
+
+    As with `new`, the first key of a new file signs at once, and one more is pending. PEM itself is
+    no longer needed.
+    """
+    passphrase = read_passphrase(passphrase_file)
+    key = _imported(pem, pem_passphrase_file, kid, algorithm)
+    if path.exists():
+        ring = update_key_ring(path, lambda ring: ring.add(_now(), key=key), passphrase)
+    else:
+        ring = KeyRing.create(_now(), key=key)
+        create_key_ring(path, ring, passphrase)
+    _tell(ring, ring.keys[-1], _now())
+
+
+def _imported(
+    pem: Path, passphrase_file: Path | None, kid: str | None, algorithm: Algorithm | None
+) -> SigningKey:
+    secret = None if passphrase_file is None else read_passphrase(passphrase_file)
+    try:
+        found = signing_key_from_pem(pem.read_bytes(), secret, kid=kid, algorithm=algorithm)
+        others_read = pem.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    except KeyFileError as exc:
+        raise KeyFileError(f"{pem}: {exc}") from exc
+    except OSError as exc:
+        raise KeyFileError(f"{pem}: {exc.strerror}") from exc
+    if others_read:
+        click.echo(f"warning: others may read {pem}; delete it, or chmod 600", err=True)
+    return found
+
+
+@keys.command(
     "list",
     epilog=example(
         "pushkit keys list --json",
@@ -126,13 +185,17 @@ def new(
 @key_file_options
 @json_option
 def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
-    """List the keys with their states."""
+    """List the keys with their states, and which one signs.
+
+    Of several algorithms one signs, unless a subscription asks for another: see `use`. A key
+    retires when it is no longer published, a while after it stopped signing.
+    """
     ring = load_key_ring(path, read_passphrase(passphrase_file))
     now = _now()
     if as_json:
         click.echo(json.dumps([_row_document(ring, entry, now) for entry in ring.keys], indent=2))
     else:
-        headings = ("KID", "ALG", "STATE", "PUBLISHED", "ACTIVATES")
+        headings = ("KID", "ALG", "STATE", "SIGNS", "PUBLISHED", "ACTIVATES", "RETIRES", "REVOKED")
         click.echo(table(headings, *(_row(ring, entry, now) for entry in ring.keys)))
 
 
@@ -167,6 +230,32 @@ def rotate(
 
     ring = update_key_ring(path, change, read_passphrase(passphrase_file))
     _tell(ring, ring.keys[-1], now)
+
+
+@keys.command(
+    epilog=example(
+        "pushkit keys new --alg ES256         # beside the RS256 key that signs",
+        "pushkit keys use ES256               # once it is active",
+    )
+)
+@click.argument(
+    "algorithm",
+    metavar="ALG",
+    type=click.Choice([*(algorithm.value for algorithm in Algorithm), "Ed25519"]),
+    callback=_algorithm,
+)
+@key_file_options
+def use(algorithm: Algorithm, path: Path, passphrase_file: Path | None) -> None:
+    """Sign with the key of the algorithm ALG from now on.
+
+    The key that signed before stays as it is: for subscriptions that ask for its algorithm, and
+    published for what it signed. Revoke it when nobody needs it.
+    """
+    now = _now()
+    ring = update_key_ring(
+        path, lambda ring: ring.use(algorithm, now), read_passphrase(passphrase_file)
+    )
+    click.echo(f"{algorithm} key {ring.active_key(now).kid} signs from now on")
 
 
 # A thumbprint may begin with a hyphen, and is no option.
@@ -250,6 +339,11 @@ def _pem(ring: KeyRing) -> bytes:
 def _tell(ring: KeyRing, entry: RingKey, now: datetime) -> None:
     state = ring.state(entry.kid, now)
     click.echo(f"{entry.algorithm} key {entry.kid} is {state}{_when(entry, state)}")
+    if entry.algorithm is not ring.default_algorithm:
+        click.echo(
+            f"{ring.default_algorithm} signs, unless a subscription asks for {entry.algorithm};"
+            f" `pushkit keys use {entry.algorithm}` changes that once the key is active"
+        )
     known_for = now - entry.published_at
     if state is KeyState.ACTIVE and len(ring.keys) > 1 and known_for < ring.max_age:
         click.echo(
@@ -268,16 +362,29 @@ def _when(entry: RingKey, state: KeyState) -> str:
 
 def _row(ring: KeyRing, entry: RingKey, now: datetime) -> tuple[str, ...]:
     state = ring.state(entry.kid, now)
-    times = (moment(entry.published_at), moment(entry.activates_at))
-    return (entry.kid, entry.algorithm.value, state.value, *times)
+    times = (
+        entry.published_at,
+        entry.activates_at,
+        None if state is KeyState.REVOKED else ring.retires_at(entry.kid),
+        entry.revoked_at,
+    )
+    signs = "-"
+    if state is KeyState.ACTIVE:
+        default = entry.algorithm is ring.default_algorithm
+        signs = "now" if default else f"where {entry.algorithm} is asked for"
+    return (entry.kid, entry.algorithm.value, state.value, signs, *map(moment, times))
 
 
 def _row_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
+    state = ring.state(entry.kid, now)
+    retires_at = None if state is KeyState.REVOKED else ring.retires_at(entry.kid)
     return {
         "kid": entry.kid,
         "alg": entry.algorithm.value,
-        "state": ring.state(entry.kid, now).value,
+        "state": state.value,
+        "signs": state is KeyState.ACTIVE and entry.algorithm is ring.default_algorithm,
         "published_at": entry.published_at.isoformat(),
         "activates_at": entry.activates_at.isoformat() if entry.activates_at else None,
+        "retires_at": retires_at.isoformat() if retires_at else None,
         "revoked_at": entry.revoked_at.isoformat() if entry.revoked_at else None,
     }

@@ -1,13 +1,17 @@
-"""Files that hold secrets: nobody else may read them, and they are replaced whole or not at all."""
+"""Files that hold secrets: nobody else may read them, and they are replaced whole or not at all.
+
+A group of this process may read them, too: that is how Kubernetes hands a secret to a service that
+does not run as root (`fsGroup`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +23,7 @@ _MODE: Final = 0o600
 _MAX_BYTES: Final = 1024 * 1024
 
 
-@contextmanager
+@contextlib.contextmanager
 def os_errors_of(path: Path) -> Iterator[None]:
     """Turn an error of the operating system into one that names the file.
 
@@ -33,7 +37,7 @@ def os_errors_of(path: Path) -> Iterator[None]:
 
 
 def read_private(path: Path, *, made_by: str) -> bytes:
-    """Read a file that only its owner may read.
+    """Read a file that only its owner may read, or a group of this process.
 
     Args:
         path: The file.
@@ -49,6 +53,8 @@ def read_private(path: Path, *, made_by: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as exc:
         raise KeyFileError(f"{path}: does not exist; `{made_by} {path}` makes one") from exc
+    except PermissionError as exc:
+        raise KeyFileError(f"{path}: may not be read by {_ourselves()}") from exc
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         _require_private(path, os.fstat(descriptor))
         contents = file.read(_MAX_BYTES + 1)
@@ -61,14 +67,29 @@ def _require_private(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileError(f"{path}: not a regular file")
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
+    if mode & ~stat.S_IRGRP & (stat.S_IRWXG | stat.S_IRWXO):
         raise KeyFileError(
             f"{path}: has mode {mode:04o}, expected {_MODE:04o}, for others may read or write the"
             f" private keys: chmod 600 {path}"
         )
+    if mode & stat.S_IRGRP and status.st_gid not in _groups():
+        raise KeyFileError(
+            f"{path}: has mode {mode:04o}, so that the group {status.st_gid} may read the private"
+            f" keys, and that is none of {_ourselves()}: chmod 600 {path}, or in Kubernetes set"
+            f" fsGroup: {status.st_gid}"
+        )
 
 
-@contextmanager
+def _groups() -> set[int]:
+    return {os.getegid(), *os.getgroups()}
+
+
+def _ourselves() -> str:
+    groups = ", ".join(map(str, sorted(_groups())))
+    return f"this process (user {os.geteuid()}, groups {groups})"
+
+
+@contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock `<path>.lock`, waiting for another process that holds it."""
     lock = path.with_name(path.name + ".lock")
@@ -101,6 +122,7 @@ def _write_new(path: Path, contents: bytes, *, like: Path) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
         _keep_owner(descriptor, like)
+        _keep_readers(descriptor, like)
         file.write(contents)
         file.flush()
         os.fsync(descriptor)
@@ -111,6 +133,15 @@ def _keep_owner(descriptor: int, like: Path) -> None:
     if os.geteuid() == 0 and like.exists():
         status = like.stat()
         os.fchown(descriptor, status.st_uid, status.st_gid)
+
+
+def _keep_readers(descriptor: int, like: Path) -> None:
+    """Keep it readable for the group that could read it, where this process may say so."""
+    if not like.exists() or not like.stat().st_mode & stat.S_IRGRP:
+        return
+    with contextlib.suppress(PermissionError):
+        os.fchown(descriptor, -1, like.stat().st_gid)
+        os.fchmod(descriptor, _MODE | stat.S_IRGRP)
 
 
 def _sync_folder(folder: Path) -> None:

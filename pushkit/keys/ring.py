@@ -196,6 +196,18 @@ class KeyRing:
         planned = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
         return self._activate(entry, max(now, entry.published_at + self.activation_lead, *planned))
 
+    def use(self, algorithm: Algorithm, now: datetime) -> KeyRing:
+        """Sign with another algorithm from now on, where a subscription asks for none.
+
+        Raises:
+            KeyRingError: No key of it signs yet; the message says from when, or what to do.
+        """
+        try:
+            self.active_key(now, algorithm)
+        except NoSigningKeyError as exc:
+            raise KeyRingError(str(exc)) from exc
+        return replace(self, default_algorithm=algorithm)
+
     def revoke(self, kid: str, now: datetime) -> KeyRing:
         """Withdraw a key at once: it is neither published nor used any more.
 
@@ -269,6 +281,16 @@ class KeyRing:
         """
         _require_utc(now)
         return self._state(self.find(kid), now)
+
+    def retires_at(self, kid: str) -> datetime | None:
+        """Return until when a key stays published, after it stopped signing; None if not planned.
+
+        Raises:
+            KeyRingError: No such key.
+        """
+        entry = self.find(kid)
+        stops_at = None if entry.took_over_at() is None else self._stops_at(entry)
+        return None if stops_at is None else stops_at + self.grace
 
     def published(self, now: datetime) -> list[RingKey]:
         """Return the keys that stand in the JWK Set: pending, active and retiring ones."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from pushkit.cli.keys import keys
 from pushkit.errors import KeyFileError, KeyRingError
 from pushkit.keys.files import load_key_ring, save_key_ring
-from pushkit.keys.jwk import Algorithm, generate_key
+from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.ring import KeyRing, KeyState
 
@@ -71,15 +71,116 @@ def test_list_shows_every_key() -> None:
     done("new")
     done("rotate")
     header, *rows = done("list").stdout.splitlines()
-    assert header.split() == ["KID", "ALG", "STATE", "PUBLISHED", "ACTIVATES"]
-    assert [row.split()[2] for row in rows] == ["active", "pending"]
+    columns = ["KID", "ALG", "STATE", "SIGNS", "PUBLISHED", "ACTIVATES", "RETIRES", "REVOKED"]
+    assert header.split() == columns
+    assert [row.split()[2:4] for row in rows] == [["active", "now"], ["pending", "-"]]
 
 
 def test_list_can_write_json(path: Path) -> None:
     done("new")
     [row] = json.loads(done("list", "--json").stdout)
     assert (row["kid"], row["state"]) == (ring(path).keys[0].kid, "active")
-    assert set(row) == {"kid", "alg", "state", "published_at", "activates_at", "revoked_at"}
+    times = {"published_at", "activates_at", "retires_at", "revoked_at"}
+    assert set(row) == {"kid", "alg", "state", "signs"} | times
+    assert row["signs"] is True
+
+
+def test_list_says_when_a_key_retires_and_when_one_was_revoked(path: Path) -> None:
+    done("new")
+    done("rotate")
+    [first, second] = json.loads(done("list", "--json").stdout)
+    ends = ring(path).grace
+    assert datetime.fromisoformat(first["retires_at"]) == ends + datetime.fromisoformat(
+        second["activates_at"]
+    )
+    assert (second["retires_at"], second["revoked_at"]) == (None, None)
+    done("revoke", second["kid"])
+    rows = {row["kid"]: row for row in json.loads(done("list", "--json").stdout)}
+    revoked_at = rows[second["kid"]]["revoked_at"]
+    assert datetime.fromisoformat(revoked_at) <= datetime.now(UTC)
+    assert rows[first["kid"]]["retires_at"] is None
+    shown = {row.split()[0]: row for row in done("list").stdout.splitlines()}
+    assert revoked_at[:16].replace("T", " ") in shown[second["kid"]].replace("T", " ")
+
+
+def test_a_second_algorithm_signs_when_it_is_used(path: Path) -> None:
+    done("new", "--alg", "RS256")
+    told = done("new", "--alg", "ES256").stdout
+    assert "RS256 signs, unless a subscription asks for ES256; `pushkit keys use ES256`" in told
+    early = run("use", "ES256").exception
+    assert isinstance(early, KeyRingError)
+    assert "the next one signs from" in str(early)
+    long_ago = datetime.now(UTC) - timedelta(days=1)
+    save_key_ring(path, KeyRing.create(long_ago, Algorithm.RS256).add(long_ago, Algorithm.ES256))
+    [rsa, ec] = [line.split("  ") for line in done("list").stdout.splitlines()[1:]]
+    assert "now" in map(str.strip, rsa)
+    assert "where ES256 is asked for" in map(str.strip, ec)
+    assert "signs from now on" in done("use", "ES256").stdout
+    now = datetime.now(UTC)
+    assert ring(path).signing_key(now).algorithm is Algorithm.ES256
+    assert ring(path).signing_key(now, Algorithm.RS256).algorithm is Algorithm.RS256
+    assert [row["signs"] for row in json.loads(done("list", "--json").stdout)] == [False, True]
+
+
+def test_an_algorithm_without_a_key_cannot_be_used(path: Path) -> None:
+    done("new")
+    before = path.read_bytes()
+    refused = run("use", "RS256").exception
+    assert isinstance(refused, KeyRingError)
+    assert "no RS256 key is active; add one" in str(refused)
+    assert path.read_bytes() == before
+    assert run("use", "HS256").exit_code == 2
+
+
+def test_a_private_key_that_exists_is_imported(path: Path, tmp_path: Path) -> None:
+    key = generate_key(Algorithm.RS256)
+    pem = tmp_path / "agent.pem"
+    pem.write_bytes(signing_key_to_pem(key))
+    pem.chmod(0o600)
+    result = done("import", "agent.pem", "--alg", "PS256", "--kid", "key-1")
+    assert "PS256 key key-1 is active" in result.stdout
+    assert result.stderr == ""
+    signs = ring(path).signing_key(datetime.now(UTC))
+    assert (signs.kid, signs.algorithm) == ("key-1", Algorithm.PS256)
+    assert public_pem(signs) == public_pem(key)
+
+
+def test_a_key_that_is_imported_into_a_file_waits_like_a_new_one(
+    path: Path, tmp_path: Path
+) -> None:
+    done("new")
+    pem = tmp_path / "agent.pem"
+    key = generate_key(Algorithm.ES256)
+    pem.write_bytes(signing_key_to_pem(key, b"secret"))
+    pem.chmod(0o644)
+    (tmp_path / "pass").write_text("secret\n")
+    result = done("import", "agent.pem", "--pem-passphrase-file", "pass")
+    assert "is pending; `pushkit keys rotate` lets it sign" in result.stdout
+    assert "others may read agent.pem" in result.stderr
+    assert ring(path).state(key.kid, datetime.now(UTC)) is KeyState.PENDING
+    again = run("import", "agent.pem", "--pem-passphrase-file", "pass").exception
+    assert isinstance(again, KeyRingError)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(b"nonsense", "private key", id="nonsense"),
+        pytest.param(public_pem(generate_key(Algorithm.ES256)), "found a public one", id="public"),
+        pytest.param(
+            signing_key_to_pem(generate_key(Algorithm.ES256), b"x"), "passphrase", id="encrypted"
+        ),
+    ],
+)
+def test_what_is_no_private_key_is_not_imported(
+    path: Path, tmp_path: Path, content: bytes, says: str
+) -> None:
+    (tmp_path / "agent.pem").write_bytes(content)
+    refused = run("import", "agent.pem").exception
+    assert isinstance(refused, KeyFileError)
+    assert says in str(refused)
+    assert "agent.pem" in str(refused)
+    assert not path.exists()
 
 
 def test_rotate_schedules_the_next_key() -> None:

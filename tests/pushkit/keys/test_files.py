@@ -81,11 +81,61 @@ def test_another_passphrase_is_refused(
         load_key_ring(path, read_with)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o777], ids=oct)
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o644, 0o660, 0o650, 0o777], ids=oct)
 def test_a_file_that_others_may_touch_is_refused(path: Path, ring: KeyRing, mode: int) -> None:
     save_key_ring(path, ring)
     path.chmod(mode)
     with pytest.raises(KeyFileError, match=rf"mode {mode:04o}, expected 0600.*chmod 600 {path}"):
+        load_key_ring(path)
+
+
+@pytest.mark.parametrize("mode", [0o440, 0o640], ids=oct)
+def test_a_file_that_a_group_of_ours_may_read_is_read(
+    path: Path, ring: KeyRing, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_key_ring(path, ring)
+    path.chmod(mode)
+    assert facts(load_key_ring(path)) == facts(ring)
+    theirs = path.stat().st_gid
+    monkeypatch.setattr(os, "getegid", lambda: theirs + 1)
+    monkeypatch.setattr(os, "getgroups", lambda: [theirs + 2, theirs])
+    assert facts(load_key_ring(path)) == facts(ring)
+
+
+def test_a_file_that_a_group_of_others_may_read_is_refused_and_says_why(
+    path: Path, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_key_ring(path, ring)
+    path.chmod(0o440)
+    theirs = path.stat().st_gid
+    monkeypatch.setattr(os, "getegid", lambda: theirs + 1)
+    monkeypatch.setattr(os, "getgroups", lambda: [theirs + 2])
+    with pytest.raises(KeyFileError) as refused:
+        load_key_ring(path)
+    assert f"mode 0440, so that the group {theirs} may read" in str(refused.value)
+    assert f"groups {theirs + 1}, {theirs + 2})" in str(refused.value)
+    assert f"fsGroup: {theirs}" in str(refused.value)
+
+
+def test_a_file_that_a_group_may_read_stays_so_when_it_changes(path: Path, ring: KeyRing) -> None:
+    save_key_ring(path, ring)
+    for mode in (0o640, 0o600):
+        path.chmod(mode)
+        update_key_ring(path, lambda ring: ring.add(START))
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_file_that_may_not_be_read_says_who_tried(
+    path: Path, ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_key_ring(path, ring)
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    with pytest.raises(KeyFileError, match=r"may not be read by this process \(user 1234, groups"):
         load_key_ring(path)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -171,6 +172,27 @@ def test_retired_and_revoked_keys_are_forgotten_after_a_while(ring: KeyRing) -> 
     assert len(rotated.forget_retired(end).keys) == 1
 
 
+def test_a_revoked_key_is_kept_thirty_days(ring: KeyRing) -> None:
+    month = timedelta(days=30)
+
+    def kept(ring: KeyRing, kid: str, now: datetime) -> bool:
+        return kid in {entry.kid for entry in ring.forget_retired(now).keys}
+
+    # One that never signed, one that signed until then, and one that had retired long before.
+    pending = ring.add(START)
+    spare, first = pending.keys[-1].kid, ring.keys[0].kid
+    revoked = pending.revoke(spare, START + SECOND)
+    assert kept(revoked, spare, START + month)
+    assert not kept(revoked, spare, START + SECOND + month)
+    revoked = ring.revoke(first, START + SECOND)
+    assert kept(revoked, first, START + GRACE + month)
+    assert not kept(revoked, first, START + SECOND + GRACE + month)
+    later = START + timedelta(days=100)
+    revoked = ring.rotate(START).revoke(first, later)
+    assert kept(revoked, first, later + month - SECOND)
+    assert not kept(revoked, first, later + month)
+
+
 def test_a_revoked_key_is_kept_while_its_predecessor_counts_from_it(ring: KeyRing) -> None:
     forced = ring.rotate(START, activate_now=True, force=True)
     revoked = forced.revoke(forced.keys[-1].kid, START + SECOND)
@@ -201,6 +223,41 @@ def test_two_keys_of_one_kid_are_refused(ring: KeyRing) -> None:
 def test_a_lead_shorter_than_max_age_is_refused() -> None:
     with pytest.raises(KeyRingError, match="activation_lead"):
         KeyRing.create(START, activation_lead=SECOND)
+
+
+@pytest.mark.parametrize("changed", ["max_age", "grace"])
+def test_a_negative_time_is_refused_and_none_at_all_is_not(ring: KeyRing, changed: str) -> None:
+    below: Any = {changed: -timedelta(microseconds=1)}
+    with pytest.raises(KeyRingError, match="must not be negative"):
+        replace(ring, **below)
+    with pytest.raises(KeyRingError, match="must not be negative"):
+        KeyRing.create(START, activation_lead=timedelta(0), **below)
+    nothing: Any = {changed: timedelta(0)}
+    assert getattr(replace(ring, **nothing), changed) == timedelta(0)
+
+
+def test_another_algorithm_signs_from_when_it_is_used(ring: KeyRing) -> None:
+    both = ring.add(START, Algorithm.EDDSA)
+    with pytest.raises(KeyRingError, match="the next one signs from"):
+        both.use(Algorithm.EDDSA, START + LEAD - SECOND)
+    used = both.use(Algorithm.EDDSA, START + LEAD)
+    assert signs(used, START + LEAD) == both.keys[-1].kid
+    assert signs(used, START + LEAD, Algorithm.ES256) == ring.keys[0].kid
+    assert used.keys == both.keys
+    assert used.add(START + LEAD).keys[-1].algorithm is Algorithm.EDDSA
+
+
+def test_a_key_retires_a_grace_after_its_successor_signs(ring: KeyRing) -> None:
+    first = ring.keys[0].kid
+    assert ring.retires_at(first) is None
+    rotated = ring.rotate(START)
+    retires_at = rotated.retires_at(first)
+    assert retires_at == START + LEAD + GRACE
+    assert rotated.state(first, retires_at - SECOND) is KeyState.RETIRING
+    assert rotated.state(first, retires_at) is KeyState.RETIRED
+    assert rotated.retires_at(rotated.keys[-1].kid) is None
+    with pytest.raises(KeyRingError):
+        ring.retires_at("x")
 
 
 def test_a_given_key_says_the_default_algorithm() -> None:

@@ -109,7 +109,7 @@ def test_a_file_is_made_private_and_keeps_what_is_in_it(tmp_path: Path) -> None:
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret.keys"
     add_secret_key(path)
-    path.chmod(0o640)
+    path.chmod(0o644)
     with pytest.raises(KeyFileError, match="chmod 600"):
         SecretKeys.from_file(path)
 
