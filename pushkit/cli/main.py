@@ -8,6 +8,7 @@ from pushkit.cli.card import card
 from pushkit.cli.keys import keys
 from pushkit.cli.migrate import migrate
 from pushkit.cli.outbox import outbox
+from pushkit.cli.outbox_again import errors, redrive, resend, retry_now
 from pushkit.cli.secrets import secrets
 from pushkit.cli.send import send
 from pushkit.cli.subscriptions import subscriptions
@@ -35,6 +36,8 @@ cli.add_command(keys)
 cli.add_command(send)
 cli.add_command(verify)
 cli.add_command(outbox)
+for command in (errors, redrive, resend, retry_now):
+    outbox.add_command(command)
 cli.add_command(subscriptions)
 cli.add_command(migrate)
 cli.add_command(worker)

@@ -18,7 +18,8 @@ from pushkit.cli.outbox_report import (
     summary_row,
 )
 from pushkit.command import age, json_option
-from pushkit.delivery.admin import OutboxAdmin, Redriven, open_outbox
+from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import ConfigError
 from pushkit.keys.sealing import SecretKeys
 from pushkit.outbox import (
@@ -28,15 +29,23 @@ from pushkit.outbox import (
 )
 from pushkit.output import document, example, harmless, table
 from pushkit.storage import Access, is_file, opened
+from pushkit.toml_places import did_you_mean
 
-__all__ = ["checked_database", "database_option", "outbox"]
+__all__ = [
+    "change_outbox",
+    "checked_database",
+    "database_option",
+    "delivery_filter",
+    "filter_options",
+    "look_at_outbox",
+    "outbox",
+]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _FINISHED = [DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD]
 _SEALED = "(sealed with a secret key that is not here)"
-_REPEATS = "; a webhook may get what it had already, under the same id"
 
 
 def database_option(command: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -62,9 +71,25 @@ def checked_database(location: str) -> str:
     return location
 
 
-def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+def _error_code(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is None or is_error_code(value):
+        return value
+    raise click.BadParameter(
+        f"there is no code {value!r}{did_you_mean(value, ERROR_CODES)}:"
+        f" expected one of {', '.join(ERROR_CODES)}"
+    )
+
+
+def filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Add the options that choose deliveries to a command, which gets them by name."""
+    command = click.option(
+        "--error",
+        callback=_error_code,
+        help="Whose last error has this code: `pushkit outbox errors` lists them.",
+    )(command)
     for name, help_ in (
-        ("--error", "Whose last error has this code, for example `status_500`."),
         ("--origin", "To this destination: https://host:port."),
         ("--subscription", "Of this subscription."),
         ("--task", "Of this task."),
@@ -83,7 +108,7 @@ def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
     )
 )
 def outbox() -> None:
-    """Look at an outbox, send dead letters again, clean up. Safe beside running workers."""
+    """Look at an outbox, send again or at once, clean up. Safe beside running workers."""
 
 
 @outbox.command(
@@ -91,7 +116,7 @@ def outbox() -> None:
 )
 @database_option
 @click.option("--state", type=click.Choice([state.value for state in DeliveryState]))
-@_filter_options
+@filter_options
 @click.option("--after", help="The last id of the page before.")
 @click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True)
 @json_option
@@ -105,8 +130,8 @@ def list_(
     **wanted: str | None,
 ) -> None:
     """List deliveries, oldest first, without their bodies."""
-    chosen = _filter(wanted, DeliveryState(state) if state else None)
-    found = _look(database, lambda admin: admin.find(chosen, after=after, limit=limit))
+    chosen = delivery_filter(wanted, DeliveryState(state) if state else None)
+    found = look_at_outbox(database, lambda admin: admin.find(chosen, after=after, limit=limit))
     if as_json:
         click.echo(json.dumps([document(summary) for summary in found], indent=2))
         return
@@ -126,7 +151,7 @@ def show(
     *, delivery_id: str, database: str, with_body: bool, with_answers: bool, as_json: bool
 ) -> None:
     """Show the delivery ID with every attempt."""
-    report = _look(database, lambda admin: admin.show(delivery_id))
+    report = look_at_outbox(database, lambda admin: admin.show(delivery_id))
     if report is None:
         raise ConfigError(f"there is no delivery {delivery_id!r}: see `pushkit outbox list`")
     if as_json:
@@ -147,60 +172,12 @@ def show(
         click.echo(f"\n{_SEALED if report.body is None else harmless(report.body)}")
 
 
-@outbox.command(
-    epilog=example(
-        "pushkit outbox redrive dlv_019bd4…",
-        "pushkit outbox redrive --origin https://client.example.com:443 --error status_500",
-    )
-)
-@click.argument("ids", nargs=-1)
-@database_option
-@_filter_options
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
-def redrive(*, ids: tuple[str, ...], database: str, everything: bool, **wanted: str | None) -> None:
-    """Send dead letters again: those with these IDS, or those of a filter.
-
-    Id and seq stay, and they go ahead of what is pending. A webhook may get what it had already:
-    its answer may have been lost.
-    """
-    by_filter = any(value is not None for value in wanted.values())
-    if [bool(ids), by_filter, everything].count(True) != 1:
-        raise click.UsageError("expected either ids, or a filter, or --all")
-    chosen = ids or _filter(wanted)
-    redriven = _run(database, lambda admin: admin.redrive(chosen))
-    _tell_redriven(redriven, "dead letter", named=bool(ids))
-
-
-@outbox.command(epilog=example("pushkit outbox resend --task task-1 --from-seq 3"))
-@database_option
-@click.option("--task", help="To all subscriptions to this task.")
-@click.option("--tenant", default="", help="The tenant of the task.")
-@click.option("--subscription", help="Or to this subscription alone.")
-@click.option("--from-seq", type=click.IntRange(1), default=1, show_default=True)
-def resend(
-    *, database: str, task: str | None, tenant: str, subscription: str | None, from_seq: int
-) -> None:
-    """Send what was delivered again, for a receiver that lost it.
-
-    Ids and seqs stay: a receiver that still remembers them does nothing.
-    """
-    if bool(task) is bool(subscription):
-        raise click.UsageError("expected either --task or --subscription")
-    redriven = _run(
-        database,
-        lambda admin: admin.resend(
-            from_seq=from_seq, task_id=task, tenant=tenant, subscription_id=subscription
-        ),
-    )
-    _tell_redriven(redriven, "delivered update", named=False)
-
-
 @outbox.command(epilog=example("pushkit outbox cancel dlv_019bd4…"))
 @click.argument("ids", nargs=-1, required=True)
 @database_option
 def cancel(*, ids: tuple[str, ...], database: str) -> None:
     """Cancel the pending deliveries IDS. One that is in flight goes on."""
-    cancelled = _run(database, lambda admin: admin.cancel(ids))
+    cancelled = change_outbox(database, lambda admin: admin.cancel(ids))
     click.echo(f"cancelled {len(cancelled)}")
     others = [delivery_id for delivery_id in ids if delivery_id not in cancelled]
     if others:
@@ -233,7 +210,7 @@ def purge(
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
     chosen = [DeliveryState(state) for state in states]
-    purged = _run(
+    purged = change_outbox(
         database,
         lambda admin: admin.purge(older_than=older_than, states=chosen, per_task=keep),
     )
@@ -247,7 +224,7 @@ def purge(
 @click.confirmation_option(prompt="Erase the task's deliveries, attempts and subscriptions?")
 def erase(*, task: str, database: str, tenant: str) -> None:
     """Erase everything of TASK: deliveries, attempts, subscriptions."""
-    erased = _run(database, lambda admin: admin.erase(task, tenant=tenant))
+    erased = change_outbox(database, lambda admin: admin.erase(task, tenant=tenant))
     click.echo(f"erased the subscriptions to {task} and {erased} deliveries")
 
 
@@ -256,7 +233,7 @@ def erase(*, task: str, database: str, tenant: str) -> None:
 @json_option
 def stats(*, database: str, as_json: bool) -> None:
     """Show how many deliveries are in which state, and where they wait."""
-    found = _look(database, lambda admin: admin.stats())
+    found = look_at_outbox(database, lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(stats_document(found), indent=2))
         return
@@ -274,12 +251,12 @@ def stats(*, database: str, as_json: bool) -> None:
         click.echo("\n" + table(("ORIGIN", "PENDING", "IN FLIGHT", "DEAD"), *rows))
 
 
-def _look(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
+def look_at_outbox(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
     """Do what only reads: nothing can be written."""
     return asyncio.run(_work_on(checked_database(database), Access.READ, work))
 
 
-def _run(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
+def change_outbox(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
     """Do what writes, in an outbox that is there."""
     return asyncio.run(_work_on(checked_database(database), Access.WRITE, work))
 
@@ -292,7 +269,10 @@ async def _work_on(
         return await work(OutboxAdmin(database, envelopes=envelopes))
 
 
-def _filter(wanted: dict[str, str | None], state: DeliveryState | None = None) -> DeliveryFilter:
+def delivery_filter(
+    wanted: dict[str, str | None], state: DeliveryState | None = None
+) -> DeliveryFilter:
+    """Return the filter that `filter_options` made."""
     return DeliveryFilter(
         state=state,
         tenant=wanted["tenant"],
@@ -302,15 +282,3 @@ def _filter(wanted: dict[str, str | None], state: DeliveryState | None = None) -
         origin=wanted["origin"],
         error=wanted["error"],
     )
-
-
-def _tell_redriven(redriven: Redriven, what: str, *, named: bool) -> None:
-    plural = "" if len(redriven.ids) == 1 else "s"
-    repeats = _REPEATS if redriven.ids else ""
-    click.echo(f"{len(redriven.ids)} {what}{plural} pending again{repeats}")
-    if not redriven.skipped:
-        return
-    reason = f"no {what}, or the subscription is removed or disabled"
-    if named:
-        raise ConfigError(f"{redriven.skipped} not sent again: {reason}")
-    click.echo(f"{redriven.skipped} skipped: {reason}", err=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pushkit.clock import utc_now
+from pushkit.delivery.again import Again, Redriven, Retried
+from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
@@ -34,7 +36,7 @@ from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
 from pushkit.subscriptions import OWNERS_MIGRATION, SubscriptionStore
 
-__all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "open_outbox"]
+__all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "Retried", "open_outbox"]
 
 SENDER_MIGRATIONS = (
     SUBSCRIPTIONS_MIGRATION,
@@ -47,6 +49,7 @@ SENDER_MIGRATIONS = (
 )
 
 _BATCH = 200
+_BREAKER = BreakerPolicy()
 # Between two batches: whoever waits for the database goes first.
 _PAUSE = timedelta(milliseconds=20)
 
@@ -60,20 +63,6 @@ def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now
     return open_location(location, component="sender", migrations=SENDER_MIGRATIONS, clock=clock)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redriven:
-    """What became of a wish to send again.
-
-    Attributes:
-        ids: The deliveries that are pending again.
-        skipped: How many were not in the state to begin with, or nobody wants any more: their
-            subscription is removed or disabled.
-    """
-
-    ids: tuple[str, ...]
-    skipped: int
-
-
 class OutboxAdmin:
     """The outbox for operators. Everything here is safe beside running workers.
 
@@ -83,6 +72,7 @@ class OutboxAdmin:
         database: Where outbox and subscriptions live, open (see `open_outbox`).
         wake: Called when there is work again, for a worker in this process.
         envelopes: Opens bodies that are sealed.
+        breaker: When a destination gets one delivery at a time: what the workers go by.
     """
 
     def __init__(
@@ -91,11 +81,13 @@ class OutboxAdmin:
         *,
         wake: Callable[[], None] = lambda: None,
         envelopes: Envelopes = PLAIN,
+        breaker: BreakerPolicy = _BREAKER,
     ) -> None:
         self._database = database
         self._wake = wake
         self._inspection = Inspection(envelopes)
         self._dead_letters = DeadLetters()
+        self._again = Again(database=database, probes_from=breaker.failures)
         self._purge = Purge()
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
@@ -129,48 +121,76 @@ class OutboxAdmin:
 
     # --- sending again -------------------------------------------------------------------------
 
-    async def redrive(self, wanted: Sequence[str] | DeliveryFilter) -> Redriven:
+    async def redrive(
+        self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
+    ) -> Redriven:
         """Bring dead letters back, by id or by filter.
 
         Id and `seq` stay, attempts and age begin anew, and they go ahead of what is pending. A
         webhook may get what it had already: an answer may have been lost.
+
+        Args:
+            wanted: Which.
+            dry_run: Say what it would do, and do nothing.
         """
-        if isinstance(wanted, DeliveryFilter):
-            pages = self._pages(replace(wanted, state=DeliveryState.DEAD))
-        else:
-            pages = _batches(list(dict.fromkeys(wanted)))
-        return await self._revive(pages, DeliveryState.DEAD)
+        dead = (DeliveryState.DEAD,)
+        return await self._revive(self._chosen(wanted, DeliveryState.DEAD), dead, dry_run=dry_run)
 
     async def resend(
         self,
+        wanted: Sequence[str] | DeliveryFilter,
         *,
         from_seq: int = 1,
-        subscription_id: str | None = None,
-        task_id: str | None = None,
-        tenant: str = "",
+        dry_run: bool = False,
     ) -> Redriven:
-        """Send what was delivered again, from a `seq` on.
+        """Send what was delivered, or cancelled, again.
 
-        A receiver that remembers the ids answers, and does nothing: this is for one that lost them.
+        A receiver that remembers the ids answers, and does nothing: this is for one that lost them,
+        and for what was cancelled by mistake or with a subscription that is enabled again.
 
         Args:
-            from_seq: The first to send.
-            subscription_id: Of this subscription.
-            task_id: Or of all subscriptions to this task.
-            tenant: The tenant of the task.
+            wanted: Ids; or a filter, for what was delivered unless its `state` is `CANCELLED`. What
+                a newer status superseded is chosen by id, or by `cancelled_by`, alone.
+            from_seq: With a filter, the first `seq` of each subscription.
+            dry_run: Say what it would do, and do nothing.
 
         Raises:
-            ConfigError: Neither a subscription nor a task is given.
+            ConfigError: A filter for another state.
         """
-        if subscription_id is None and task_id is None:
-            raise ConfigError("resend: expected a subscription_id or a task_id, found neither")
-        wanted = DeliveryFilter(
-            state=DeliveryState.DELIVERED,
-            subscription_id=subscription_id,
-            task_id=task_id,
-            tenant=tenant if subscription_id is None else None,
-        )
-        return await self._revive(self._pages(wanted, from_seq), DeliveryState.DELIVERED)
+        states: Sequence[DeliveryState] = (DeliveryState.DELIVERED, DeliveryState.CANCELLED)
+        state = DeliveryState.DELIVERED
+        if isinstance(wanted, DeliveryFilter):
+            state = wanted.state or state
+            if state not in states:
+                raise ConfigError(f"resend: found state {state}, expected delivered or cancelled")
+            states = (state,)
+        pages = self._chosen(wanted, state, from_seq)
+        return await self._revive(pages, states, dry_run=dry_run)
+
+    async def retry_now(
+        self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
+    ) -> Retried:
+        """Try what is pending now, whenever its turn would be.
+
+        A destination that waits (`Retry-After`, or after failures in a row) gets one delivery; once
+        that is answered the others follow. Neither a pause nor the order of a subscription is
+        lifted: with a filter the next delivery of each subscription is tried, with ids these, once
+        it is their turn.
+
+        Args:
+            wanted: Which.
+            dry_run: Say what it would do, and do nothing.
+        """
+        retried = Retried()
+        chosen = replace(wanted, next_only=True) if isinstance(wanted, DeliveryFilter) else wanted
+        async for page in self._chosen(chosen, DeliveryState.PENDING):
+            if dry_run:
+                retried += await self._database.read(self._again.would_retry(page))
+            else:
+                retried += await self._database.write(self._again.retry(page))
+                self._wake()
+                await asyncio.sleep(_PAUSE.total_seconds())
+        return retried
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries; return those that were pending. One in flight goes on."""
@@ -238,21 +258,35 @@ class OutboxAdmin:
 
     # --- in batches ----------------------------------------------------------------------------
 
-    async def _pages(self, wanted: DeliveryFilter, from_seq: int = 1) -> AsyncIterator[list[str]]:
+    async def _chosen(
+        self, wanted: Sequence[str] | DeliveryFilter, state: DeliveryState, from_seq: int = 1
+    ) -> AsyncIterator[list[str]]:
+        if not isinstance(wanted, DeliveryFilter):
+            async for batch in _batches(list(dict.fromkeys(wanted))):
+                yield batch
+            return
+        chosen = replace(wanted, state=state)
         after: str | None = None
-        while page := await self.find(wanted, after=after, limit=_BATCH):
-            yield [found.id for found in page if found.seq >= from_seq]
+        while page := await self.find(chosen, after=after, limit=_BATCH):
+            yield [found.id for found in page if found.seq >= from_seq and _is_meant(found, chosen)]
             after = page[-1].id
 
-    async def _revive(self, pages: AsyncIterator[list[str]], state: DeliveryState) -> Redriven:
-        revived: list[str] = []
-        asked = 0
+    async def _revive(
+        self,
+        pages: AsyncIterator[list[str]],
+        states: Sequence[DeliveryState],
+        *,
+        dry_run: bool,
+    ) -> Redriven:
+        redriven = Redriven()
         async for page in pages:
-            asked += len(page)
-            revived += await self._database.write(self._revive_script(page, state))
-            self._wake()
-            await asyncio.sleep(_PAUSE.total_seconds())
-        return Redriven(ids=tuple(revived), skipped=asked - len(revived))
+            if dry_run:
+                redriven += await self._database.read(self._again.would_revive(page, states))
+            else:
+                redriven += await self._database.write(self._again.revive(page, states))
+                self._wake()
+                await asyncio.sleep(_PAUSE.total_seconds())
+        return redriven
 
     async def _thin_out(self, per_task: int) -> int:
         purged = 0
@@ -275,25 +309,6 @@ class OutboxAdmin:
         return deleted
 
     # --- scripts -------------------------------------------------------------------------------
-
-    def _revive_script(self, ids: Sequence[str], state: DeliveryState) -> Script[list[str]]:
-        by_subscription = yield from self._dead_letters.subscriptions_of(ids)
-        revived: list[str] = []
-        for subscription_id, found in by_subscription.items():
-            subscription = yield from self._subscriptions.lock(subscription_id)
-            if subscription is None or not subscription.active:
-                continue
-            # Whoever redrives says that it works again: old failures are no proof against that.
-            yield from self._subscriptions.set_failing_since(subscription_id, None)
-            revived += yield from self._dead_letters.revive(
-                subscription_id,
-                found,
-                state=state,
-                origin=subscription.origin,
-                now=(yield from self._database.now()),
-            )
-        yield from self._database.wake()
-        return revived
 
     def _cancel_script(self, ids: Sequence[str]) -> Script[list[str]]:
         by_subscription = yield from self._dead_letters.subscriptions_of(ids)
@@ -318,3 +333,9 @@ class OutboxAdmin:
 async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:
     for start in range(0, len(ids), _BATCH):
         yield list(ids[start : start + _BATCH])
+
+
+def _is_meant(found: DeliverySummary, wanted: DeliveryFilter) -> bool:
+    """Say whether a filter means it: not what was superseded, unless it says so."""
+    by_name = wanted.cancelled_by is CancelledBy.SUPERSEDED
+    return by_name or found.cancelled_by is not CancelledBy.SUPERSEDED

@@ -126,7 +126,7 @@ class Registered:
                 again += yield from self.dead_letters.revive(
                     subscription.id,
                     cancelled,
-                    state=DeliveryState.CANCELLED,
+                    states=(DeliveryState.CANCELLED,),
                     origin=subscription.origin,
                     now=now,
                 )

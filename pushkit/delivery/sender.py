@@ -271,7 +271,12 @@ class PushSender:
     @property
     def outbox(self) -> OutboxAdmin:
         """Dead letters, redrive, retention: the outbox for operators, of all owners."""
-        return OutboxAdmin(self._database, wake=self.worker.pump.wake, envelopes=self._envelopes)
+        return OutboxAdmin(
+            self._database,
+            wake=self.worker.pump.wake,
+            envelopes=self._envelopes,
+            breaker=self.options.breaker,
+        )
 
     @property
     def subscription_admin(self) -> SubscriptionAdmin:

@@ -2,7 +2,7 @@
 
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
 from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
-from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.heads import hold_back, mark_oldest
@@ -72,6 +72,7 @@ __all__ = [
     "ResealedBody",
     "Result",
     "Retention",
+    "Standing",
     "StatusMark",
     "StoredBody",
     "TaskKey",

@@ -7,14 +7,35 @@ adds to its deliveries or finishes one: the mark of the oldest moves in here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import DeliveryState
-from pushkit.storage import Script, Statement, among, to_micros
+from pushkit.storage import Row, Script, Statement, among, to_micros
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "Standing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a delivery stands, as far as it decides on what can be done with it.
+
+    Attributes:
+        state: Its state.
+        is_head: Whether it is the next one of its subscription.
+        destination: Tenant, owner and origin.
+        is_wanted: Whether its subscription is there, and not disabled; None if it was removed.
+        is_paused: Whether its subscription is paused.
+    """
+
+    state: DeliveryState
+    is_head: bool
+    destination: DestinationKey
+    is_wanted: bool | None
+    is_paused: bool
 
 
 class DeadLetters:
@@ -33,28 +54,58 @@ class DeadLetters:
             subscription_id: sorted(found[subscription_id]) for subscription_id in sorted(found)
         }
 
+    def standings(self, ids: Sequence[str]) -> Script[dict[str, Standing]]:
+        """Return where deliveries stand, by id; ids that there are none of are left out."""
+        found: dict[str, Standing] = {}
+        for clause, values in among(sorted(set(ids))):
+            rows = yield Statement(
+                "SELECT d.id, d.state, d.head, d.tenant, d.owner, d.origin, s.active, s.paused"
+                " FROM pushkit_deliveries d"
+                " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id"
+                f" WHERE d.id {clause}",
+                values,
+            )
+            found |= {row["id"]: _standing(row) for row in rows}
+        return found
+
+    def make_due(self, ids: Sequence[str], now: datetime) -> Script[list[str]]:
+        """Let pending deliveries wait no longer; return those that were pending."""
+        due: list[str] = []
+        for clause, values in among(sorted(set(ids)), after=1):
+            rows = yield Statement(
+                "UPDATE pushkit_deliveries"
+                " SET not_before = CASE WHEN not_before > $1 THEN $1 ELSE not_before END"
+                f" WHERE state = 'pending' AND id {clause} RETURNING id",
+                (to_micros(now), *values),
+            )
+            due += [str(row["id"]) for row in rows]
+        return sorted(due)
+
     def revive(
         self,
         subscription_id: str,
         ids: Sequence[str],
         *,
-        state: DeliveryState,
+        states: Sequence[DeliveryState],
         origin: str,
         now: datetime,
     ) -> Script[list[str]]:
-        """Let deliveries of one subscription be made again; return those that were in `state`.
+        """Let deliveries of one subscription be made again; return those that were in `states`.
 
         Id and `seq` stay, attempts and age begin anew, and they go to where the subscription points
         now. What is in flight goes on; what is pending waits behind a lower `seq`.
         """
         revived: list[str] = []
-        for clause, values in among(ids, after=4):
+        # Two places, the last state repeated: one statement for every choice.
+        first, second = (*states, states[-1])[:2]
+        for clause, values in among(ids, after=5):
             rows = yield Statement(
                 "UPDATE pushkit_deliveries SET state = 'pending', head = 0, attempts = 0,"
                 " redriven_at = $3, not_before = $3, finished_at = NULL, cancelled_by = NULL,"
                 " origin = $4, fruitless_claims = 0"
-                f" WHERE subscription_id = $1 AND state = $2 AND id {clause} RETURNING id",
-                (subscription_id, state.value, to_micros(now), origin, *values),
+                " WHERE subscription_id = $1 AND state IN ($2, $5)"
+                f" AND id {clause} RETURNING id",
+                (subscription_id, first.value, to_micros(now), origin, second.value, *values),
             )
             revived += [str(row["id"]) for row in rows]
         if revived:
@@ -84,3 +135,13 @@ class DeadLetters:
         if cancelled:
             yield from mark_oldest(subscription_id)
         return sorted(cancelled)
+
+
+def _standing(row: Row) -> Standing:
+    return Standing(
+        state=DeliveryState(row["state"]),
+        is_head=bool(row["head"]),
+        destination=(row["tenant"], row["owner"], row["origin"]),
+        is_wanted=None if row["active"] is None else bool(row["active"]),
+        is_paused=bool(row["paused"]),
+    )

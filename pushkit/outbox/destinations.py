@@ -82,6 +82,34 @@ class DestinationStore:
             found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}
         return found
 
+    def half_open(
+        self, keys: Sequence[DestinationKey], *, failures: int, now: datetime
+    ) -> Script[int]:
+        """End the wait of destinations, each of which is then given one delivery at a time.
+
+        Until one of them is answered: with so many failures in a row a destination is on probation.
+
+        Args:
+            keys: Which.
+            failures: From how many failures in a row on a destination gets one at a time.
+            now: The present.
+
+        Returns:
+            How many of them waited.
+        """
+        waited = 0
+        for tenant, owner, origin in sorted(set(keys)):
+            rows = yield Statement(
+                "UPDATE pushkit_destinations SET until = $4, failures ="
+                " CASE WHEN failures < CAST($5 AS INTEGER) THEN CAST($5 AS INTEGER)"
+                " ELSE failures END"
+                " WHERE tenant = $1 AND owner = $2 AND origin = $3 AND until > $4"
+                " RETURNING origin",
+                (tenant, owner, origin, to_micros(now), failures),
+            )
+            waited += len(rows)
+        return waited
+
     def answered(self, delivery: Delivery) -> Script[None]:
         """Start counting the failures of a delivery's destination anew."""
         yield Statement(

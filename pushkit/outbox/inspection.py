@@ -10,6 +10,7 @@ from datetime import datetime
 from pushkit.errors import SealedSecretError
 from pushkit.keys.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
+from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.model import DeliveryState
 from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
@@ -36,6 +37,9 @@ class DeliveryFilter:
         subscription_id: The subscription.
         origin: The destination, as `https://host:port`.
         error: The short code of what went wrong last.
+        cancelled_by: Who or what cancelled it.
+        next_only: Only those that are the next of their subscription: nothing before them is
+            unfinished, and it is not paused.
     """
 
     state: DeliveryState | None = None
@@ -45,6 +49,8 @@ class DeliveryFilter:
     subscription_id: str | None = None
     origin: str | None = None
     error: str | None = None
+    cancelled_by: CancelledBy | None = None
+    next_only: bool = False
 
     def where(self) -> tuple[str, tuple[str, ...]]:
         """Return the conditions in SQL, and their parameters from `$1` on."""
@@ -56,9 +62,12 @@ class DeliveryFilter:
             "subscription_id": self.subscription_id,
             "origin": self.origin,
             "last_error": self.error,
+            "cancelled_by": self.cancelled_by.value if self.cancelled_by else None,
         }
         given = {column: value for column, value in wanted.items() if value is not None}
         conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        if self.next_only:
+            conditions.append("head = 1")
         return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
 
 
@@ -84,6 +93,7 @@ class DeliverySummary:
     finished_at: datetime | None
     last_status: int | None
     last_error: str | None
+    cancelled_by: CancelledBy | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +145,7 @@ _SUMMARY = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
     " state, attempts, notified_at, redriven_at, not_before,"
-    " finished_at, last_status, last_error"
+    " finished_at, last_status, last_error, cancelled_by"
 )
 
 
@@ -258,4 +268,5 @@ def _summary(row: Row) -> DeliverySummary:
         finished_at=moment_or_none(row["finished_at"]),
         last_status=row["last_status"],
         last_error=row["last_error"],
+        cancelled_by=CancelledBy(row["cancelled_by"]) if row["cancelled_by"] else None,
     )

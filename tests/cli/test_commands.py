@@ -30,6 +30,8 @@ PUSHKIT = [
     ["outbox", "show"],
     ["outbox", "redrive"],
     ["outbox", "resend"],
+    ["outbox", "retry-now"],
+    ["outbox", "errors"],
     ["outbox", "cancel"],
     ["outbox", "purge"],
     ["outbox", "erase"],

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.delivery.error_codes import ERROR_CODES
 from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
 
 SECRET = "a-word-of-the-payload"
@@ -129,7 +130,7 @@ def test_a_dead_letter_is_redriven_and_may_repeat(
     ran = pushkit_command("outbox", "redrive", dead[0])
     assert ran.status == 0
     assert "1 dead letter pending again" in ran.out
-    assert "may get what it had already" in ran.out
+    assert "may get what it had already" in ran.err
     run(send(outbox, webhook, tasks=0))
     assert [request.header("webhook-id") for request in webhook.requests].count(dead[0]) == 2
 
@@ -138,14 +139,16 @@ def test_a_filter_redrives_what_it_finds(pushkit_command: Run, dead: list[str]) 
     assert dead
     assert "1 dead letter " in pushkit_command("outbox", "redrive", "--task", "task-1").out
     assert "1 dead letter " in pushkit_command("outbox", "redrive", "--all").out
-    assert "0 dead letters " in pushkit_command("outbox", "redrive", "--all").out
+    ran = pushkit_command("outbox", "redrive", "--all")
+    assert (ran.status, ran.out) == (1, "0 dead letters pending again\n")
+    assert ran.error == "nothing matches: see `pushkit outbox list --state dead`"
 
 
 def test_a_redrive_of_something_else_is_an_error(pushkit_command: Run, dead: list[str]) -> None:
     pushkit_command("outbox", "redrive", dead[0])
     ran = pushkit_command("outbox", "redrive", *dead)
     assert ran.status == 1
-    assert ran.error.startswith("1 not sent again")
+    assert "not sent again: 1 pending (`pushkit outbox retry-now`)" in ran.err
 
 
 def test_delivered_updates_are_sent_again(
@@ -155,7 +158,7 @@ def test_delivered_updates_are_sent_again(
     ran = pushkit_command("outbox", "resend", "--task", "task-1", "--from-seq", "1")
     assert "1 delivered update pending again" in ran.out
     ran = pushkit_command("outbox", "resend", "--task", "task-1", "--from-seq", "2")
-    assert "0 delivered updates" in ran.out
+    assert (ran.status, ran.out) == (1, "0 delivered updates pending again\n")
 
 
 def test_a_pending_delivery_is_cancelled_once(
@@ -209,7 +212,11 @@ def test_numbers_say_how_long_the_oldest_waits(
         ["redrive"],
         ["redrive", "dlv_1", "--all"],
         ["resend"],
-        ["resend", "--task", "a", "--subscription", "b"],
+        ["resend", "dlv_1", "--all"],
+        ["resend", "--all", "--cancelled-by", "operator"],
+        ["resend", "--all", "--state", "dead"],
+        ["retry-now"],
+        ["retry-now", "dlv_1", "--owner", "alice"],
         ["cancel"],
         ["purge"],
         ["purge", "--older-than", "soon"],
@@ -233,3 +240,104 @@ def test_a_server_out_of_reach_is_an_error_without_the_password(pushkit_command:
     ran = pushkit_command("outbox", "stats", "--database", dsn)
     assert ran.status == 1
     assert "cannot connect" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [("redrive", "dead letters"), ("retry-now", "pending deliveries"), ("resend", "delivered")],
+)
+@pytest.mark.parametrize("wanted", [["--task", "mistyped"], ["--error", "timeout"]], ids=str)
+def test_nothing_that_matches_is_an_error_with_a_hint(
+    pushkit_command: Run, dead: list[str], command: str, what: str, wanted: list[str]
+) -> None:
+    assert dead
+    ran = pushkit_command("outbox", command, *wanted)
+    assert ran.status == 1
+    assert ran.out.startswith(f"0 {what}")
+    assert "nothing matches: see `pushkit outbox list" in ran.error
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+    pushkit_command: Run, dead: list[str], outbox: Path, webhook: Webhook
+) -> None:
+    ran = pushkit_command("outbox", "redrive", "--all", "--dry-run")
+    assert ran.status == 0
+    head, *ids = ran.out.splitlines()
+    assert head == "2 dead letters would be pending again"
+    assert sorted(each.strip() for each in ids) == sorted(dead)
+    pushkit_command("outbox", "redrive", dead[0])
+    ran = pushkit_command("outbox", "retry-now", "--all", "--dry-run")
+    assert ran.out.splitlines() == ["1 pending delivery would be due now", f"  {dead[0]}"]
+    run(send(outbox, webhook, tasks=0))
+    assert "1 delivery would be" in pushkit_command("outbox", "resend", dead[0], "--dry-run").out
+    run(send(outbox, webhook, tasks=0))
+    requests = [request.header("webhook-id") or "" for request in webhook.requests]
+    assert sorted(requests) == sorted([*dead, dead[0]])
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [["--origin"], ["--owner", "alice"], ["--task", "task-1"], ["--all"], ["ID"]],
+    ids=lambda wanted: wanted[0],
+)
+def test_what_is_pending_is_tried_now(
+    pushkit_command: Run, outbox: Path, webhook: Webhook, wanted: list[str]
+) -> None:
+    webhook.status = 503
+    [delivery_id] = run(send(outbox, webhook, tasks=1))
+    webhook.status = 202
+    run(send(outbox, webhook, tasks=0))
+    assert len(webhook.requests) == 1  # the next attempt is seconds away
+    full = {"--origin": ["--origin", webhook.origin], "ID": [delivery_id]}.get(wanted[0], wanted)
+    ran = pushkit_command("outbox", "retry-now", *full)
+    assert (ran.status, ran.out) == (0, "1 pending delivery due now\n")
+    run(send(outbox, webhook, tasks=0))
+    assert len(webhook.requests) == 2
+
+
+def test_what_was_cancelled_is_sent_by_its_id_or_by_who_cancelled_it(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    first, second = run(send(outbox, webhook, tasks=2, deliver=False))
+    pushkit_command("outbox", "cancel", first, second)
+    shown = json.loads(pushkit_command("outbox", "show", first, "--json").out)
+    assert shown["cancelled_by"] == "operator"
+    assert pushkit_command("outbox", "resend", "--all").status == 1
+    assert pushkit_command("outbox", "resend", first).out == "1 delivery pending again\n"
+    by = ["--state", "cancelled", "--cancelled-by"]
+    assert pushkit_command("outbox", "resend", "--all", *by, "disabled").status == 1
+    ran = pushkit_command("outbox", "resend", "--all", *by, "operator")
+    assert ran.out == "1 cancelled update pending again\n"
+    run(send(outbox, webhook, tasks=0))
+    assert {request.header("webhook-id") for request in webhook.requests} == {first, second}
+
+
+def test_who_asks_for_the_wrong_thing_is_told_the_right_one(
+    pushkit_command: Run, dead: list[str]
+) -> None:
+    for command, hint in (
+        ("resend", "1 dead (`pushkit outbox redrive`)"),
+        ("retry-now", "1 dead (`pushkit outbox redrive`)"),
+    ):
+        ran = pushkit_command("outbox", command, dead[0])
+        assert ran.status == 1
+        assert hint in ran.error
+    assert "1 not in this outbox" in pushkit_command("outbox", "redrive", "dlv_unknown").error
+    pushkit_command("subscriptions", "disable", "--all")
+    ran = pushkit_command("outbox", "redrive", "--all")
+    assert "2 of a subscription that is disabled (`pushkit subscriptions enable`)" in ran.error
+
+
+def test_every_code_of_an_error_is_listed_and_another_one_refused(
+    pushkit_command: Run, dead: list[str]
+) -> None:
+    assert dead
+    listed = pushkit_command("outbox", "errors").out
+    for code in ERROR_CODES:
+        assert f"\n{code} " in listed
+        assert pushkit_command("outbox", "list", "--error", code).status == 0
+    assert json.loads(pushkit_command("outbox", "errors", "--json").out) == ERROR_CODES
+    ran = pushkit_command("outbox", "list", "--error", "time_out")
+    assert ran.status == 2
+    assert "did you mean 'timeout'?" in ran.err
+    assert "address_refused" in ran.err

@@ -151,7 +151,7 @@ class Ledger:
             DeadLetters().revive(
                 delivery.subscription_id,
                 [delivery.id],
-                state=state,
+                states=[state],
                 origin=delivery.origin,
                 now=self.now,
             )

@@ -1,0 +1,173 @@
+"""Sending again, and sending now, as scripts: what can be, what was, and why the rest was not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pushkit.outbox import DeadLetters, DeliveryState, DestinationStore, Standing
+from pushkit.storage import Database, Script
+from pushkit.subscriptions import SubscriptionStore
+
+__all__ = ["Again", "Redriven", "Retried", "WhyNot"]
+
+
+class WhyNot(StrEnum):
+    """Why nothing was done with a delivery."""
+
+    UNKNOWN = "unknown"
+    """There is none of this id."""
+    PENDING = "pending"
+    IN_FLIGHT = "in_flight"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    REMOVED = "subscription_removed"
+    """Its subscription was removed: nobody wants it any more."""
+    DISABLED = "subscription_disabled"
+    """Its subscription is disabled: enable that first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redriven:
+    """What became of a wish to send again.
+
+    Attributes:
+        ids: The deliveries that are pending again, or would be.
+        reasons: Why others are not, and how many of them.
+    """
+
+    ids: tuple[str, ...] = ()
+    reasons: Mapping[WhyNot, int] = field(default_factory=dict)
+
+    @property
+    def skipped(self) -> int:
+        """How many are not."""
+        return sum(self.reasons.values())
+
+    def __add__(self, other: Redriven) -> Redriven:
+        reasons = Counter(self.reasons) + Counter(other.reasons)
+        return Redriven(ids=self.ids + other.ids, reasons=reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """What became of a wish to try now.
+
+    Attributes:
+        ids: The deliveries that wait for no time any more, or would not.
+        behind: How many of them still wait for an older one of their subscription.
+        paused: How many of them still wait because that is paused.
+        reasons: Why others could not be tried, and how many of them.
+    """
+
+    ids: tuple[str, ...] = ()
+    behind: int = 0
+    paused: int = 0
+    reasons: Mapping[WhyNot, int] = field(default_factory=dict)
+
+    @property
+    def skipped(self) -> int:
+        """How many could not be tried."""
+        return sum(self.reasons.values())
+
+    def __add__(self, other: Retried) -> Retried:
+        return Retried(
+            ids=self.ids + other.ids,
+            behind=self.behind + other.behind,
+            paused=self.paused + other.paused,
+            reasons=Counter(self.reasons) + Counter(other.reasons),
+        )
+
+
+def _why_not(standing: Standing | None, states: Sequence[DeliveryState]) -> WhyNot | None:
+    """Return why a delivery cannot be sent from one of these states; None if it can."""
+    if standing is None:
+        return WhyNot.UNKNOWN
+    if standing.state not in states:
+        return WhyNot(standing.state.value)
+    if standing.is_wanted is None:
+        return WhyNot.REMOVED
+    return None if standing.is_wanted else WhyNot.DISABLED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Scripts over deliveries that somebody named.
+
+    Attributes:
+        database: Whose clock counts, and whose workers are woken.
+        probes_from: From how many failures in a row on a destination gets one delivery at a time.
+    """
+
+    database: Database
+    probes_from: int
+    dead_letters: DeadLetters = field(default_factory=DeadLetters)
+    destinations: DestinationStore = field(default_factory=DestinationStore)
+    subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
+
+    def would_revive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
+        """Say what `revive` would do."""
+        standings = yield from self.dead_letters.standings(ids)
+        found = {each: _why_not(standings.get(each), states) for each in ids}
+        return Redriven(
+            ids=tuple(each for each, why in found.items() if why is None),
+            reasons=Counter(why for why in found.values() if why is not None),
+        )
+
+    def revive(self, ids: Sequence[str], states: Sequence[DeliveryState]) -> Script[Redriven]:
+        """Let deliveries in one of these states be made again, if their subscriptions want them."""
+        by_subscription = yield from self.dead_letters.subscriptions_of(ids)
+        held = yield from self.subscriptions.lock_all(list(by_subscription))
+        asked = yield from self.would_revive(ids, states)
+        now = yield from self.database.now()
+        wanted, revived = set(asked.ids), list[str]()
+        for subscription_id, theirs in by_subscription.items():
+            chosen = [each for each in theirs if each in wanted]
+            if chosen:
+                # Whoever redrives says that it works again: old failures prove nothing any more.
+                yield from self.subscriptions.set_failing_since(subscription_id, None)
+                revived += yield from self.dead_letters.revive(
+                    subscription_id,
+                    chosen,
+                    states=states,
+                    origin=held[subscription_id].origin,
+                    now=now,
+                )
+        yield from self.database.wake()
+        return Redriven(ids=tuple(revived), reasons=asked.reasons)
+
+    def would_retry(self, ids: Sequence[str]) -> Script[Retried]:
+        """Say what `retry` would do."""
+        standings = yield from self.dead_letters.standings(ids)
+        return _retried(ids, standings)
+
+    def retry(self, ids: Sequence[str]) -> Script[Retried]:
+        """Let pending deliveries, and the destinations of those that are next, wait no longer."""
+        by_subscription = yield from self.dead_letters.subscriptions_of(ids)
+        yield from self.subscriptions.lock_all(list(by_subscription))
+        standings = yield from self.dead_letters.standings(ids)
+        now = yield from self.database.now()
+        due = yield from self.dead_letters.make_due(ids, now)
+        tried = [standings[each].destination for each in due if standings[each].is_head]
+        yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
+        yield from self.database.wake()
+        return _retried(ids, standings)
+
+
+def _retried(ids: Sequence[str], standings: Mapping[str, Standing]) -> Retried:
+    states = {each: standings[each].state if each in standings else None for each in ids}
+    pending = [each for each, state in states.items() if state is DeliveryState.PENDING]
+    waiting = [standings[each] for each in pending if not standings[each].is_head]
+    return Retried(
+        ids=tuple(pending),
+        behind=sum(not each.is_paused for each in waiting),
+        paused=sum(each.is_paused for each in waiting),
+        reasons=Counter(
+            WhyNot.UNKNOWN if state is None else WhyNot(state.value)
+            for state in states.values()
+            if state is not DeliveryState.PENDING
+        ),
+    )

@@ -1,0 +1,239 @@
+"""Trying now what waits, and sending again what was cancelled, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import BreakerPolicy, DeliveryFilter, DeliveryState, PushSender, StatusUpdate
+from pushkit.delivery.answers import judge
+from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
+from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
+from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
+from pushkit.outbox import CancelledBy
+from pushkit.webhook import Headers
+from tests.pushkit.delivery.conftest import START
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+EVERYTHING = DeliveryFilter()
+
+
+@pytest.fixture
+def outbox(location: str) -> str:
+    """Let every test here run on both databases."""
+    return location
+
+
+def busy() -> web.Response:
+    return web.Response(status=429, headers={"Retry-After": "3600"})
+
+
+async def pump(sender: PushSender) -> None:
+    while await sender.worker.run_once():
+        pass
+
+
+async def subscribe(sender: PushSender, webhook: Webhook, tasks: int) -> list[str]:
+    names = [f"task-{number}" for number in range(1, tasks + 1)]
+    for task_id in names:
+        await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner="alice")
+    return names
+
+
+async def states(sender: PushSender) -> list[DeliveryState]:
+    return [found.state for found in await sender.outbox.find()]
+
+
+# --- now ----------------------------------------------------------------------------------------
+
+
+async def test_a_destination_that_asked_to_wait_is_asked_with_one_delivery(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    webhook.replies_with(busy, busy, 200)
+    first, *others = await subscribe(sender, webhook, 4)
+    await sender.notify(status(task_id=first))
+    await pump(sender)
+    for task_id in others:
+        await sender.notify(status(task_id=task_id))
+    await pump(sender)
+    assert len(webhook.received) == 1  # the whole destination waits
+
+    assert len((await sender.outbox.retry_now(EVERYTHING)).ids) == 4
+    await pump(sender)
+    assert len(webhook.received) == 2  # it was asked once, and said again that it waits
+
+    await sender.outbox.retry_now(EVERYTHING)
+    await pump(sender)
+    assert len(webhook.received) == 6
+    assert await states(sender) == [DeliveryState.DELIVERED] * 4
+
+
+async def test_an_open_breaker_is_tried_with_one_delivery(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    hours = timedelta(hours=1)
+    breaker = BreakerPolicy(failures=2, first_wait=hours, longest_wait=hours)
+    sender = await senders.open(breaker=breaker)
+    webhook.replies_with(500, 500, 500)
+    tasks = await subscribe(sender, webhook, 4)
+    for task_id in tasks[:2]:
+        await sender.notify(status(task_id=task_id))
+    await pump(sender)
+    for task_id in tasks[2:]:
+        await sender.notify(status(task_id=task_id))
+    await sender.outbox.retry_now(EVERYTHING)
+    await pump(sender)
+    assert len(webhook.received) == 3  # one probe, which failed
+    await sender.outbox.retry_now(EVERYTHING)
+    await pump(sender)
+    assert await states(sender) == [DeliveryState.DELIVERED] * 4
+
+
+async def test_another_destination_goes_on_waiting(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    webhook.replies_with(busy)
+    await subscribe(sender, webhook, 1)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="bob")
+    await sender.notify(status())
+    webhook.replies_with(busy)
+    await pump(sender)
+    retried = await sender.outbox.retry_now(DeliveryFilter(owner="bob"))
+    assert len(retried.ids) == 1
+    await pump(sender)
+    delivered = DeliveryFilter(state=DeliveryState.DELIVERED)
+    assert [found.owner for found in await sender.outbox.find(delivered)] == ["bob"]
+
+
+async def test_neither_a_pause_nor_order_is_lifted(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    webhook.replies_with(500)
+    await subscribe(sender, webhook, 2)
+    ids = []
+    for task_id in ("task-1", "task-1", "task-2"):
+        ids += (await sender.notify(status(task_id=task_id))).ids
+    await sender.pause("task-2", owner="alice")
+    await sender.worker.run_once()
+    retried = await sender.outbox.retry_now(ids[1:])
+    assert (set(retried.ids), retried.behind, retried.paused) == (set(ids[1:]), 1, 1)
+    await pump(sender)
+    assert [request.id for request in webhook.received] == ids[:1]
+    retried = await sender.outbox.retry_now(EVERYTHING)
+    assert retried.ids == (ids[0],)
+    await pump(sender)
+    assert [request.id for request in webhook.received] == [ids[0], *ids[:2]]
+
+
+async def test_what_is_no_longer_pending_is_said_and_left(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await subscribe(sender, webhook, 1)
+    [delivered] = (await sender.notify(status())).ids
+    await pump(sender)
+    retried = await sender.outbox.retry_now([delivered, "dlv_unknown"])
+    assert (retried.ids, dict(retried.reasons)) == ((), {"delivered": 1, "unknown": 1})
+    await pump(sender)
+    assert len(webhook.received) == 1
+
+
+async def test_more_than_a_batch_is_tried_now(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    webhook.replies_with(busy)
+    for task_id in await subscribe(sender, webhook, 250):
+        await sender.notify(status(task_id=task_id))
+        if not webhook.received:
+            await sender.worker.run_once()
+    dry = await sender.outbox.retry_now(EVERYTHING, dry_run=True)
+    assert len(dry.ids) == 250
+    await pump(sender)
+    assert len(webhook.received) == 1
+    await sender.outbox.retry_now(EVERYTHING)
+    await pump(sender)
+    assert len(webhook.received) == 251
+
+
+# --- again --------------------------------------------------------------------------------------
+
+
+async def test_what_was_cancelled_goes_out_in_order_with_its_id_and_seq(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await subscribe(sender, webhook, 1)
+    ids = []
+    for _ in range(3):
+        ids += (await sender.notify(status())).ids
+    await sender.outbox.cancel(ids[:2])
+    resent = await sender.outbox.resend(DeliveryFilter(state=DeliveryState.CANCELLED))
+    assert sorted(resent.ids) == sorted(ids[:2])
+    await pump(sender)
+    assert [request.id for request in webhook.received] == ids
+    assert [found.seq for found in await sender.deliveries("task-1")] == [1, 2, 3]
+
+
+async def test_what_was_superseded_comes_back_by_name_alone(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
+    await subscribe(sender, webhook, 1)
+    [superseded] = (await sender.notify(status())).ids
+    await sender.notify(status())
+    cancelled = DeliveryFilter(state=DeliveryState.CANCELLED)
+    [found] = await sender.outbox.find(cancelled)
+    assert (found.id, found.cancelled_by) == (superseded, CancelledBy.SUPERSEDED)
+    assert (await sender.outbox.resend(cancelled, dry_run=True)).ids == ()
+    by_name = DeliveryFilter(state=DeliveryState.CANCELLED, cancelled_by=CancelledBy.SUPERSEDED)
+    assert (await sender.outbox.resend(by_name, dry_run=True)).ids == (superseded,)
+    assert (await sender.outbox.resend([superseded])).ids == (superseded,)
+
+
+async def test_what_a_removal_cancelled_stays_cancelled(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await subscribe(sender, webhook, 1)
+    [cancelled] = (await sender.notify(status())).ids
+    await sender.unsubscribe("task-1", owner="alice")
+    for dry_run in (True, False):
+        resent = await sender.outbox.resend([cancelled], dry_run=dry_run)
+        assert (resent.ids, dict(resent.reasons)) == ((), {"subscription_removed": 1})
+
+
+async def test_a_dry_run_finds_what_the_run_does(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    webhook.replies_with(400, 400)
+    for task_id in await subscribe(sender, webhook, 2):
+        await sender.notify(status(task_id=task_id))
+    await pump(sender)
+    await sender.disable("task-2", owner="alice")
+    dry = await sender.outbox.redrive(EVERYTHING, dry_run=True)
+    assert await states(sender) == [DeliveryState.DEAD] * 2
+    assert dry == await sender.outbox.redrive(EVERYTHING)
+    assert (len(dry.ids), dict(dry.reasons)) == (1, {"subscription_disabled": 1})
+
+
+# --- codes --------------------------------------------------------------------------------------
+
+
+def below(error: type[PushkitError]) -> Iterator[type[PushkitError]]:
+    yield error
+    for each in error.__subclasses__():
+        yield from below(each)
+
+
+def test_every_code_that_an_attempt_can_end_with_is_known() -> None:
+    answers = {judge(status, Headers(), START).error for status in range(300, 600)}
+    failures = {error.code for kind in (TransportError, OwnershipError) for error in below(kind)}
+    assert all(map(is_error_code, {code for code in answers if code} | failures))
+    assert failures | {TOO_OLD, SUBSCRIPTION_MISSING} <= set(ERROR_CODES)
+    assert all(is_error_code(error.code) for error in below(OutboundError))
+    assert not any(map(is_error_code, ("", "time_out", "status_", "status_1000", "error 500")))
