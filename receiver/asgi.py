@@ -10,6 +10,8 @@ or, where the host has a lifespan of its own, a middleware that runs the receive
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +28,10 @@ _Message: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
 _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 _App: TypeAlias = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+
+# What was not read of a refused body is read for so long, and so far, and dropped.
+_DISCARDING_SECONDS = 2.0
+_MAX_DISCARDED = 16 * 1024 * 1024
 
 
 class AsgiApp:
@@ -131,7 +137,7 @@ async def _serve(
         socket_peer=client[0] if client else "",
     )
     answer = await receiver.edge.answer(head, lambda: _chunks(receive))
-    await _send(answer, send, http1=scope.get("http_version", "1.1").startswith("1"))
+    await _send(answer, receive, send, http1=scope.get("http_version", "1.1").startswith("1"))
 
 
 def _path_within(scope: _Message) -> str:
@@ -159,10 +165,29 @@ async def _chunks(receive: _Receive) -> AsyncGenerator[bytes, None]:
         more = message.get("more_body", False)
 
 
-async def _send(answer: Answer, send: _Send, *, http1: bool) -> None:
+async def _send(answer: Answer, receive: _Receive, send: _Send, *, http1: bool) -> None:
     fields = [*answer.headers, ("Content-Length", str(len(answer.body)))]
     if answer.close and http1:  # RFC 9113 §8.2.2: HTTP/2 has no such field
         fields.append(("Connection", "close"))
     headers = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": answer.close})
+    if answer.close:
+        # A server that closed now, while the client writes, would reset the connection: the client
+        # would never read its answer (RFC 9112 §9.6).
+        await _discard(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _discard(receive: _Receive) -> None:
+    """Read on for a while what nobody wants."""
+    discarded = 0
+    with contextlib.suppress(TimeoutError, BrokenBodyError):
+        async with (
+            asyncio.timeout(_DISCARDING_SECONDS),
+            contextlib.aclosing(_chunks(receive)) as read,
+        ):
+            async for chunk in read:
+                discarded += len(chunk)
+                if discarded > _MAX_DISCARDED:
+                    return

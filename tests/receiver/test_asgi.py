@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,10 +19,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
-from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender
+from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, asgi
 from receiver.asgi import ReceiverMiddleware
 from tests.asgi_server import serving
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import Client, raw
 
 if TYPE_CHECKING:
@@ -256,3 +258,62 @@ async def test_a_websocket_is_closed(world: World) -> None:
 
     await world.receiver.asgi()({"type": "websocket", "path": "/"}, receive, send)
     assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+# --- an answer to a body that is not read ------------------------------------------------------
+
+
+def by_httpx(url: str, headers: list[tuple[str, str]], body: bytes) -> int:
+    return httpx.post(url, headers=headers, content=body, timeout=20).status_code
+
+
+def by_urllib(url: str, headers: list[tuple[str, str]], body: bytes) -> int:
+    request = urllib.request.Request(url, body, dict(headers))  # noqa: S310  # loopback
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  # loopback
+            return int(answer.status)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code
+
+
+@pytest.mark.parametrize("client", [by_httpx, by_urllib])
+@pytest.mark.parametrize("size", [1_100_000, 5_000_000])
+async def test_who_writes_before_it_reads_gets_its_413(
+    world: World, client: Callable[..., int], size: int
+) -> None:
+    headers = [*world.draft().request().headers]
+    async with serving(world.receiver.asgi()) as url:
+        found = [
+            await asyncio.to_thread(client, f"{url}/a2a/push", headers, b" " * size)
+            for _ in range(10)
+        ]
+    assert found == [413] * 10
+
+
+async def test_what_is_refused_is_not_read_without_end(
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "_MAX_DISCARDED", 200_000)
+    world = make_world({"limits": Limits(max_body_bytes=1000)})
+    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+        await client.send(raw(world.draft(), "Content-Length: 1000000000", body=False))
+        answer = await client.answer()
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(DEADLINE):
+                while not client.reader.at_eof():
+                    await client.send(b"x" * 65536)
+                    await asyncio.sleep(0)
+    assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+async def test_who_sends_nothing_of_what_was_refused_is_cut_off(
+    make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "_DISCARDING_SECONDS", 0.05)
+    world = make_world({"limits": Limits(max_body_bytes=1000)})
+    async with serving(world.receiver.asgi()) as url, connected(url) as client:
+        await client.send(raw(world.draft(), "Content-Length: 1000000000", body=False))
+        answer = await client.answer()
+        assert await client.ended() == b""
+    assert (answer.status, answer.code) == (413, "body_too_large")
