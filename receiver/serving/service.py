@@ -39,8 +39,7 @@ _RESTART_AFTER = timedelta(seconds=1)
 _MARGIN = timedelta(seconds=30)
 # For the rest: then whatever is left in threads is left.
 _LEAVING_SECONDS = 2.0
-_FILES_WANTED = 65536
-_TLS_CLOSE_SECONDS = 5.0
+_OTHER_FILES = 512  # databases, callbacks, forwards, key hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ def run_service(options: ServiceOptions) -> int:
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
-    _raise_file_limit()
+    _raise_file_limit(settings.max_connections)
     sockets = _listen(settings)
     if options.processes == 1:
         asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
@@ -158,25 +157,16 @@ async def _server(
     tls: TlsFiles | None,
 ) -> AsyncIterator[None]:
     """Accept connections; at the end accept none, and answer what is in flight."""
-    limits = settings.connection_limits
     server = HttpServer(
         handler(receiver.edge),
-        limits=limits,
+        limits=settings.connection_limits,
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=receiver.pipeline.limits.max_header_bytes,
+        tls=tls.context if tls else None,
     )
     loop = asyncio.get_running_loop()
-    handshake = limits.head_timeout.total_seconds() if tls else None
     accepting = [
-        await loop.create_server(
-            server,
-            sock=listener,
-            backlog=_BACKLOG,
-            ssl=tls.context if tls else None,
-            ssl_handshake_timeout=handshake,
-            ssl_shutdown_timeout=_TLS_CLOSE_SECONDS if tls else None,
-        )
-        for listener in sockets
+        await loop.create_server(server, sock=listener, backlog=_BACKLOG) for listener in sockets
     ]
     try:
         yield
@@ -218,9 +208,11 @@ def _listen(settings: ReceiverSettings) -> list[socket.socket]:
         raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
 
 
-def _raise_file_limit() -> None:
-    """Let there be as many connections as the system allows: each one is an open file."""
+def _raise_file_limit(max_connections: int) -> None:
+    """Let there be as many open files as connections are allowed, and what else there is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
+    # Sockets over the cap are open, too, until they are closed.
+    wanted = max_connections + _BACKLOG + _OTHER_FILES
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -357,6 +358,19 @@ def test_a_request_in_flight_is_answered_at_the_end(service: Service, tmp_path: 
     assert b"connection: close" in answer.lower()
     assert service.process.wait(DEADLINE) == 0
     assert "Traceback" not in service.output.read_text()
+
+
+def test_as_many_files_may_be_open_as_connections_need_and_no_more(start: Start) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        service = start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
+    assert hard == before[1]
+    assert 512 < soft < 4096
+    assert service.stop() == 0
 
 
 # --- TLS ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ async def serve(world: World) -> AsyncIterator[Serve]:
             *,
             own: Handler | None = None,
             max_head_bytes: int = 16384,
+            tls: ssl.SSLContext | None = None,
             **changes: object,
         ) -> Site:
             receiver = await of.start()
@@ -35,6 +37,7 @@ async def serve(world: World) -> AsyncIterator[Serve]:
                 limits=limits(**changes),
                 is_proxy=receiver.edge.peers.is_proxy,
                 max_head_bytes=max_head_bytes,
+                tls=tls,
             )
             accepting = await asyncio.get_running_loop().create_server(
                 server, "127.0.0.1", 0, backlog=2048

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -86,13 +87,16 @@ class Site:
 
         await eventually(look)
 
-    async def connect(self, *, receive_buffer: int | None = None) -> Client:
+    async def connect(
+        self, *, receive_buffer: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> Client:
         sock = socket.socket()
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)  # the socket's own signature
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
-        client = Client(*await asyncio.open_connection(sock=sock))
+        name = "localhost" if tls else None
+        client = Client(*await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name))
         self.clients.append(client)
         return client
 

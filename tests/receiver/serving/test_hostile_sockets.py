@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
+import trustme
 from aiohttp import web
 
 from receiver import Limits
-from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, raw
 
 if TYPE_CHECKING:
@@ -260,3 +262,162 @@ async def test_what_does_not_end_is_broken_off_at_the_end(world: World, serve: S
     await site.server.drain(0.05)
     await client.ended()
     assert len(site.server.open) == 0
+
+
+# --- more than one request at once, and half a connection -------------------------------------
+
+
+async def test_half_a_pipelined_head_ends_at_its_deadline(world: World, serve: Serve) -> None:
+    site = await serve(head_timeout=SOON)
+    client = await site.connect()
+    await client.send(request_of(world) + request_of(world, number=2)[:40])
+    assert (await client.answer()).status == 202
+    answer = await client.answer()
+    await client.ended()
+    assert (answer.status, answer.code) == (408, "head_timeout")
+
+
+async def test_half_a_head_that_came_while_another_request_was_in_work_ends_at_its_deadline(
+    world: World, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: web.BaseRequest) -> web.Response:
+        begun.set()
+        await release.wait()
+        return web.Response(status=202)
+
+    site = await serve(own=slow, head_timeout=SOON)
+    client = await site.connect()
+    await client.send(request_of(world))
+    await begun.wait()
+    await client.send(request_of(world, number=2)[:40])
+
+    async def late() -> bool:
+        return "refused 408 head_timeout" in caplog.text
+
+    await eventually(late)
+    release.set()
+    answer = await client.answer()
+    assert (answer.status, answer.headers["connection"]) == (202, "close")
+    assert await client.ended() == b""
+
+
+async def test_pipelined_requests_are_each_answered(world: World, serve: Serve) -> None:
+    client = await (await serve()).connect()
+    await client.send(b"".join(request_of(world, number=number) for number in (1, 2, 3)))
+    assert [(await client.answer()).status for _ in range(3)] == [202, 202, 202]
+
+
+async def test_a_request_and_a_half_close_get_their_answer(world: World, serve: Serve) -> None:
+    client = await (await serve()).connect()
+    await client.send(request_of(world) + request_of(world, number=2))
+    client.writer.write_eof()
+    first, second = await client.answer(), await client.answer()
+    assert (first.status, second.status) == (202, 202)
+    assert second.headers["connection"] == "close"
+    assert await client.ended() == b""
+
+
+async def test_a_half_close_in_mid_body_ends_the_connection(world: World, serve: Serve) -> None:
+    site = await serve()
+    client = await site.connect()
+    await client.send(request_of(world)[:-10])
+    client.writer.write_eof()
+    await client.ended()
+    await site.until(lambda connections: len(connections) == 0)
+    assert not any(world.rows().values())
+
+
+async def test_a_half_close_without_a_request_ends_the_connection(serve: Serve) -> None:
+    client = await (await serve()).connect()
+    client.writer.write_eof()
+    assert await client.ended() == b""
+
+
+# --- TLS -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+async def test_requests_are_served_over_tls(
+    world: World, serve: Serve, tls: ssl.SSLContext, trusting: ssl.SSLContext
+) -> None:
+    site = await serve(tls=tls)
+    for number in range(1, 6):
+        client = await site.connect(tls=trusting)
+        await client.send(request_of(world, number=number))
+        assert (await client.answer()).status == 202
+        await client.send(request_of(world, number=number))
+        assert (await client.answer()).status == 200  # on the same connection
+    assert len(site.server.open) == 5
+
+
+async def test_connections_in_the_handshake_count_for_their_address(
+    serve: Serve, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await serve(tls=tls, max_connections_per_peer=5)
+    silent = [await site.connect() for _ in range(300)]
+    for client in silent[5:]:
+        assert await client.ended() == b""
+    assert len(site.server.open) == 5
+    refused = [line for line in caplog.messages if "more than 5 connections of one" in line]
+    assert len(refused) == 1
+
+
+async def test_connections_in_the_handshake_make_room(
+    make_world: WorldFactory, serve: Serve, tls: ssl.SSLContext, trusting: ssl.SSLContext
+) -> None:
+    world = make_world({"trusted_proxies": ["127.0.0.1"]})  # not held to the cap of one address
+    site = await serve(world, tls=tls, max_connections=20)
+    silent = [await site.connect() for _ in range(300)]
+    client = await site.connect(tls=trusting)
+    await client.send(request_of(world))
+    assert (await client.answer()).status == 202
+    assert len(site.server.open) <= 20
+    for ended in silent[:280]:
+        assert await ended.ended() == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", id="half a hello"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no TLS"),
+    ],
+)
+async def test_a_handshake_that_does_not_end_has_a_deadline(
+    serve: Serve, tls: ssl.SSLContext, data: bytes
+) -> None:
+    site = await serve(tls=tls, head_timeout=SOON)
+    client = await site.connect()
+    await client.send(data)
+    await client.ended()
+    await site.until(lambda connections: len(connections) == 0)
+
+
+async def test_handshakes_end_with_the_service(serve: Serve, tls: ssl.SSLContext) -> None:
+    site = await serve(tls=tls)
+    client = await site.connect()
+    await site.until(lambda connections: len(connections) == 1)
+    await site.server.drain(1)
+    assert await client.ended() == b""
+    await site.until(lambda connections: len(connections) == 0)
