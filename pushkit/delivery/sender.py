@@ -330,8 +330,8 @@ class PushSender:
             config_id=_checked_id("id", parsed.id or task_id),
         )
         await self._ready()
-        return await self._database.write(
-            self._registrar.put(
+        return await self._database.write_patiently(
+            lambda: self._registrar.put(
                 key,
                 parsed,
                 version=wire_version,
@@ -353,7 +353,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return len(await self._database.write(self._registered.remove(choice)))
+        return len(await self._database.write_patiently(lambda: self._registered.remove(choice)))
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -365,7 +365,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return len(await self._database.write(self._registered.pause(choice)))
+        return len(await self._database.write_patiently(lambda: self._registered.pause(choice)))
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -373,7 +373,7 @@ class PushSender:
         """Deliver what was kept back, in order, and what comes; return as `pause` does."""
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        resumed = await self._database.write(self._registered.resume(choice))
+        resumed = await self._database.write_patiently(lambda: self._registered.resume(choice))
         self.worker.pump.wake()
         return len(resumed)
 
@@ -386,7 +386,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return len(await self._database.write(self._registered.disable(choice)))
+        return len(await self._database.write_patiently(lambda: self._registered.disable(choice)))
 
     async def enable(
         self,
@@ -408,7 +408,9 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        enabled = await self._database.write(self._registered.enable(choice, resend=resend))
+        enabled = await self._database.write_patiently(
+            lambda: self._registered.enable(choice, resend=resend)
+        )
         self.worker.pump.wake()
         return len(enabled.subscriptions)
 
@@ -431,7 +433,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        sent = await self._database.write(self._registered.test(choice, snapshot))
+        sent = await self._database.write_patiently(lambda: self._registered.test(choice, snapshot))
         self.worker.pump.wake()
         return sent.deliveries
 

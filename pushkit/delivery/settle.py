@@ -67,7 +67,7 @@ class Settler:
         if attempted.result.outcome is Outcome.DELIVERED:
             return await self.database.write_together(self.script, attempted)
         # Failures count one after another: the breaker opens with the last of them.
-        return await self.database.write(alone(self.script, attempted))
+        return await self.database.write_patiently(lambda: alone(self.script, attempted))
 
     def script(
         self, attempted: Sequence[Attempted], /, *, wait: bool = True

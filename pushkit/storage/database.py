@@ -51,6 +51,19 @@ class Database(Protocol):
     async def write(self, script: Script[T]) -> T:
         """Run a script in a transaction; return its result once that is durable."""
 
+    async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
+        """Run a script that may have to wait for rows that others hold; return its result.
+
+        On PostgreSQL it waits without a connection, so that what waits for nobody goes on.
+
+        Args:
+            make: Makes the script: again, where one was broken off because a row is held.
+
+        Raises:
+            StorageError: As `write`; or somebody held what it needs for longer than a statement may
+                take.
+        """
+
     async def write_together(self, group: Group[Item, T], item: Item) -> T:
         """Run a group's script over this item, and over others that wait; return its result.
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pushkit.errors import CommitUncertainError, StorageError
 from pushkit.storage.script import Apart, Group, Refused, Script, alone
 
-__all__ = ["Gathering"]
+__all__ = ["Gathering", "held_too_long"]
 
 Item = TypeVar("Item")
 S = TypeVar("S")
@@ -163,13 +163,7 @@ class Gathering(Generic[Item, T]):
             elif now < each.until:
                 apart.append(each)
             else:
-                each.fail(
-                    StorageError(
-                        "PostgreSQL: another transaction holds what this needs, for"
-                        f" {self._patience:g} s already; nothing was stored: keep transactions that"
-                        " notify short"
-                    )
-                )
+                each.fail(held_too_long(self._patience))
         if apart:
             self._start(self._later(apart), apart)
 
@@ -179,3 +173,11 @@ class Gathering(Generic[Item, T]):
             each.pause = min(each.pause * 2, _LONGEST_PAUSE)
         await asyncio.sleep(pause.total_seconds())
         self._put(items)
+
+
+def held_too_long(seconds: float) -> StorageError:
+    """Return what is raised for somebody who has waited this long for a row."""
+    return StorageError(
+        f"PostgreSQL: another transaction holds what this needs, for {seconds:g} s already; nothing"
+        " was stored: keep transactions that notify short"
+    )

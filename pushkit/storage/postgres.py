@@ -19,7 +19,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
-from pushkit.storage.gathering import Gathering
+from pushkit.storage.gathering import Gathering, held_too_long
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate
 from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
@@ -35,6 +35,10 @@ _CHANNEL = "pushkit_work"
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
+# Who waits for a row holds a connection meanwhile: for this long, then he comes again.
+_LOCK_TIMEOUT = "SET LOCAL lock_timeout = '50ms'"
+_FIRST_PAUSE = timedelta(milliseconds=20)
+_LONGEST_PAUSE = timedelta(seconds=1)
 _CLOSE_TIMEOUT = timedelta(seconds=10)
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
 _FAULTS = (
@@ -77,6 +81,10 @@ class _Connection(asyncpg.Connection):
         return ""
 
 
+class _HeldError(StorageError):
+    """Another transaction holds a row for longer than there was patience."""
+
+
 class PostgresDatabase:
     """A database on a PostgreSQL server.
 
@@ -84,7 +92,8 @@ class PostgresDatabase:
         dsn: `postgresql://user:password@host/database`.
         component: Whose tables, for the migrations.
         migrations: The component's schema, oldest first.
-        connections: How many connections the pool may hold.
+        connections: How many connections the pool may hold. Half of them, at most, are with scripts
+            that wait for rows.
         command_timeout: How long one statement may take.
         connect_timeout: How long a new connection may take.
     """
@@ -106,6 +115,7 @@ class PostgresDatabase:
         self._command_timeout = command_timeout
         self._connect_timeout = connect_timeout
         self._pool: asyncpg.Pool | None = None
+        self._waiting = asyncio.Semaphore()
         self._gatherings: dict[Group[Any, Any], Gathering[Any, Any]] = {}
         self._closing = False
         self._scripts = 0
@@ -132,6 +142,7 @@ class PostgresDatabase:
         except BaseException:
             await pool.close()
             raise
+        self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
         self._pool = pool
 
     async def schema(self) -> Schema:
@@ -232,6 +243,27 @@ class PostgresDatabase:
                     " repeat the call with the same idempotency key"
                 ) from exc
             return result
+
+    async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
+        """Run a script that may have to wait for rows that others hold; raise as `write` does.
+
+        Args:
+            make: Makes the script: again, where one was broken off because a row is held.
+        """
+        clock = asyncio.get_running_loop().time
+        patience = self._command_timeout.total_seconds()
+        until = clock() + patience
+        pause = _FIRST_PAUSE
+        while True:
+            self._check_open()
+            try:
+                async with self._waiting:
+                    return await self._write(_impatient(make()))
+            except _HeldError as exc:
+                if clock() > until:
+                    raise held_too_long(patience) from exc
+            await asyncio.sleep(pause.total_seconds())
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def write_together(self, group: Group[Item, T], item: Item) -> T:
         """Run a group's script over this item and those that come meanwhile; raise as `write` does.
@@ -335,7 +367,8 @@ class PostgresDatabase:
             async with self._acquired(pool) as connection:
                 yield connection
         except _FAULTS as exc:
-            raise StorageError(f"PostgreSQL refused: {_reason(exc)}; nothing was stored") from exc
+            kind = _HeldError if isinstance(exc, asyncpg.LockNotAvailableError) else StorageError
+            raise kind(f"PostgreSQL refused: {_reason(exc)}; nothing was stored") from exc
         finally:
             self._scripts -= 1
             if not self._scripts:
@@ -392,6 +425,11 @@ async def _run_nested(connection: asyncpg.Connection | PoolConnectionProxy, scri
         raise
     await connection.execute("RELEASE SAVEPOINT pushkit")
     return result
+
+
+def _impatient(script: Script[T]) -> Script[T]:
+    yield Statement(_LOCK_TIMEOUT)
+    return (yield from script)
 
 
 async def run_script(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:

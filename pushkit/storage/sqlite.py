@@ -151,6 +151,10 @@ class SqliteDatabase:
         """
         return await self._open_writer().submit(script)
 
+    async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
+        """Run a script as `write` does: there is one writing transaction at a time anyway."""
+        return await self.write(make())
+
     async def write_together(self, group: Group[Item, T], item: Item) -> T:
         """Run a group's script over all items that wait side by side; raise as `write` does.
 

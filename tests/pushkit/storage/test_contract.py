@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
@@ -73,6 +74,12 @@ def insert_twice(name: str) -> Script[None]:
 def statements(*sql: str) -> Script[None]:
     for each in sql:
         yield Statement(each)
+
+
+def size_of(name: str) -> Script[int]:
+    rows = yield Statement("SELECT size FROM things WHERE name = $1", (name,))
+    size: int = rows[0]["size"]
+    return size
 
 
 def names() -> Script[list[str]]:
@@ -433,6 +440,111 @@ async def test_another_process_hears_of_work_once_it_is_committed(postgres_dsn: 
         await listening
     await one.close()
     await other.close()
+
+
+# --- rows that somebody holds -------------------------------------------------------------------
+
+
+async def test_a_patient_script_runs_like_any_other(database: Database) -> None:
+    assert await database.write_patiently(lambda: insert("a")) == "a"
+    with pytest.raises(RefusedError):
+        await database.write_patiently(insert_and_refuse)
+    assert await database.read(names()) == ["a"]
+
+
+def insert_and_refuse() -> Script[None]:
+    yield from insert("b")
+    raise RefusedError
+
+
+@pytest.fixture
+async def held(postgres_dsn: str) -> AsyncIterator[asyncio.Event]:
+    """Return what lets go of the row `a`, which somebody holds until then."""
+    database = things(postgres_dsn)
+    await database.open()
+    await database.write(insert("a", 0))
+    holding, let_go = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        connection = await asyncpg.connect(postgres_dsn)
+        async with connection.transaction():
+            await connection.execute("SELECT 1 FROM things WHERE name = 'a' FOR UPDATE")
+            holding.set()
+            await let_go.wait()
+        await connection.close()
+
+    holder = asyncio.create_task(hold())
+    await asyncio.wait_for(holding.wait(), DEADLINE)
+    yield let_go
+    let_go.set()
+    await holder
+    await database.close()
+
+
+class Growing:
+    """Makes scripts that add to the row `a`, and counts them."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self) -> Script[None]:
+        self.made += 1
+        yield Statement("UPDATE things SET size = size + 1 WHERE name = 'a'")
+
+
+async def test_what_waits_for_a_row_leaves_connections_to_others_and_is_done_once(
+    postgres_dsn: str, held: asyncio.Event
+) -> None:
+    database = PostgresDatabase(
+        postgres_dsn, component="things", migrations=(THINGS,), connections=2
+    )
+    await database.open()
+    make = [Growing() for _ in range(10)]
+    growing = [asyncio.create_task(database.write_patiently(each)) for each in make]
+
+    async def all_came_again() -> bool:
+        return all(each.made > 1 for each in make)
+
+    await eventually(all_came_again)
+    assert await database.write(insert("b")) == "b"
+    assert await database.read(names()) == ["a", "b"]
+    assert not any(each.done() for each in growing)
+
+    held.set()
+    await asyncio.wait_for(asyncio.gather(*growing), DEADLINE)
+    assert await database.read(size_of("a")) == len(make)
+    await database.close()
+
+
+async def test_who_has_waited_for_a_row_as_long_as_a_statement_may_take_is_told(
+    postgres_dsn: str,
+    held: asyncio.Event,  # noqa: ARG001  # holds
+) -> None:
+    database = PostgresDatabase(
+        postgres_dsn,
+        component="things",
+        migrations=(THINGS,),
+        command_timeout=timedelta(milliseconds=200),
+    )
+    await database.open()
+    with pytest.raises(StorageError, match="another transaction holds what this needs"):
+        await database.write_patiently(Growing())
+    await database.close()
+
+
+async def test_a_close_ends_who_waits_for_a_row(postgres_dsn: str, held: asyncio.Event) -> None:
+    database = things(postgres_dsn)
+    await database.open()
+    growing = asyncio.create_task(database.write_patiently(make := Growing()))
+
+    async def came_again() -> bool:
+        return make.made > 1
+
+    await eventually(came_again)
+    await asyncio.wait_for(database.close(), DEADLINE)
+    with pytest.raises(StorageError):
+        await asyncio.wait_for(growing, DEADLINE)
+    assert not held.is_set()
 
 
 # --- the server goes and comes -----------------------------------------------------------------
