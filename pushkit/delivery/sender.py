@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -526,13 +525,14 @@ class PushSender:
             )
         if isinstance(snapshot, Task) and snapshot.id != update.task_id:
             raise InvalidUpdateError("snapshot: expected the task that the update is about")
+        key = None if idempotency_key is None else IdempotencyKey.of(idempotency_key, update)
         await self._ready()
         result = await self._enqueuer.store(
             Notice(
                 update=update,
                 bodies=self._bodies.begin(update, snapshot, now=self._clock()),
                 tenant=tenant,
-                idempotency_key=_key_of(update, idempotency_key),
+                idempotency_key=key,
             ),
             connection,
         )
@@ -560,13 +560,6 @@ class PushSender:
     def jwks(self, if_none_match: str | None = None) -> JwksResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
-
-
-def _key_of(update: TaskUpdate, key: str | None) -> IdempotencyKey | None:
-    if key is None:
-        return None
-    said = hashlib.sha256(repr(update).encode()).hexdigest()
-    return IdempotencyKey(key=key, update_sha256=said)
 
 
 def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:

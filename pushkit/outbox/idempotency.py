@@ -6,15 +6,27 @@ made, those of subscriptions that have ended since included.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, Self
 
-from pushkit.errors import IdempotencyConflictError
+from pushkit.a2a import TaskUpdate
+from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.storage import Migration, Script, Statement, chunks, padded, rows_of_places
 
-__all__ = ["IDEMPOTENCY_MIGRATION", "Enqueued", "IdempotencyKey", "TaskKey", "find_enqueued"]
+__all__ = [
+    "IDEMPOTENCY_MIGRATION",
+    "Enqueued",
+    "IdempotencyKey",
+    "TaskKey",
+    "find_enqueued",
+    "update_digest",
+]
 
 IDEMPOTENCY_MIGRATION = Migration(
     4,
@@ -30,18 +42,55 @@ IDEMPOTENCY_MIGRATION = Migration(
 )
 
 
+_KIND: Final = "json-1:"  # before it, 64 digits without a prefix: of `repr()`, in its order of keys
+
+
+def update_digest(update: TaskUpdate) -> str:
+    """Return what is the same for equal updates, whatever the order of their members.
+
+    Of the update and not of a body: the 0.3 body is the task as it is just then, and another one
+    where the same update is repeated.
+
+    Raises:
+        InvalidUpdateError: It holds something that no JSON says.
+    """
+    try:
+        said = json.dumps(update, default=_plain, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise InvalidUpdateError("the update holds a value that JSON cannot say") from exc
+    return _KIND + hashlib.sha256(said.encode("ascii")).hexdigest()
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has no form for as something that it has one for."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value):
+        members = {each.name: getattr(value, each.name) for each in fields(value)}
+        return [type(value).__name__, members]
+    raise TypeError(type(value).__name__)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
     """A key, and the update that it stands for.
 
     Attributes:
         key: The caller's own.
-        update_sha256: Tells two updates apart. Of the update and not of a body: the 0.3 body is
-            the task as it is just then, and another one where the same update is repeated.
+        update_sha256: Tells two updates apart: see `update_digest`.
     """
 
     key: str
     update_sha256: str
+
+    @classmethod
+    def of(cls, key: str, update: TaskUpdate) -> Self:
+        """Return a key for an update. Raises as `update_digest`."""
+        return cls(key=key, update_sha256=update_digest(update))
 
     def check(self, enqueued: Iterable[Enqueued]) -> None:
         """Hold that what a key made was made of this update.
@@ -49,8 +98,9 @@ class IdempotencyKey:
         Raises:
             IdempotencyConflictError: The key was used with another update.
         """
-        # A worker of the version before this column stored none: then the key alone counts.
-        if any(each.update_sha256 not in {None, self.update_sha256} for each in enqueued):
+        stored = (each.update_sha256 or "" for each in enqueued)
+        # Of a digest of another kind, or none, nothing follows: then the key alone counts.
+        if any(each.startswith(_KIND) and each != self.update_sha256 for each in stored):
             raise IdempotencyConflictError(
                 f"idempotency key {self.key!r} was used before with another payload:"
                 " use a new key for a new update"

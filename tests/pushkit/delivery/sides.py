@@ -43,7 +43,7 @@ _ATTEMPTS = (
 def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) -> Notice:
     """Return an update as it is stored."""
     bodies = sender._bodies.begin(update, None, now=sender._clock())
-    known = IdempotencyKey(key=key, update_sha256=repr(update)) if key is not None else None
+    known = None if key is None else IdempotencyKey.of(key, update)
     return Notice(update=update, bodies=bodies, tenant="", idempotency_key=known)
 
 

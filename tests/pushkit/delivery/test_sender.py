@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -43,6 +44,7 @@ from pushkit.errors import (
     UnsupportedVersionError,
 )
 from pushkit.outbox import DeliveryState
+from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
@@ -328,6 +330,37 @@ async def test_the_same_key_with_another_update_is_a_conflict_and_nothing_is_sto
     assert await seqs(sender) == [1]
     [subscription] = await sender.subscriptions("task-1", owner="bob")
     assert subscription.last_seq == 0
+
+
+async def test_an_equal_update_in_another_order_of_members_is_the_same(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    one = replace(status(), metadata={"a": 1, "b": {"c": [1, 2.5], "d": None}})
+    same = replace(status(), metadata={"b": {"d": None, "c": [1, 2.5]}, "a": 1})
+    first = await sender.notify(one, idempotency_key="key")
+    assert await sender.notify(same, idempotency_key="key") == first
+    for other in ({"a": 2, "b": one.metadata["b"]}, {"a": True, "b": one.metadata["b"]}, {}):
+        with pytest.raises(IdempotencyConflictError):
+            await sender.notify(replace(status(), metadata=other), idempotency_key="key")
+
+
+@pytest.mark.parametrize("stored", [hashlib.sha256(b"repr()").hexdigest(), None])
+async def test_after_an_upgrade_a_key_counts_whatever_digest_was_stored_with_it(
+    sender: PushSender, status: MakeStatus, stored: str | None
+) -> None:
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    first = await sender.notify(status(), idempotency_key="key")
+    await write(sender, "UPDATE pushkit_deliveries SET update_sha256 = $1", stored)
+    assert await sender.notify(status(), idempotency_key="key") == first
+
+
+async def test_with_a_key_an_update_that_no_json_says_is_refused(
+    sender: PushSender, status: MakeStatus
+) -> None:
+    impossible = replace(status(), metadata={"number": 10**5000})
+    with pytest.raises(InvalidUpdateError, match="JSON cannot say"):
+        await sender.notify(impossible, idempotency_key="key")
 
 
 async def test_a_repeated_update_is_the_same_though_the_task_has_moved_on(

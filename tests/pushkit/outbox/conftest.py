@@ -103,7 +103,7 @@ class Ledger:
     def _enqueue(
         self, subscription: Subscription, body: bytes, idempotency_key: str | None
     ) -> Script[str]:
-        update_sha256 = hashlib.sha256(body).hexdigest()
+        update_sha256 = f"json-1:{hashlib.sha256(body).hexdigest()}"
         key = idempotency_key and IdempotencyKey(key=idempotency_key, update_sha256=update_sha256)
         if key:
             task_key = TaskKey(subscription.key.tenant, subscription.key.task_id, key.key)
