@@ -34,7 +34,7 @@ from pushkit.outbox import (
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
 from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
-from pushkit.subscriptions import OWNERS_MIGRATION, SubscriptionStore
+from pushkit.subscriptions import OWNERS_MIGRATION, QUOTAS_MIGRATION, SubscriptionStore
 
 __all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "Retried", "open_outbox"]
 
@@ -45,6 +45,7 @@ SENDER_MIGRATIONS = (
     IDEMPOTENCY_MIGRATION,
     OWNERS_MIGRATION,
     CLAIMS_MIGRATION,
+    QUOTAS_MIGRATION,
     CANCELLING_MIGRATION,
 )
 

@@ -31,7 +31,7 @@ from pushkit.outbox import (
     find_enqueued,
 )
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
-from pushkit.subscriptions import Owner, Recipient, SubscriptionStore
+from pushkit.subscriptions import Recipient, SubscriptionStore
 
 __all__ = ["Enqueuer", "Notice", "Unasked"]
 
@@ -96,7 +96,7 @@ class Enqueuer:
     database: Database
     max_backlog: int
     whole_backlog: Room[None]
-    owner_backlog: Room[Owner]
+    owner_backlog: Room[str]
     coalesce: bool
     envelopes: Envelopes = PLAIN
     outbox: OutboxStore = field(default_factory=OutboxStore)
@@ -199,7 +199,7 @@ class _Adding:
         self._lines = lines
         self._whole = whole
         self._enqueued = enqueued
-        self._shares: dict[Owner, _Share] = {}
+        self._shares: dict[str, _Share] = {}
 
     def add(self, notice: Notice) -> Script[NotifyResult | Unasked | Refused]:
         """Add an update to every line that wants it and has room for it."""
@@ -279,7 +279,7 @@ class _Adding:
             enqueuer.owner_backlog.added(owner, share.taken)
 
     def _share_of(self, recipient: Recipient) -> Script[_Share]:
-        owner = Owner(recipient.tenant, recipient.owner)
+        owner = recipient.owner
         share = self._shares.get(owner)
         if share is None:
             share = _Share((yield from self._enqueuer.owner_backlog.of(owner, self._now)))

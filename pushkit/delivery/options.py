@@ -58,8 +58,10 @@ class SenderOptions:
             `GET url?validationToken=<random>` with the token; until it does, it gets nothing.
         rate_per_origin: Requests a second to one origin, over all owners, of this process; None
             for any number. Those named in `allow` are not slowed down.
-        max_subscriptions_per_owner: The most subscriptions of one owner; counted once a second.
-        max_backlog_per_owner: The most unfinished deliveries to one owner; counted once a second.
+        max_subscriptions_per_owner: The most subscriptions of one owner, over all tenants; counted
+            once a second.
+        max_backlog_per_owner: The most unfinished deliveries to one owner, over all tenants;
+            counted once a second.
 
     Raises:
         ConfigError: A number is out of range, or `rate_per_origin` too low for

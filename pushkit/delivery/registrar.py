@@ -12,7 +12,6 @@ from pushkit.outbox import OutboxStore
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
     Filter,
-    Owner,
     Profile,
     Subscription,
     SubscriptionKey,
@@ -38,7 +37,7 @@ class Registrar:
     database: Database
     max_configs_per_task: int
     vault: Vault
-    room: Room[Owner]
+    room: Room[str]
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
 
@@ -59,8 +58,7 @@ class Registrar:
             TooManySubscriptionsError: The owner has no room for another one at all.
         """
         now = yield from self.database.now()
-        owner = Owner(tenant=key.tenant, name=key.owner)
-        yield from self._check_room(key, owner, now)
+        yield from self._check_room(key, now)
         subscription = yield from self.subscriptions.put(
             key,
             config,
@@ -74,7 +72,7 @@ class Registrar:
         yield from self.outbox.move(subscription.id, origin)
         return subscription
 
-    def _check_room(self, key: SubscriptionKey, owner: Owner, now: datetime) -> Script[None]:
+    def _check_room(self, key: SubscriptionKey, now: datetime) -> Script[None]:
         found = yield from self.subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner
         )
@@ -86,9 +84,9 @@ class Registrar:
                 f"task {key.task_id!r} has {len(known)} push configs of this owner already,"
                 f" expected at most {self.max_configs_per_task}: delete one first"
             )
-        if (yield from self.room.of(owner, now)) <= 0:
+        if (yield from self.room.of(key.owner, now)) <= 0:
             raise TooManySubscriptionsError(
                 f"owner {key.owner!r} has {self.room.limit} subscriptions, which is the most"
                 " (max_subscriptions_per_owner): remove some first"
             )
-        self.room.added(owner, 1)
+        self.room.added(key.owner, 1)

@@ -11,7 +11,7 @@ from pushkit.subscriptions.model import (
     SubscriptionKey,
     SubscriptionState,
 )
-from pushkit.subscriptions.owners import OWNERS_MIGRATION, Owner, OwnerStore
+from pushkit.subscriptions.owners import OWNERS_MIGRATION, QUOTAS_MIGRATION, Owner, OwnerStore
 from pushkit.subscriptions.resealing import Resealed, Resealing
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
 from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault, head_of
@@ -20,6 +20,7 @@ __all__ = [
     "EVERYTHING",
     "MIGRATION",
     "OWNERS_MIGRATION",
+    "QUOTAS_MIGRATION",
     "DisabledBy",
     "Filter",
     "Owner",

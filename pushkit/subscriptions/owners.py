@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pushkit.storage import Migration, Script, Statement, to_micros
 
-__all__ = ["OWNERS_MIGRATION", "Owner", "OwnerStore"]
+__all__ = ["OWNERS_MIGRATION", "QUOTAS_MIGRATION", "Owner", "OwnerStore"]
 
 OWNERS_MIGRATION = Migration(
     5,
@@ -31,28 +31,43 @@ OWNERS_MIGRATION = Migration(
     ),
 )
 
+QUOTAS_MIGRATION = Migration(
+    7,
+    (
+        # The tenant is the client's choice: what an owner has is counted over all of them.
+        (
+            "CREATE INDEX pushkit_subscriptions_of_owner ON pushkit_subscriptions (owner)"
+            " WHERE removed_at IS NULL"
+        ),
+        "DROP INDEX pushkit_subscriptions_owner",
+    ),
+)
+
 
 class Owner(NamedTuple):
-    """Who registers subscriptions; of the same name in another tenant, it is another one."""
+    """Whom a URL proved something to; of the same name in another tenant, it is another one."""
 
     tenant: str
     name: str
 
 
 class OwnerStore:
-    """Scripts over what belongs to an owner."""
+    """Scripts over what belongs to an owner.
 
-    def subscriptions(self, owner: Owner, limit: int) -> Script[int]:
+    What one may have is counted by the owner's name: whoever may name a tenant would otherwise have
+    as much again in each.
+    """
+
+    def subscriptions(self, owner: str, limit: int) -> Script[int]:
         """Return how many subscriptions an owner has, at most `limit`."""
         rows = yield Statement(
             "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions"
-            " WHERE tenant = $1 AND owner = $2 AND removed_at IS NULL"
-            " LIMIT CAST($3 AS BIGINT)) counted",
-            (owner.tenant, owner.name, limit),
+            " WHERE owner = $1 AND removed_at IS NULL LIMIT CAST($2 AS BIGINT)) counted",
+            (owner, limit),
         )
         return int(rows[0]["found"])
 
-    def backlog(self, owner: Owner, limit: int) -> Script[int]:
+    def backlog(self, owner: str, limit: int) -> Script[int]:
         """Return how many deliveries to an owner are unfinished, at most `limit`.
 
         Through the subscriptions: an index of deliveries by owner would cost every delivery.
@@ -61,9 +76,8 @@ class OwnerStore:
             "SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_subscriptions s"
             " JOIN pushkit_deliveries d ON d.subscription_id = s.id"
             " AND d.state IN ('pending', 'in_flight')"
-            " WHERE s.tenant = $1 AND s.owner = $2 AND s.removed_at IS NULL"
-            " LIMIT CAST($3 AS BIGINT)) counted",
-            (owner.tenant, owner.name, limit),
+            " WHERE s.owner = $1 AND s.removed_at IS NULL LIMIT CAST($2 AS BIGINT)) counted",
+            (owner, limit),
         )
         return int(rows[0]["found"])
 

@@ -48,9 +48,11 @@ async def test_an_owner_has_no_more_subscriptions_than_it_may(either: Senders) -
         await sender.subscribe("task-2", HOOK, version="1.0", owner="alice")
     assert caught.value.code == "too_many_subscriptions"
     assert await sender.subscriptions("task-2", owner="alice") == []
-    # Others are not concerned: of another name, or of another tenant.
+    # Others are not concerned, in no tenant; and alice has no more by naming another one.
     assert await sender.subscribe("task-2", HOOK, version="1.0", owner="bob")
-    assert await sender.subscribe("task-2", HOOK, version="1.0", owner="alice", tenant="acme")
+    with pytest.raises(TooManySubscriptionsError):
+        await sender.subscribe("task-2", HOOK, version="1.0", owner="alice", tenant="acme")
+    assert await sender.subscribe("task-2", HOOK, version="1.0", owner="bob", tenant="acme")
 
 
 async def test_at_the_limit_a_subscription_may_be_changed_and_replaced(
@@ -100,6 +102,17 @@ async def test_an_owner_has_no_more_in_the_outbox_than_it_may(
     assert re.search(r"'alice' .*max_backlog_per_owner", refused.message)
     assert len(await sender.deliveries("task-1")) == 1
     assert (await sender.notify(status(task_id="bobs"))).ids
+
+
+async def test_an_owner_has_no_more_in_the_outbox_by_naming_tenants(
+    either: Senders, status: MakeStatus
+) -> None:
+    sender = await either.open(max_backlog_per_owner=2)
+    for tenant in ("", "acme", "globex"):
+        await sender.subscribe("task-1", HOOK, version="1.0", owner="alice", tenant=tenant)
+    results = [await sender.notify(status(), tenant=tenant) for tenant in ("", "acme", "globex")]
+    assert [len(each.ids) for each in results] == [1, 1, 0]
+    assert [each.code for each in results[2].refused] == ["backlog_full"]
 
 
 async def test_an_owner_s_subscriptions_get_an_update_as_far_as_its_room_goes(

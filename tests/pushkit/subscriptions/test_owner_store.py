@@ -66,31 +66,37 @@ def database(scripts: ScriptRunner) -> Database:
     return Database(scripts)
 
 
-OTHERS = [Owner(tenant="acme", name="bob"), Owner(tenant="", name="alice")]
+BOB = Owner(tenant="acme", name="bob")
+OTHERS = [BOB, Owner(tenant="", name="alice")]
 
 
 def test_an_owners_subscriptions_are_counted_up_to_the_limit(database: Database) -> None:
     for number in range(3):
         database.subscribe(ALICE, f"config-{number}")
-    for other in OTHERS:
-        database.subscribe(other, "config-0")
-    assert [database.run(STORE.subscriptions(ALICE, limit)) for limit in (2, 3, 9)] == [2, 3, 3]
+    database.subscribe(BOB, "config-0")
+    assert [database.run(STORE.subscriptions("alice", limit)) for limit in (2, 3, 9)] == [2, 3, 3]
+
+
+def test_what_an_owner_has_is_counted_over_all_tenants(database: Database) -> None:
+    for number in range(3):
+        database.subscribe(Owner(tenant=f"tenant-{number}", name="alice"), "config", deliveries=2)
+    assert database.run(STORE.subscriptions("alice", 9)) == 3
+    assert database.run(STORE.backlog("alice", 9)) == 6
 
 
 def test_a_subscription_that_was_withdrawn_counts_no_more(database: Database) -> None:
     subscription = database.subscribe(ALICE, "config-1")
     database.run(SubscriptionStore().withdraw([subscription.id], NOW))
-    assert database.run(STORE.subscriptions(ALICE, 9)) == 0
+    assert database.run(STORE.subscriptions("alice", 9)) == 0
 
 
 def test_what_is_unfinished_for_an_owner_is_counted_up_to_the_limit(database: Database) -> None:
     first = database.subscribe(ALICE, "config-1", deliveries=3)
     database.subscribe(ALICE, "config-2", deliveries=2)
-    for other in OTHERS:
-        database.subscribe(other, "config-0", deliveries=4)
-    assert [database.run(STORE.backlog(ALICE, limit)) for limit in (2, 5, 9)] == [2, 5, 5]
+    database.subscribe(BOB, "config-0", deliveries=4)
+    assert [database.run(STORE.backlog("alice", limit)) for limit in (2, 5, 9)] == [2, 5, 5]
     database.run(OutboxStore().cancel_subscription(first.id, NOW, CancelledBy.REMOVED))
-    assert database.run(STORE.backlog(ALICE, 9)) == 2
+    assert database.run(STORE.backlog("alice", 9)) == 2
 
 
 def test_a_proof_is_of_one_owner_and_one_url_and_for_a_while(database: Database) -> None:
