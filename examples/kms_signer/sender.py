@@ -69,7 +69,7 @@ async def main() -> None:
             await web.TCPSite(runner, "127.0.0.1", 8001).start()
 
             task_id = f"task-{uuid.uuid4().hex[:8]}"
-            config = {"url": WEBHOOK, "token": "quickstart-token"}
+            config = {"id": "1", "url": WEBHOOK, "token": "quickstart-token"}
             await push.subscribe(task_id, config, version="1.0", owner="alice")
             done = TaskStatus(state=TaskState.COMPLETED, timestamp=datetime.now(UTC))
             await push.notify(StatusUpdate(task_id=task_id, context_id="kms", status=done))

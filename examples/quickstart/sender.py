@@ -36,7 +36,7 @@ async def main() -> None:
         await web.TCPSite(runner, "127.0.0.1", 8001).start()
 
         task_id = f"task-{uuid.uuid4().hex[:8]}"
-        config = {"url": WEBHOOK, "token": "quickstart-token"}  # as the client sent it
+        config = {"id": "1", "url": WEBHOOK, "token": "quickstart-token"}  # as the client sent it
         await push.subscribe(task_id, config, version="1.0", owner="alice")
         for state in (TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED):
             update = StatusUpdate(

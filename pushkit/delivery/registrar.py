@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pushkit.a2a import PushConfig, WireVersion
@@ -50,15 +50,18 @@ class Registrar:
         origin: str,
         profile: Profile,
         wanted: Filter,
-    ) -> Script[Subscription]:
+    ) -> Script[tuple[Subscription, Subscription | None]]:
         """Register a subscription or change it; what is unfinished moves to its destination.
+
+        Returns:
+            The subscription, and what it was before, if it was there.
 
         Raises:
             TooManyConfigsError: The owner has no room for another one for this task.
             TooManySubscriptionsError: The owner has no room for another one at all.
         """
         now = yield from self.database.now()
-        yield from self._check_room(key, now)
+        before = yield from self._find_or_check_room(key, now)
         subscription = yield from self.subscriptions.put(
             key,
             config,
@@ -70,18 +73,21 @@ class Registrar:
             now=now,
         )
         yield from self.outbox.move(subscription.id, origin)
-        return subscription
+        return replace(subscription, replaced=before is not None), before
 
-    def _check_room(self, key: SubscriptionKey, now: datetime) -> Script[None]:
+    def _find_or_check_room(
+        self, key: SubscriptionKey, now: datetime
+    ) -> Script[Subscription | None]:
+        """Return the subscription of a key, or hold that there is room for a new one."""
         found = yield from self.subscriptions.of_owner(
             tenant=key.tenant, task_id=key.task_id, owner=key.owner
         )
-        known = {each.key.config_id for each in found}
-        if key.config_id in known:
-            return
-        if len(known) >= self.max_configs_per_task:
+        for each in found:
+            if each.key == key:
+                return each
+        if len(found) >= self.max_configs_per_task:
             raise TooManyConfigsError(
-                f"task {key.task_id!r} has {len(known)} push configs of this owner already,"
+                f"task {key.task_id!r} has {len(found)} push configs of this owner already,"
                 f" expected at most {self.max_configs_per_task}: delete one first"
             )
         if (yield from self.room.of(key.owner, now)) <= 0:
@@ -90,3 +96,4 @@ class Registrar:
                 " (max_subscriptions_per_owner): remove some first"
             )
         self.room.added(key.owner, 1)
+        return None

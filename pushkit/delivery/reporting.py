@@ -1,4 +1,4 @@
-"""Who hears of what `notify()` came to: the log, `on_event`, and counters."""
+"""Who hears of what `notify()` and `subscribe()` came to: the log, `on_event`, and counters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pushkit.a2a import TaskUpdate
 from pushkit.delivery.events import EventKind, SenderEvent, tell
 from pushkit.delivery.notify_result import NotifyResult
 from pushkit.repeated_log import RepeatedLog
+from pushkit.subscriptions import Subscription
 
-__all__ = ["NotifyCounts", "NotifyReports"]
+__all__ = ["NotifyCounts", "Reports"]
 
 _log: Final = logging.getLogger("pushkit.delivery")
 
@@ -34,8 +35,8 @@ class NotifyCounts:
     for_nobody: int = 0
 
 
-class NotifyReports:
-    """Reports what updates came to.
+class Reports:
+    """Reports what updates and registrations came to.
 
     Args:
         on_event: Hears of every recipient that was refused.
@@ -45,6 +46,26 @@ class NotifyReports:
         self.counts = NotifyCounts()
         self._on_event = on_event
         self._repeated = RepeatedLog(_log)
+
+    def report_replaced(self, before: Subscription, now: Subscription) -> None:
+        """Warn of a subscription that took the place of another one."""
+        differences = {
+            "URL": before.config.url != now.config.url,
+            "version": before.version is not now.version,
+            "filter": before.wanted != now.wanted,
+        }
+        changed = [name for name, differs in differences.items() if differs]
+        if changed:
+            self._repeated.say(
+                ("replaced", now.key.owner),
+                logging.WARNING,
+                "task %r: owner %r registered config %r again with another %s, which replaced it:"
+                " for both, give each an id of its own; without one it is the task's",
+                now.key.task_id,
+                now.key.owner,
+                now.key.config_id,
+                " and ".join(changed),
+            )
 
     def report(self, update: TaskUpdate, tenant: str, result: NotifyResult) -> None:
         """Report one update."""

@@ -32,7 +32,7 @@ from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registered import Choice, Registered
 from pushkit.delivery.registrar import Registrar
-from pushkit.delivery.reporting import NotifyCounts, NotifyReports
+from pushkit.delivery.reporting import NotifyCounts, Reports
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.delivery.worker import Worker
@@ -77,7 +77,7 @@ class PushSender:
 
         async with PushSender(issuer="https://agent.example.com", keys="keys.json",
                               database="outbox.db") as sender:
-            await sender.subscribe("task-1", {"url": "https://client.example.com/a2a"},
+            await sender.subscribe("task-1", {"id": "1", "url": "https://client.example.com/a2a"},
                                    version="1.0", owner="alice")
             await sender.notify(update)
 
@@ -174,7 +174,7 @@ class PushSender:
         )
         self._registered = Registered(database=self._database, envelopes=self._envelopes)
         self._on_event = on_event
-        self._reports = NotifyReports(on_event)
+        self._reports = Reports(on_event)
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
@@ -299,7 +299,9 @@ class PushSender:
     ) -> Subscription:
         """Register a client's push-notification config for a task.
 
-        The same (tenant, task, owner, config id) again changes the subscription, keeping its `seq`.
+        The same (tenant, task, owner, config id) again changes the subscription, keeping its `seq`:
+        the one that is returned is then `replaced`, and the log warns of another URL, version or
+        filter. Two configs that lack an `id` are the same one.
 
         Args:
             task_id: The task.
@@ -329,7 +331,7 @@ class PushSender:
             config_id=_checked_id("id", parsed.id or task_id),
         )
         await self._ready()
-        return await self._database.write_patiently(
+        subscription, before = await self._database.write_patiently(
             lambda: self._registrar.put(
                 key,
                 parsed,
@@ -339,6 +341,9 @@ class PushSender:
                 wanted=filter,
             )
         )
+        if before is not None:
+            self._reports.report_replaced(before, subscription)
+        return subscription
 
     async def unsubscribe(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""

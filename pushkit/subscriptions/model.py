@@ -122,6 +122,7 @@ class Subscription:
         disabled_by: Who or what disabled it, if it is disabled and that is known.
         disabled_at: When that was.
         withdrawn: Whether it is out of view, its task ended and all of it finished.
+        replaced: Whether registering it changed one that was there; what is read back says False.
     """
 
     id: str
@@ -142,6 +143,7 @@ class Subscription:
     disabled_by: DisabledBy | None = None
     disabled_at: datetime | None = None
     withdrawn: bool = False
+    replaced: bool = False
 
     @property
     def state(self) -> SubscriptionState:

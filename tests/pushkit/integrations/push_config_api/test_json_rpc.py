@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pushkit import PushSender, WireVersion
+from pushkit import PushSender, SenderOptions, WireVersion
 from pushkit.integrations.push_config_api import PushConfigApi
-from tests.pushkit.integrations.push_config_api.conftest import MAX_CONFIGS, Server
+from tests.pushkit.integrations.push_config_api.conftest import MAX_CONFIGS, Server, key_ring
 
 URL = "https://client.example.com/hook"
 SECRETS = {"token": "tok-1", "authentication": {"schemes": ["Bearer"], "credentials": "cred-1"}}
@@ -304,6 +305,27 @@ async def test_10_000_configs_end_at_the_limit(
     method, params = CREATE["1.0"]
     assert "result" in await server.call(method, params | {"id": "c0", "token": "new"})
     assert "result" in await server.call(*CREATE[version], user="bob")
+
+
+async def test_naming_tenants_gives_a_caller_no_more_room(tmp_path: Path) -> None:
+    options = SenderOptions(max_subscriptions_per_owner=2)
+    sender = PushSender(
+        issuer="https://agent.example.com",
+        keys=key_ring(),
+        database=tmp_path / "outbox.db",
+        options=options,
+    )
+    api = PushConfigApi(sender, task_exists=lambda _, task_id: task_id == "task-1")
+    codes = []
+    for tenant in ("", "acme", "globex"):
+        method, params = CREATE["1.0"]
+        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params | {"tenant": tenant}}
+        answer = await api.json_rpc(json.dumps(call).encode(), owner="alice")
+        assert answer is not None
+        error: Any = answer.get("error", {"code": 0})
+        codes.append(error["code"])
+    await sender.close()
+    assert codes == [0, 0, -32602]
 
 
 async def test_a_megabyte_is_refused_unread(server: Server, sender: PushSender) -> None:
