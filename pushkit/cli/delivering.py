@@ -21,6 +21,7 @@ __all__ = ["Delivering", "delivery_options"]
 
 _R = TypeVar("_R")
 
+_FOREVER = "forever"
 _WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
 
 
@@ -32,8 +33,8 @@ class Delivering:
     waits: tuple[timedelta, ...]
     max_age: timedelta
     disable_after: timedelta
-    keep_delivered: timedelta
-    keep_dead: timedelta
+    keep_delivered: timedelta | None
+    keep_dead: timedelta | None
     keep_answers: bool
     go_token_spelling: bool
 
@@ -78,6 +79,23 @@ def _age_option(name: str, default: str, says: str) -> Callable[[Callable[..., _
     )
 
 
+def _age_or_forever(
+    context: click.Context, parameter: click.Parameter, value: str
+) -> timedelta | None:
+    return None if value == _FOREVER else age(context, parameter, value)
+
+
+def _keep_option(name: str, default: str, says: str) -> Callable[[Callable[..., _R]], Any]:
+    return click.option(
+        name,
+        metavar=f"AGE|{_FOREVER}",
+        default=default,
+        show_default=True,
+        callback=_age_or_forever,
+        help=says,
+    )
+
+
 _OPTIONS = (
     _age_option("--timeout", "15s", "The deadline of one attempt in total."),
     click.option(
@@ -92,8 +110,8 @@ _OPTIONS = (
     _age_option(
         "--disable-after", "5d", "A subscription with nothing but failures for so long is disabled."
     ),
-    _age_option("--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."),
-    _age_option("--keep-dead", "30d", "How long dead letters stay."),
+    _keep_option("--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."),
+    _keep_option("--keep-dead", "30d", "How long dead letters stay."),
     click.option(
         "--keep-answers", is_flag=True, help="Keep the first KiB of each answer, for outbox show."
     ),

@@ -21,6 +21,7 @@ import pytest
 from pushkit import (
     KeyRing,
     PushSender,
+    Retention,
     SenderOptions,
     StatusUpdate,
     TaskState,
@@ -180,19 +181,31 @@ def test_the_drain_has_a_deadline(workers: Workers, tmp_path: Path) -> None:
             assert process.wait(DEADLINE) == 0
 
 
-def test_without_options_it_delivers_as_a_sender_does() -> None:
+def delivering_with(*arguments: str) -> Delivering:
     @click.command()
     @delivery_options
     def show(delivering: Delivering) -> None:
         found.append(delivering)
 
     found: list[Delivering] = []
-    show.main([], standalone_mode=False)
-    options, default = SenderOptions(**found[0].options()), SenderOptions()
+    show.main(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+def test_what_is_finished_can_be_kept_for_ever() -> None:
+    found = delivering_with("--keep-dead", "forever", "--keep-delivered", "2d")
+    assert found.options()["retain"] == Retention(delivered=timedelta(days=2), dead=None)
+    with pytest.raises(click.BadParameter):
+        delivering_with("--keep-dead", "for ever and a day")
+
+
+def test_without_options_it_delivers_as_a_sender_does() -> None:
+    found = delivering_with()
+    options, default = SenderOptions(**found.options()), SenderOptions()
     for name in ("timeout", "disable_after", "retain", "keep_answers", "go_token_spelling"):
         assert getattr(options, name) == getattr(default, name)
     now = datetime.now(UTC)
-    waits = [wait.total_seconds() for wait in found[0].waits]
+    waits = [wait.total_seconds() for wait in found.waits]
     assert tuple(waits) == DEFAULT_SCHEDULE
     for attempts in range(1, 12):
         for age in (timedelta(0), MAX_AGE - timedelta(days=2), MAX_AGE):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from aiohttp import web
 
-from pushkit import DeliveryState, PushSender, StatusUpdate
+from pushkit import DeliveryFilter, DeliveryState, PushSender, StatusUpdate
+from pushkit.outbox import CancelledBy
 from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
 
 if TYPE_CHECKING:
@@ -161,3 +164,46 @@ async def test_a_paused_one_stays_paused_through_being_disabled_and_enabled(
     await sender.resume("task-1")
     await pump(sender)
     assert len(webhook.received) == 1
+
+
+async def test_an_answer_that_comes_after_it_was_disabled_and_enabled_settles_nothing(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    answer = asyncio.Event()
+
+    async def late() -> web.Response:
+        await answer.wait()
+        return web.Response(status=400)
+
+    webhook.replies_with(late)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    attempt = asyncio.create_task(sender.worker.run_once())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    await sender.disable("task-1")
+    await sender.enable("task-1", resend=True)
+    answer.set()
+    await attempt
+    assert await bodies_of(sender, DeliveryState.PENDING) == [1]
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.DELIVERED) == [1]
+
+
+async def test_what_a_410_cancelled_can_be_sent_once_the_client_registers_again(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    config = {"url": webhook.url()}
+    await sender.subscribe("task-1", config, version="1.0")
+    for _ in range(3):
+        await sender.notify(status())
+    webhook.replies_with(410)
+    await pump(sender)
+    cancelled = DeliveryFilter(
+        state=DeliveryState.CANCELLED, cancelled_by=CancelledBy.DISABLED, task_id="task-1"
+    )
+    refused = await sender.outbox.resend(cancelled)
+    assert (refused.ids, dict(refused.reasons)) == ((), {"subscription_disabled": 2})
+    await sender.subscribe("task-1", config, version="1.0")
+    assert len((await sender.outbox.resend(cancelled)).ids) == 2
+    await pump(sender)
+    assert await bodies_of(sender, DeliveryState.DELIVERED) == [2, 3]
