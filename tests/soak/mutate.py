@@ -19,6 +19,7 @@ import contextlib
 import difflib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -30,10 +31,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+# What the tests import from elsewhere is imported once: each run of them is a fork of this process.
+import aiohttp.web  # noqa: E402, F401
+import asyncpg  # noqa: E402, F401
+import hypothesis  # noqa: E402, F401
+import jwcrypto.jwk  # type: ignore[import-untyped]  # noqa: E402, F401
+import pydantic_settings  # noqa: E402, F401
+import pytest  # noqa: E402
 
 from tests.soak.mutants import Mutant, mutants_of  # noqa: E402  # also run as a script
 
@@ -43,6 +53,7 @@ RESULTS = Path(tempfile.gettempdir()) / "pushkit-mutants.jsonl"
 _COPIED = ("pushkit", "receiver", "tests", "examples", "docs", "pyproject.toml", "README.md")
 _NICENESS = 10
 _SPARE_SECONDS = 60.0
+_MEASURED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,24 +212,54 @@ class Scratch:
 
     def passes(self, tests: Sequence[str], *, seconds: float) -> bool | None:
         """Run tests until the first that fails; None if they do not end in time."""
-        there = [test for test in tests if (self.folder / test).exists()]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *there]
+        process = os.fork()
+        if process == 0:
+            self._test(tests)
+        with os.fdopen(os.pidfd_open(process)) as ended:
+            in_time, _, _ = select.select([ended], [], [], seconds)
+        if not in_time:
+            os.killpg(process, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        return status == 0 if in_time else None
+
+    def _test(self, tests: Sequence[str]) -> NoReturn:
+        """Be a process that runs tests: what they import from elsewhere is imported already."""
+        os.setsid()
+        os.nice(_NICENESS)
+        os.chdir(self.folder)
         # The copy goes before what is installed, in every process that a test starts, too.
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        with subprocess.Popen(
-            command,
-            preexec_fn=lambda: os.nice(_NICENESS),  # noqa: PLW1509  # no thread is here
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        ) as process:
-            try:
-                return process.wait(seconds) == 0
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                return None
+        os.environ.update(PYTHONPATH=str(self.folder), PYTHONDONTWRITEBYTECODE="1")
+        sys.path[:] = [str(self.folder), *(path for path in sys.path if path != str(ROOT))]
+        sys.dont_write_bytecode = True
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123  # it is none of ours
+            for stream in (1, 2):
+                os.dup2(nowhere.fileno(), stream)
+        there = [test for test in tests if (self.folder / test).exists()]
+        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *there]))
+
+
+class Stage:
+    """Tests that are tried on mutants; how long they may take is measured without one.
+
+    Args:
+        scratch: The copy of the tree.
+        tests: The tests.
+    """
+
+    def __init__(self, scratch: Scratch, tests: Sequence[str]) -> None:
+        started = time.monotonic()
+        if not scratch.passes(tests, seconds=_MEASURED_SECONDS):
+            sys.exit(f"the tests fail without a mutant: {' '.join(tests)}")
+        self._limit = 2 * (time.monotonic() - started) + _SPARE_SECONDS
+        self._scratch = scratch
+        self._tests = tests
+
+    def outcome(self) -> str | None:
+        """Return how the mutant that is applied was caught; None if it was not."""
+        passed = self._scratch.passes(self._tests, seconds=self._limit)
+        return None if passed else "late" if passed is None else "caught"
 
 
 def run(room_name: str, *, seed: int, numbers: range, results: Path, root: Path = ROOT) -> None:
@@ -229,17 +270,13 @@ def run(room_name: str, *, seed: int, numbers: range, results: Path, root: Path 
     commit = _commit(root)
     with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
         scratch = Scratch(root, Path(folder))
-        limits = []
-        for tests in (room.near, room.far):
-            started = time.monotonic()
-            if tests and not scratch.passes(tests, seconds=3600):
-                sys.exit(f"{room_name}: the tests fail without a mutant: {' '.join(tests)}")
-            limits.append(2 * (time.monotonic() - started) + _SPARE_SECONDS)
+        stages = [Stage(scratch, tests) for tests in (room.near, room.far) if tests]
         for number in numbers:
             if number >= len(chosen):
                 return
             started = time.monotonic()
-            outcome, diff = _tried(scratch, chosen[number], (room.near, room.far), limits)
+            with scratch.changed(chosen[number]) as diff:
+                outcome = next(filter(None, (stage.outcome() for stage in stages)), "survived")
             result = Result(
                 name=chosen[number].name,
                 room=room_name,
@@ -255,18 +292,6 @@ def run(room_name: str, *, seed: int, numbers: range, results: Path, root: Path 
                 file.write(json.dumps(asdict(result)) + "\n")
             sys.stdout.write(f"{number} {result.outcome} {result.where} {result.what}\n")
             sys.stdout.flush()
-
-
-def _tried(
-    scratch: Scratch, mutant: Mutant, stages: Sequence[Sequence[str]], limits: Sequence[float]
-) -> tuple[str, str]:
-    """Return what became of a mutant, and its diff."""
-    with scratch.changed(mutant) as diff:
-        for tests, limit in zip(stages, limits, strict=True):
-            passed = scratch.passes(tests, seconds=limit) if tests else True
-            if not passed:
-                return ("late" if passed is None else "caught"), diff
-    return "survived", diff
 
 
 def _commit(root: Path) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.eventually import DEADLINE
 from tests.soak import mutate
 from tests.soak.mutants import mutants_of
 
@@ -74,8 +77,19 @@ def test_a_mutant_keeps_its_name_while_code_around_it_moves() -> None:
     assert names[0] == names[1]
 
 
+ALL_MUTANTS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.soak import mutate
+root, results = map(Path, sys.argv[2:])
+mutate.ROOMS = {"door": mutate.Room(modules=("pushkit/*.py",), near=("tests",))}
+mutate.run("door", seed=1, numbers=range(99), results=results, root=root)
+"""
+
+
 def test_who_is_caught_and_who_survives_is_told_with_a_diff(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, results = tmp_path / "tree", tmp_path / "results.jsonl"
     for folder in ("pushkit", "tests"):
@@ -86,18 +100,21 @@ def test_who_is_caught_and_who_survives_is_told_with_a_diff(
         "from pushkit.guests import may_enter\n\n"
         "def test_a_child_may_not():\n    assert may_enter(99) and not may_enter(3)\n"
     )
-    room = mutate.Room(modules=("pushkit/*.py",), near=("tests",))
-    monkeypatch.setattr(mutate, "ROOMS", {"door": room})
-    numbers = range(len(mutate.sample(room, 1, root)))
+    # A process of its own: it forks.
+    ran = subprocess.run(
+        [sys.executable, "-c", ALL_MUTANTS, str(mutate.ROOT), str(root), str(results)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE * 4,
+        check=False,
+    )
 
-    mutate.run("door", seed=1, numbers=numbers, results=results, root=root)
-
+    assert ran.returncode == 0, ran.stderr
     found = [json.loads(line) for line in results.read_text().splitlines()]
     outcomes = {line["diff"].splitlines()[-1].strip("+ "): line["outcome"] for line in found}
     assert outcomes["return (age > 18)"] == "survived"
     assert outcomes["return None"] == "caught"
     assert (root / "pushkit" / "guests.py").read_text().endswith("age >= 18\n")
-    capsys.readouterr()
     mutate.report(results)
     assert "+    return (age > 18)" in capsys.readouterr().out
 
