@@ -52,6 +52,7 @@ __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
 RESULTS = Path(tempfile.gettempdir()) / "pushkit-mutants.jsonl"
 _COPIED = ("pushkit", "receiver", "tests", "examples", "docs", "pyproject.toml", "README.md")
 _NICENESS = 10
+_ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 _SPARE_SECONDS = 60.0
 _MEASURED_SECONDS = 3600.0
 
@@ -237,7 +238,8 @@ class Scratch:
             for stream in (1, 2):
                 os.dup2(nowhere.fileno(), stream)
         there = [test for test in tests if (self.folder / test).exists()]
-        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *there]))
+        quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", _ALREADY_IMPORTED]
+        os._exit(pytest.main([*quiet, *there]))
 
 
 class Stage:
