@@ -267,11 +267,11 @@ class Stage:
 def run(room_name: str, *, seed: int, numbers: range, results: Path, root: Path = ROOT) -> None:
     """Try these mutants of a room's sample, and append what became of each."""
     room = ROOMS[room_name]
-    chosen = sample(room, seed, root)
-    sys.stdout.write(f"{room_name}: {len(chosen)} mutants, seed {seed}, {numbers}\n")
     commit = _commit(root)
     with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
         scratch = Scratch(root, Path(folder))
+        chosen = sample(room, seed, scratch.folder)
+        sys.stdout.write(f"{room_name}: {len(chosen)} mutants, seed {seed}, {numbers}\n")
         stages = [Stage(scratch, tests) for tests in (room.near, room.far) if tests]
         for number in numbers:
             if number >= len(chosen):
