@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.errors import InboundError
+from pushkit.errors import ConfigError, InboundError
 from pushkit.webhook import Headers
 from receiver.limits import RateLimit, RateLimiter
 from receiver.peers import rate_key
@@ -23,7 +23,7 @@ _SENDER_RATE = RateLimit(per_second=1000, burst=2000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What step 1 and step 6 allow.
+    """What steps 1, 6 and 9 allow.
 
     Attributes:
         max_body_bytes: The largest body.
@@ -31,6 +31,8 @@ class Limits:
         request_timeout: The deadline for reading one request.
         peer_rate: Per peer address, before the signature: strangers.
         sender_rate: Per sender, after the signature: a stranger cannot use up its share.
+        max_backlog: How many notifications may be unfinished in the inbox: then 503.
+        max_backlog_per_sender: How many of one sender: then it gets 429.
     """
 
     max_body_bytes: int = 1024 * 1024
@@ -38,6 +40,12 @@ class Limits:
     request_timeout: timedelta = timedelta(seconds=10)
     peer_rate: RateLimit = _PEER_RATE
     sender_rate: RateLimit = _SENDER_RATE
+    max_backlog: int = 500_000
+    max_backlog_per_sender: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.max_backlog < 1 or self.max_backlog_per_sender < 1:
+            raise ConfigError("limits: expected backlogs of at least 1")
 
 
 class _BodyTooLargeError(InboundError):

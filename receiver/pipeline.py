@@ -24,7 +24,7 @@ from pushkit.webhook import Headers, WebhookRequest
 from receiver.admission import Admission, Limits
 from receiver.credentials import HandedOut, ProvenSecret, check_presented, presented
 from receiver.expected import ExpectedStore
-from receiver.inbox import Inbox, task_lock
+from receiver.inbox import BacklogFullError, Capacity, Inbox, InboxFullError, task_lock
 from receiver.limits import RateLimit, RateLimiter
 from receiver.replay import (
     ConflictError,
@@ -107,6 +107,9 @@ class Pipeline:
         self._replay = replay
         self._expected = ExpectedStore()
         self._inbox = Inbox()
+        self._capacity = Capacity(
+            per_sender=limits.max_backlog_per_sender, in_all=limits.max_backlog
+        )
 
     # --- the calls of the edge ------------------------------------------------------------------
 
@@ -273,6 +276,13 @@ class Pipeline:
         yield from self._expected.admit(
             sender.tasks, sender=sender.name, secret=secret, task_id=task_id, now=now
         )
+        try:
+            yield from self._capacity.take(sender.name, now)
+        except (BacklogFullError, InboxFullError):
+            # The memory of ids may be elsewhere, and may have lost what the inbox still has.
+            if (yield from self._inbox.has(sender.name, delivery_id, body)):
+                return _DUPLICATE
+            raise
         notification_id = yield from self._inbox.store(
             sender=sender.name,
             delivery_id=delivery_id,

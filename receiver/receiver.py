@@ -127,6 +127,7 @@ class Receiver(CallbackDecorators):
             retry=retry or callback_retry(),
             concurrency=concurrency,
             timeout=callback_timeout,
+            senders=lambda: len(self.senders),
             prepare=self._with_verdicts_on_data,
         )
         self.edge = Edge(

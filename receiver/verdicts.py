@@ -11,6 +11,7 @@ from http import HTTPStatus
 from pushkit.errors import InboundError
 from pushkit.masking import printable
 from pushkit.repeated_log import RepeatedLog
+from receiver.inbox import BacklogFullError, InboxFullError
 from receiver.limits import RateLimitedError
 from receiver.peers import rate_key
 from receiver.replay import BeingStoredError
@@ -45,6 +46,7 @@ class Verdict:
         return self.status >= 400
 
 
+_WITH_RETRY_AFTER = (RateLimitedError, BeingStoredError, BacklogFullError, InboxFullError)
 _REFUSED = "refused %d %s peer=%s%s: %s"
 _SHORT = {"delivery_id": "id"}
 
@@ -52,9 +54,10 @@ _SHORT = {"delivery_id": "id"}
 class Refusals:
     """Makes verdicts of refusals, and logs the reason of each.
 
-    Over a rate, the log says so once a minute for an address or a sender; of a stranger, who has
-    proven nothing, once a second for a code. The lines say how many were left out. What a sender
-    was refused after its signature is always logged, for it names its task and delivery.
+    Over a rate or a bound, the log says so once a minute for an address or a sender; of a stranger,
+    who has proven nothing, once a second for a code. The lines say how many were left out. What a
+    sender was refused after its signature is else always logged, for it names its task and
+    delivery.
     """
 
     def __init__(self) -> None:
@@ -78,7 +81,7 @@ class Refusals:
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
         self.note(error.status, error.code, peer=peer, reason=str(error), proven=proven)
         retry_after = None
-        if isinstance(error, RateLimitedError | BeingStoredError):
+        if isinstance(error, _WITH_RETRY_AFTER):
             retry_after = error.retry_after
         elif error.status == 503:
             retry_after = timedelta(seconds=5)
@@ -98,7 +101,7 @@ class Refusals:
         about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
         args = (status, code, peer, about, reason)
         facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
+        if status == HTTPStatus.TOO_MANY_REQUESTS or code == InboxFullError.code:
             who = known.get("sender") or rate_key(peer)
             self._over_rate.say((code, who), logging.WARNING, _REFUSED, *args, extra=facts)
         elif known:

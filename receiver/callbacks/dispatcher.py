@@ -30,6 +30,7 @@ from pushkit.work import (
 from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.shares import CrowdedError
+from receiver.callbacks.turns import Turns
 from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification, task_lock
 
 __all__ = ["Dispatcher", "callback_retry"]
@@ -60,6 +61,7 @@ class Dispatcher:
         concurrency: How many tasks' notifications at once.
         timeout: How long a callback may take, where it does not say itself; None for any time.
         prepare: Adds what is known besides to a notification, before callbacks get it.
+        senders: Returns how many senders are trusted: of several, none has all places.
         poll_interval: How long to wait at most before looking for what other processes accepted,
             or left behind.
     """
@@ -73,6 +75,7 @@ class Dispatcher:
         concurrency: int,
         timeout: timedelta | None = CALLBACK_TIMEOUT,
         prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
+        senders: Callable[[], int] = lambda: 1,
         poll_interval: timedelta | None = None,
     ) -> None:
         self._database = database
@@ -81,6 +84,7 @@ class Dispatcher:
         self._prepare = prepare
         self._inbox = Inbox()
         self._caller = Caller(slots=concurrency, timeout=timeout)
+        self._turns = Turns(concurrency, senders)
         self._held: set[int] = set()
         self._without_slot: set[asyncio.Task[None]] = set()
         self._unmatched_kinds: set[UpdateKind] = set()
@@ -134,14 +138,21 @@ class Dispatcher:
     async def _claim(self, limit: int) -> Sequence[ClaimedNotification]:
         if self._database.locks is not None:
             self._database.locks.hold(self.name)
-        return await self._database.write(self._claim_script(limit))
+        claimed = await self._database.write(self._claim_script(limit))
+        self._turns.begin(each.stored.sender for each in claimed)
+        return claimed
 
     def _claim_script(self, limit: int) -> Script[list[ClaimedNotification]]:
         yield from self._take_over()
         now = yield from self._database.now()
         return (
             yield from self._inbox.claim(
-                self.name, limit=limit, now=now, until=now + _LEASE, held=tuple(self._held)
+                self.name,
+                limit=limit,
+                now=now,
+                until=now + _LEASE,
+                held=tuple(self._held),
+                divide=self._turns.divide,
             )
         )
 
@@ -170,6 +181,8 @@ class Dispatcher:
         except asyncio.CancelledError:
             await cancelled(work)
             raise
+        finally:
+            self._turns.end(claimed.stored.sender)
         if work.done():
             work.result()
             return
@@ -401,5 +414,5 @@ class Dispatcher:
 
     def _until_due_script(self) -> Script[timedelta | None]:
         now = yield from self._database.now()
-        due = yield from self._inbox.next_due()
+        due = yield from self._inbox.next_due(but=self._turns.full())
         return None if due is None else due - now

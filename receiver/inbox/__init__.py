@@ -1,5 +1,6 @@
 """The inbox: what was accepted, and what became of it."""
 
+from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.inspection import (
     InboxFilter,
     InboxStats,
@@ -23,10 +24,13 @@ __all__ = [
     "CALLBACKS_MIGRATION",
     "FAIRNESS_MIGRATION",
     "MIGRATION",
+    "BacklogFullError",
     "CallbackState",
+    "Capacity",
     "ClaimedNotification",
     "Inbox",
     "InboxFilter",
+    "InboxFullError",
     "InboxRetention",
     "InboxStats",
     "InboxStatus",

@@ -129,5 +129,11 @@ FAIRNESS_MIGRATION = Migration(
         # Done, because no callback wanted it: it may be redriven.
         "ALTER TABLE pushkit_inbox ADD COLUMN unmatched INTEGER NOT NULL DEFAULT 0",
         ("CREATE INDEX pushkit_inbox_unmatched ON pushkit_inbox (sender, id) WHERE unmatched = 1"),
+        # Each sender's own: what is due of one is found beside the backlog of another.
+        "DROP INDEX pushkit_inbox_heads",
+        (
+            "CREATE INDEX pushkit_inbox_heads ON pushkit_inbox (sender, not_before)"
+            " WHERE head = 1 AND status = 'received'"
+        ),
     ),
 )

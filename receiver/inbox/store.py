@@ -8,15 +8,18 @@ One script per arrow:
        └── an expired lease, or a dead worker's, counts as RECEIVED again
 
 Order is kept by `head`: of each task's unfinished notifications only the oldest is the head, and
-only heads are claimed. A claim therefore looks at an index of heads that are due, whatever the
-backlog behind them. Whoever stores, settles or redrives holds the task (`task_lock`, for
-`Database.exclusively`): the mark is never lost in between, and ids grow in the order of commits.
+only heads are claimed. A claim therefore looks at an index of heads that are due, sender by
+sender, whatever the backlog behind them. Whoever stores, settles or redrives holds the task
+(`task_lock`, for `Database.exclusively`): the mark is never lost in between, and ids grow in the
+order of commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from typing import TypeAlias
 
 from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
 from receiver.inbox.model import (
@@ -36,11 +39,28 @@ _UNFINISHED = "status IN ('received', 'in_progress')"
 # Materialized: PostgreSQL must not lock a second handful for the same update.
 _CLAIM = (
     "WITH due AS MATERIALIZED (SELECT i.id FROM pushkit_inbox i"
-    " WHERE i.head = 1 AND i.status = 'received' AND i.not_before <= $1"
+    " WHERE i.sender = $5 AND i.head = 1 AND i.status = 'received' AND i.not_before <= $1"
     " ORDER BY i.not_before, i.id LIMIT CAST($4 AS BIGINT) FOR UPDATE OF i SKIP LOCKED)"
     " UPDATE pushkit_inbox SET status = 'in_progress', lease_worker = $2, lease_until = $3,"
     " attempts = attempts + 1 WHERE id IN (SELECT id FROM due) RETURNING *"
 )
+
+# One step in the index for each sender, however much there is of each.
+_HEADS = "head = 1 AND status = 'received'"
+_SENDERS = (
+    "WITH RECURSIVE senders (sender) AS ("
+    f"SELECT MIN(sender) FROM pushkit_inbox WHERE {_HEADS} UNION ALL"
+    " SELECT (SELECT MIN(i.sender) FROM pushkit_inbox i"
+    f" WHERE {_HEADS} AND i.sender > senders.sender)"
+    " FROM senders WHERE senders.sender IS NOT NULL)"
+    " SELECT sender, (SELECT MIN(not_before) FROM pushkit_inbox i"
+    f" WHERE i.sender = senders.sender AND {_HEADS}) AS due"
+    " FROM senders WHERE sender IS NOT NULL"
+)
+
+Divide: TypeAlias = Callable[[Sequence[str], int, Mapping[str, int]], Sequence[tuple[str, int]]]
+"""Says which of the senders that are due may take how many of the free places, besides what each
+was given just now."""
 
 
 def task_lock(sender: str, task_id: str) -> str:
@@ -109,6 +129,7 @@ class Inbox:
         now: datetime,
         until: datetime,
         held: Sequence[int] = (),
+        divide: Divide | None = None,
     ) -> Script[list[ClaimedNotification]]:
         """Take up to `limit` notifications that are due; of each task only the oldest.
 
@@ -119,6 +140,7 @@ class Inbox:
             until: When the new leases end.
             held: What this worker has in hand: a clock that leapt, or a machine that slept, must
                 not have it take them a second time.
+            divide: Shares them among senders; by default as evenly as may be.
         """
         moment = to_micros(now)
         for clause, ids in among(held, after=2):
@@ -133,24 +155,42 @@ class Inbox:
             " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
             (moment,),
         )
-        rows = yield Statement(_CLAIM, (moment, worker, to_micros(until), limit))
+        rows = yield from self._take(worker, limit, moment, to_micros(until), divide or _evenly)
         callbacks = (yield from self._callbacks_of(worker)) if rows else {}
         claimed = [_claimed(row, callbacks.get(row["id"], {})) for row in rows]
         return sorted(claimed, key=lambda each: each.stored.id)
 
-    def next_due(self) -> Script[datetime | None]:
+    def _take(
+        self, worker: str, limit: int, now: int, until: int, divide: Divide
+    ) -> Script[list[Row]]:
+        senders = yield Statement(_SENDERS)
+        due = [str(row["sender"]) for row in senders if row["due"] <= now]
+        taken: Counter[str] = Counter()
+        rows: list[Row] = []
+        while due and (shares := divide(due, limit - len(rows), taken)):
+            for sender, number in shares:
+                found = yield Statement(_CLAIM, (now, worker, until, number, sender))
+                taken[sender] += len(found)
+                rows += found
+                if len(found) < number:  # there is no more of this one: the rest is the others'
+                    due.remove(sender)
+        return rows
+
+    def next_due(self, *, but: Collection[str] = ()) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished.
 
         A notification behind an unfinished one of its task is not due before that one is settled.
+
+        Args:
+            but: Senders that would be given nothing.
         """
-        rows = yield Statement(
-            "SELECT MIN(due) AS due FROM (SELECT due FROM (SELECT not_before AS due"
-            " FROM pushkit_inbox WHERE head = 1 AND status = 'received'"
-            " ORDER BY not_before LIMIT 1) heads"
-            " UNION ALL SELECT lease_until FROM pushkit_inbox"
-            " WHERE status = 'in_progress') moments"
+        senders = yield Statement(_SENDERS)
+        leased = yield Statement(
+            "SELECT MIN(lease_until) AS due FROM pushkit_inbox WHERE status = 'in_progress'"
         )
-        return moment_or_none(rows[0]["due"])
+        moments = [row["due"] for row in senders if row["sender"] not in but]
+        moments += [row["due"] for row in leased if row["due"] is not None]
+        return moment_or_none(min(moments, default=None))
 
     def keep_lease(self, notification_id: int, worker: str, until: datetime) -> Script[bool]:
         """Extend a lease; False if it is no longer this worker's."""
@@ -321,6 +361,13 @@ class Inbox:
             (*key, seq, to_micros(now)),
         )
         return seq - last - 1, False
+
+
+def _evenly(due: Sequence[str], free: int, taken: Mapping[str, int]) -> Sequence[tuple[str, int]]:
+    given: Counter[str] = Counter()
+    for _ in range(free):
+        given[min(due, key=lambda sender: taken.get(sender, 0) + given[sender])] += 1
+    return list(given.items())
 
 
 def callback_state(row: Row) -> CallbackState:

@@ -68,6 +68,8 @@ class ReceiverSettings(BaseSettings):
         max_body_bytes: The largest body.
         peer_rate: Requests a second from one address, before the signature; twice that at once.
         sender_rate: Notifications a second from one sender, after it; twice that at once.
+        max_backlog: How many notifications may be unfinished in the inbox.
+        max_backlog_per_sender: How many of one sender.
         callback_concurrency: How many callbacks at once.
         callback_timeout_seconds: How long one call may take; `"none"` for any time.
         drain_seconds: How long callbacks may go on at the end.
@@ -99,6 +101,8 @@ class ReceiverSettings(BaseSettings):
     max_body_bytes: Positive = 1024 * 1024
     peer_rate: Positive = 1000
     sender_rate: Positive = 1000
+    max_backlog: Positive = 500_000
+    max_backlog_per_sender: Positive = 100_000
     callback_concurrency: Positive = 16
     callback_timeout_seconds: PositiveOrNone = 300
     drain_seconds: Annotated[int, Field(ge=0)] = 20
@@ -197,6 +201,8 @@ class ReceiverSettings(BaseSettings):
                 request_timeout=timedelta(seconds=self.request_timeout_seconds),
                 peer_rate=rate(self.peer_rate),
                 sender_rate=rate(self.sender_rate),
+                max_backlog=self.max_backlog,
+                max_backlog_per_sender=self.max_backlog_per_sender,
             ),
             concurrency=self.callback_concurrency,
             callback_timeout=_timeout(self.callback_timeout_seconds),

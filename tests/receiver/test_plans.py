@@ -19,6 +19,8 @@ SMALL = re.compile(
 )
 # Numbers over the whole inbox, for an operator who asks: an index each, without the bodies.
 COUNT = re.compile(r"SELECT .*\b(COUNT|SUM|MIN)\(.* AS (found|moment) FROM pushkit_inbox WHERE")
+# What is unfinished: once a second, and no further than to the limit.
+BOUNDED = re.compile(r"SELECT COUNT\(\*\) .*\bLIMIT\b")
 OF_A_TABLE = re.compile(r"SCAN (pushkit_\w+|[ceis])\b")
 
 
@@ -59,7 +61,7 @@ async def test_no_table_is_read_from_end_to_end(
     assert sum("pushkit_expected" in each for each in ran) > 5
     connection = sqlite3.connect(world.database)
     found = {}
-    for statement in ran - {each for each in ran if COUNT.match(each)}:
+    for statement in ran - {each for each in ran if COUNT.match(each) or BOUNDED.match(each)}:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
         scans = [step for step in plan if OF_A_TABLE.match(step) and not SMALL.match(step)]
         if scans:

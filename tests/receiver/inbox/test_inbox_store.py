@@ -350,3 +350,34 @@ def assert_marks(shelf: Shelf) -> None:
             unfinished.setdefault(row["task_id"], []).append(place)
     assert heads == {task: [min(places)[1]] for task, places in unfinished.items()}
     assert all(sum(not waiting for waiting, _ in places) <= 1 for places in unfinished.values())
+
+
+# --- fairness among senders -----------------------------------------------------------------------
+
+
+def test_a_claim_is_shared_among_senders_however_much_one_has(shelf: Shelf) -> None:
+    for number in range(20):
+        shelf.store(1, f"flood-{number}", sender="flood")
+    shelf.advance(1)
+    for sender in ("one", "two"):
+        for number in range(3):
+            shelf.store(1, f"{sender}-{number}", sender=sender)
+
+    first = [each.stored.sender for each in shelf.claim(limit=6)]
+    second = [each.stored.sender for each in shelf.claim(limit=6)]
+
+    assert sorted(first) == ["flood", "flood", "one", "one", "two", "two"]
+    assert sorted(second) == ["flood", "flood", "flood", "flood", "one", "two"]
+
+
+def test_the_next_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None:
+    for sender, seconds in (("one", 30), ("two", 10), ("three", 20)):
+        shelf.store(1, sender, sender=sender)
+        [claimed] = shelf.claim()
+        shelf.settle(claimed, InboxStatus.RECEIVED, retry_in=seconds)
+
+    everybody = shelf.run(shelf.inbox.next_due())
+    but_two = shelf.run(shelf.inbox.next_due(but={"two"}))
+
+    assert everybody == shelf.now + timedelta(seconds=10)
+    assert but_two == shelf.now + timedelta(seconds=20)
