@@ -94,6 +94,7 @@ PUBLIC = {
         "load_card_trust",
         "load_public_keys",
         "sign_card",
+        "sign_card_with",
         "verify_card",
         "verify_cards",
     ],

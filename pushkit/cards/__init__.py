@@ -11,7 +11,7 @@ from pushkit.cards.registry import (
     fetch_card,
     verify_cards,
 )
-from pushkit.cards.signing import EVERY_SDK, SignedCard, sign_card
+from pushkit.cards.signing import EVERY_SDK, SignedCard, sign_card, sign_card_with
 from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey, TrustedKeys
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
 from pushkit.cards.verdict import CardVerdict, Coverage, FieldCoverage, SignatureVerdict
@@ -47,6 +47,7 @@ __all__ = [
     "load_card_trust",
     "load_public_keys",
     "sign_card",
+    "sign_card_with",
     "verify_card",
     "verify_cards",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,8 +15,10 @@ from typing import Final
 from pushkit.bounded_json import JsonValue
 from pushkit.cards.canonical import CardForm
 from pushkit.cards.document import read_card
-from pushkit.cards.signing import SignedCard, sign_card
+from pushkit.cards.signing import SignedCard, sign_card_with
+from pushkit.errors import SigningError
 from pushkit.keys.jwks import etag_matches
+from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 
@@ -24,6 +28,9 @@ CARD_PATH: Final = "/.well-known/agent-card.json"  # A2A 1.0 §8.2, since 0.3
 LEGACY_CARD_PATH: Final = "/.well-known/agent.json"  # up to 0.2
 
 _DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
+_SIGNING_SECONDS: Final = 10
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +47,8 @@ class CardPublisher:
 
     Args:
         card: The card, as JSON or as a mapping.
-        keys: A key ring, where one comes from, or the path of a key file, which is read again when
-            it changes.
+        keys: A key ring, where one comes from, the path of a key file, which is read again when it
+            changes, or a signer whose key is in a service.
         forms: The canonical forms to sign in; see `sign_card`.
         jku: Where the keys are published.
         max_age: How long the answer may be cached; never longer than a key stays published after
@@ -56,7 +63,7 @@ class CardPublisher:
     def __init__(
         self,
         card: bytes | Mapping[str, JsonValue],
-        keys: KeyRing | KeySource | str | Path,
+        keys: KeyRing | KeySource | RemoteSigner | str | Path,
         *,
         forms: Iterable[CardForm | str] | None = None,
         jku: str | None = None,
@@ -69,18 +76,22 @@ class CardPublisher:
         self._jku = jku
         self._max_age = max_age
         self._signed: SignedCard | None = None
+        self._signing = asyncio.Lock()
 
-    def signed(self, now: datetime) -> SignedCard:
+    async def signed(self, now: datetime) -> SignedCard:
         """Return the card, signed with the key that is active.
 
+        If a service does not sign, that is the card of the key before, while it is published.
+
         Raises:
+            SigningError: A service did not sign in time, and there is no such card.
             CanonicalizationError: The card has no such form.
             ConfigError: No form, or an unknown one.
             NoSigningKeyError: No key is active.
         """
-        return self._with(self._keys.ring(), now)
+        return await self._with(self._keys.ring(), now)
 
-    def response(self, now: datetime, if_none_match: str | None = None) -> CardResponse:
+    async def response(self, now: datetime, if_none_match: str | None = None) -> CardResponse:
         """Answer a GET for the card (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
 
         Args:
@@ -91,7 +102,7 @@ class CardPublisher:
             PushkitError: See `signed`.
         """
         ring = self._keys.ring()
-        signed = self._with(ring, now)
+        signed = await self._with(ring, now)
         tag = self._tag(signed)
         max_age = min(self._max_age, ring.grace)
         headers = {
@@ -103,11 +114,26 @@ class CardPublisher:
         headers["Content-Type"] = "application/json"
         return CardResponse(status=200, headers=headers, body=signed.content)
 
-    def _with(self, ring: KeyRing, now: datetime) -> SignedCard:
+    async def _with(self, ring: KeyRing, now: datetime) -> SignedCard:
         # An ECDSA signature differs every time: signed once per key, or no cache would ever match.
-        if self._signed is None or self._signed.kids != (ring.signing_key(now).kid,):
-            self._signed = sign_card(self._card, ring, self._forms, now=now, jku=self._jku)
-        return self._signed
+        async with self._signing:
+            if self._signed is not None and self._signed.kids == (ring.active_key(now).kid,):
+                return self._signed
+            try:
+                self._signed = await self._anew(ring, now)
+            except SigningError as exc:
+                published = {entry.kid for entry in ring.published(now)}
+                if self._signed is None or not published.issuperset(self._signed.kids):
+                    raise
+                _logger.warning("the card is served as the key before signed it: %s", exc)
+            return self._signed
+
+    async def _anew(self, ring: KeyRing, now: datetime) -> SignedCard:
+        try:
+            async with asyncio.timeout(_SIGNING_SECONDS):
+                return await sign_card_with(self._card, ring, self._forms, now=now, jku=self._jku)
+        except TimeoutError as exc:
+            raise SigningError(f"signing the card took longer than {_SIGNING_SECONDS} s") from exc
 
     def _tag(self, signed: SignedCard) -> str:
         # Weak (RFC 9110 §8.8.1), over what is signed by whom: processes of one agent agree on it,

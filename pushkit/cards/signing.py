@@ -15,10 +15,11 @@ from pushkit.cards.projection import Gap
 from pushkit.cards.verdict import listed
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.keys.jwk import SigningKey
-from pushkit.keys.ring import KeyRing
-from pushkit.signing.detached_jws import sign_detached
+from pushkit.keys.remote import RemoteKey, RemoteSigner
+from pushkit.keys.ring import KeyRing, RingKey
+from pushkit.signing.detached_jws import DetachedJws, sign_detached, sign_detached_with
 
-__all__ = ["EVERY_SDK", "SignedCard", "sign_card"]
+__all__ = ["EVERY_SDK", "SignedCard", "sign_card", "sign_card_with"]
 
 # The JavaScript SDK drops the security schemes before it verifies, and the first Python releases
 # wrote Python's JSON: a signature for them covers less, and helps nobody else.
@@ -78,33 +79,104 @@ def sign_card(
         MalformedCardError: The card is not JSON within the limits.
         CanonicalizationError: The card has no such form; the message says why.
         ConfigError: No form, an unknown one, or more signatures than a verifier looks at.
-        NoSigningKeyError: The ring has no active key.
+        NoSigningKeyError: The ring has no active key, or it is in a service: `sign_card_with`.
     """
-    document = read_card(card)
-    signers, ours = _signers(keys, now)
+    if isinstance(keys, KeyRing):
+        signers, ours = [keys.signing_key(now)], _kids(keys.keys)
+    else:
+        signers = [keys] if isinstance(keys, SigningKey) else list(keys)
+        ours = _kids(signers)
+    unsigned = _unsigned(read_card(card), forms, ours, jku)
+    made = [sign_detached(*of, key) for key in signers for of in unsigned.payloads]
+    return unsigned.with_signatures(made, tuple(key.kid for key in signers))
+
+
+async def sign_card_with(
+    card: bytes | Mapping[str, JsonValue],
+    keys: KeyRing | SigningKey | RemoteKey | RemoteSigner,
+    forms: Iterable[CardForm | str] | None = None,
+    *,
+    now: datetime,
+    jku: str | None = None,
+) -> SignedCard:
+    """Sign a card as `sign_card` does, with a key that is here or in a service (KMS, HSM).
+
+    Raises:
+        PushkitError: As `sign_card`.
+        SigningError: The service did not sign, or not this.
+    """
+    if isinstance(keys, KeyRing):
+        key, ours = keys.active_key(now), _kids(keys.keys)
+    else:
+        key = keys if isinstance(keys, SigningKey | RemoteKey) else RemoteKey.of(keys)
+        ours = _kids([key])
+    unsigned = _unsigned(read_card(card), forms, ours, jku)
+    made = [await sign_detached_with(*of, key) for of in unsigned.payloads]
+    return unsigned.with_signatures(made, (key.kid,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unsigned:
+    """A card that is going to be signed.
+
+    Attributes:
+        card: The card.
+        kept: The signatures of others.
+        forms: What was asked for.
+        payloads: What each key signs, with the header that goes with it.
+        warnings: See `SignedCard`.
+    """
+
+    card: JsonObject
+    kept: list[JsonValue]
+    forms: tuple[CardForm, ...]
+    payloads: tuple[tuple[bytes, JsonObject], ...]
+    warnings: tuple[str, ...]
+
+    def with_signatures(self, made: Sequence[DetachedJws], kids: tuple[str, ...]) -> SignedCard:
+        if not made:
+            raise ConfigError("sign_card: expected at least one form and one key")
+        ours: list[JsonValue] = [
+            {"protected": jws.protected, "signature": jws.signature} for jws in made
+        ]
+        entries = self.kept + ours
+        if len(entries) > MAX_SIGNATURES:
+            raise ConfigError(
+                f"sign_card: {len(entries)} signatures, expected up to {MAX_SIGNATURES}"
+            )
+        return SignedCard(
+            card={**self.card, "signatures": entries},
+            forms=self.forms,
+            kids=kids,
+            warnings=self.warnings,
+        )
+
+
+def _unsigned(
+    card: JsonObject,
+    forms: Iterable[CardForm | str] | None,
+    ours: frozenset[str],
+    jku: str | None,
+) -> _Unsigned:
     if forms is None:
-        canonical, told = _default(document)
+        canonical, told = _default(card)
     else:
         wanted = dict.fromkeys(map(_form, forms))
-        canonical, told = [_canonical(document, form) for form in wanted], []
-    if not canonical or not signers:
-        raise ConfigError("sign_card: expected at least one form and one key")
+        canonical, told = [_canonical(card, form) for form in wanted], []
     header: JsonObject = {"typ": "JOSE"} if jku is None else {"typ": "JOSE", "jku": jku}
-    made = [
-        sign_detached(payload, {**header, FORM: form.value}, key)
-        for key in signers
-        for payload, form in _stated(canonical).items()
-    ]
-    entries = _kept(document, ours)
-    entries += [{"protected": jws.protected, "signature": jws.signature} for jws in made]
-    if len(entries) > MAX_SIGNATURES:
-        raise ConfigError(f"sign_card: {len(entries)} signatures, expected up to {MAX_SIGNATURES}")
-    return SignedCard(
-        card={**document, "signatures": entries},
+    return _Unsigned(
+        card=card,
+        kept=_kept(card, ours),
         forms=tuple(entry.form for entry in canonical),
-        kids=tuple(key.kid for key in signers),
-        warnings=(*told, *_warnings(document, canonical)),
+        payloads=tuple(
+            (payload, {**header, FORM: form.value}) for payload, form in _stated(canonical).items()
+        ),
+        warnings=(*told, *_warnings(card, canonical)),
     )
+
+
+def _kids(keys: Iterable[RingKey | SigningKey | RemoteKey]) -> frozenset[str]:
+    return frozenset(key.kid for key in keys)
 
 
 def _default(card: JsonObject) -> tuple[list[Canonical], list[str]]:
@@ -140,16 +212,6 @@ def _form(form: CardForm | str) -> CardForm:
         return CardForm(form)
     except ValueError as exc:
         raise ConfigError(f"card form: expected one of {', '.join(CardForm)}") from exc
-
-
-def _signers(
-    keys: KeyRing | SigningKey | Sequence[SigningKey], now: datetime
-) -> tuple[list[SigningKey], frozenset[str]]:
-    """Return who signs, and the kids whose signatures are ours."""
-    if isinstance(keys, KeyRing):
-        return [keys.signing_key(now)], frozenset(entry.kid for entry in keys.keys)
-    signers = [keys] if isinstance(keys, SigningKey) else list(keys)
-    return signers, frozenset(key.kid for key in signers)
 
 
 def _canonical(card: JsonObject, form: CardForm) -> Canonical:

@@ -29,7 +29,7 @@ def card_routes(
 def _route(path: str, publisher: CardPublisher) -> web.RouteDef:
     async def serve(request: web.Request) -> web.Response:
         wanted = ", ".join(request.headers.getall("If-None-Match", [])) or None
-        answer = publisher.response(utc_now(), wanted)
+        answer = await publisher.response(utc_now(), wanted)
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
     return web.get(path, serve)

@@ -24,6 +24,6 @@ class JwksApp(DocumentApp):
     def __init__(self, sender: PushSender) -> None:
         self._sender = sender
 
-    def document(self, if_none_match: Sequence[str]) -> JwksResponse:
+    async def document(self, if_none_match: Sequence[str]) -> JwksResponse:
         """Return the JWK Set as it is now."""
         return self._sender.jwks(next(iter(if_none_match), None) or None)

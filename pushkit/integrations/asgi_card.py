@@ -26,6 +26,6 @@ class CardApp(DocumentApp):
     def __init__(self, publisher: CardPublisher) -> None:
         self._publisher = publisher
 
-    def document(self, if_none_match: Sequence[str]) -> CardResponse:
+    async def document(self, if_none_match: Sequence[str]) -> CardResponse:
         """Return the card as it is now."""
-        return self._publisher.response(utc_now(), ", ".join(if_none_match) or None)
+        return await self._publisher.response(utc_now(), ", ".join(if_none_match) or None)

@@ -37,7 +37,7 @@ class DocumentApp(ABC):
     """Answers every GET and HEAD with a document, whatever the path."""
 
     @abstractmethod
-    def document(self, if_none_match: Sequence[str]) -> Document:
+    async def document(self, if_none_match: Sequence[str]) -> Document:
         """Return the answer to a client that sent these `If-None-Match` fields."""
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:  # noqa: ARG002  # the interface
@@ -48,7 +48,7 @@ class DocumentApp(ABC):
             await _answer(send, 405, {"Allow": "GET, HEAD"}, b"")
             return
         wanted = [v.decode("latin-1") for k, v in scope["headers"] if k.lower() == b"if-none-match"]
-        answer = self.document(wanted)
+        answer = await self.document(wanted)
         body = b"" if scope["method"] == "HEAD" else answer.body
         await _answer(send, answer.status, answer.headers, body)
 

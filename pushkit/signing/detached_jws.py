@@ -16,6 +16,8 @@ import jwt
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import InvalidSignatureError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.remote import RemoteKey
+from pushkit.signing.signatures import sign
 
 __all__ = [
     "DetachedJws",
@@ -23,6 +25,7 @@ __all__ = [
     "protected_header",
     "read_algorithm",
     "sign_detached",
+    "sign_detached_with",
 ]
 
 _MAX_HEADER_CHARS: Final = 8192
@@ -50,11 +53,28 @@ def sign_detached(payload: bytes, header: Mapping[str, JsonValue], key: SigningK
         header: The protected header, besides `alg` and `kid`, which are the key's.
         key: The key.
     """
-    whole = {"alg": key.algorithm.value, "kid": key.kid, **header}
-    protected = _encode(json.dumps(whole, separators=(",", ":")).encode("ascii"))
+    protected = _protected(header, key)
     signer = _jws.get_algorithm_by_name(key.algorithm.value)
     signature = signer.sign(_signing_input(protected, payload), key.private_key)
     return DetachedJws(protected=protected, signature=_encode(signature))
+
+
+async def sign_detached_with(
+    payload: bytes, header: Mapping[str, JsonValue], key: SigningKey | RemoteKey
+) -> DetachedJws:
+    """Sign the same, by a key that is here or elsewhere.
+
+    Raises:
+        SigningError: The remote key did not sign, or not this.
+    """
+    protected = _protected(header, key)
+    signature = await sign(_signing_input(protected, payload), key)
+    return DetachedJws(protected=protected, signature=_encode(signature))
+
+
+def _protected(header: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
+    whole = {"alg": key.algorithm.value, "kid": key.kid, **header}
+    return _encode(json.dumps(whole, separators=(",", ":")).encode("ascii"))
 
 
 def protected_header(protected: str) -> JsonObject:

@@ -23,9 +23,9 @@ def published(ring: KeyRing) -> TrustedKeys:
     return TrustedKeys.pinned(*(entry.key.to_verification_key() for entry in ring.published(NOW)))
 
 
-def test_an_answer_has_the_signed_card_and_may_be_cached() -> None:
+async def test_an_answer_has_the_signed_card_and_may_be_cached() -> None:
     ring = KeyRing.create(NOW)
-    answer = CardPublisher(CARD, ring, jku=JWKS).response(NOW)
+    answer = await CardPublisher(CARD, ring, jku=JWKS).response(NOW)
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.headers["Cache-Control"] == "public, max-age=300"
@@ -34,29 +34,29 @@ def test_an_answer_has_the_signed_card_and_may_be_cached() -> None:
     assert [found.jku for found in verdict.signatures] == [JWKS]
 
 
-def test_who_has_the_card_already_gets_no_body() -> None:
+async def test_who_has_the_card_already_gets_no_body() -> None:
     publisher = CardPublisher(CARD, KeyRing.create(NOW))
-    first = publisher.response(NOW)
+    first = await publisher.response(NOW)
     for held in (first.headers["ETag"], f'"x", {first.headers["ETag"]}', "*"):
-        answer = publisher.response(NOW, held)
+        answer = await publisher.response(NOW, held)
         assert (answer.status, answer.body) == (304, b"")
         assert answer.headers["ETag"] == first.headers["ETag"]
-    assert publisher.response(NOW, '"x"').status == 200
+    assert (await publisher.response(NOW, '"x"')).status == 200
 
 
-def test_the_card_is_signed_once_for_each_key() -> None:
+async def test_the_card_is_signed_once_for_each_key() -> None:
     ring = KeyRing.create(NOW).rotate(NOW)
     publisher = CardPublisher(CARD, ring)
-    before, again, after = (publisher.response(at) for at in (NOW, NOW, NOW + HOUR))
+    before, again, after = [await publisher.response(at) for at in (NOW, NOW, NOW + HOUR)]
     assert before == again
     assert after.body != before.body
     assert after.headers["ETag"] != before.headers["ETag"]
     assert verify_card(after.body, published(ring), now=NOW + HOUR).verified
 
 
-def test_processes_of_one_agent_agree_on_the_tag() -> None:
+async def test_processes_of_one_agent_agree_on_the_tag() -> None:
     ring = KeyRing.create(NOW)
-    one, two = (CardPublisher(CARD, ring).response(NOW) for _ in range(2))
+    one, two = [await CardPublisher(CARD, ring).response(NOW) for _ in range(2)]
     assert one.body != two.body  # ECDSA
     assert one.headers["ETag"] == two.headers["ETag"]
 
@@ -69,36 +69,36 @@ def test_processes_of_one_agent_agree_on_the_tag() -> None:
         pytest.param({"forms": ("raw",)}, id="forms"),
     ],
 )
-def test_the_tag_changes_with_what_is_served(other: dict[str, Any]) -> None:
+async def test_the_tag_changes_with_what_is_served(other: dict[str, Any]) -> None:
     ring = KeyRing.create(NOW)
     base: dict[str, Any] = {"card": CARD, "keys": ring}
     tags = {
-        CardPublisher(**options).response(NOW).headers["ETag"]
+        (await CardPublisher(**options).response(NOW)).headers["ETag"]
         for options in (base, {**base, **other})
     }
     assert len(tags) == 2
 
 
-def test_a_cached_card_does_not_outlive_its_key() -> None:
+async def test_a_cached_card_does_not_outlive_its_key() -> None:
     ring = KeyRing.create(NOW, grace=timedelta(seconds=60))
-    answer = CardPublisher(CARD, ring, max_age=HOUR).response(NOW)
+    answer = await CardPublisher(CARD, ring, max_age=HOUR).response(NOW)
     assert answer.headers["Cache-Control"] == "public, max-age=60"
 
 
-def test_a_key_file_that_changes_is_read_again(tmp_path: Path) -> None:
+async def test_a_key_file_that_changes_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     save_key_ring(path, KeyRing.create(NOW))
     publisher = CardPublisher(CARD, path)
-    [first] = publisher.signed(NOW).kids
+    [first] = (await publisher.signed(NOW)).kids
     ring = update_key_ring(path, lambda ring: ring.revoke(first, NOW))
-    [second] = publisher.signed(NOW).kids
+    [second] = (await publisher.signed(NOW)).kids
     assert second == ring.signing_key(NOW).kid != first
 
 
-def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_what_cannot_be_served_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(MalformedCardError):
         CardPublisher(b"[]", KeyRing.create(NOW))
     with pytest.raises(KeyFileError):
         CardPublisher(CARD, tmp_path / "none.json")
     with pytest.raises(NoSigningKeyError):
-        CardPublisher(CARD, KeyRing(keys=())).response(NOW)
+        await CardPublisher(CARD, KeyRing(keys=())).response(NOW)
