@@ -19,6 +19,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
+from pushkit.repeated_log import RepeatedLog
 from pushkit.storage.gathering import Gathering, held_too_long
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate
@@ -116,6 +117,7 @@ class PostgresDatabase:
         self._connect_timeout = connect_timeout
         self._pool: asyncpg.Pool | None = None
         self._waiting = asyncio.Semaphore()
+        self._faults = RepeatedLog(_log)
         self._gatherings: dict[Group[Any, Any], Gathering[Any, Any]] = {}
         self._closing = False
         self._scripts = 0
@@ -337,7 +339,8 @@ class PostgresDatabase:
             try:
                 await self._listen_once(wake)
             except _FAULTS as exc:
-                _log.warning("PostgreSQL: not listening: %s; trying again", _reason(exc))
+                said = "PostgreSQL: not listening: %s; trying again"
+                self._faults.say(type(exc).__name__, logging.WARNING, said, _reason(exc))
             await asyncio.sleep(1)
 
     def _check_open(self) -> None:

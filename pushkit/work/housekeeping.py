@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from pushkit.errors import StorageError
+from pushkit.repeated_log import RepeatedLog
 
 __all__ = ["Housekeeper"]
 
@@ -35,6 +36,7 @@ class Housekeeper:
         self._store = store
         self._retain = retain
         self._log = log
+        self._faults = RepeatedLog(log)
         self._interval = interval
 
     async def run(self) -> None:
@@ -42,12 +44,14 @@ class Housekeeper:
         while True:
             try:
                 await self.run_once()
-            except StorageError:
-                self._log.exception(
-                    "housekeeping: the %s is out of reach; trying again later", self._store
+            except StorageError as exc:
+                said = "housekeeping: the %s is out of reach: %s; trying again later"
+                self._faults.say(
+                    type(exc.__cause__).__name__, logging.ERROR, said, self._store, exc
                 )
-            except Exception:  # noqa: BLE001  # the top of a worker loop
-                self._log.exception("housekeeping: failed unexpectedly; trying again later")
+            except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+                said = "housekeeping: failed unexpectedly; trying again later"
+                self._faults.say(type(exc).__name__, logging.ERROR, said, exc_info=exc)
             await asyncio.sleep(self._interval.total_seconds())
 
     async def run_once(self) -> int:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from pushkit.errors import StorageError
+from pushkit.repeated_log import RepeatedLog
 
 __all__ = ["Pump", "cancelled"]
 
@@ -58,6 +59,7 @@ class Pump(Generic[Item]):
         self._running: set[asyncio.Task[None]] = set()
         self._filling: set[asyncio.Task[int]] = set()
         self._awake = asyncio.Event()
+        self._faults = RepeatedLog(_log)
 
     def wake(self) -> None:
         """Look for work now: something was added."""
@@ -117,10 +119,8 @@ class Pump(Generic[Item]):
         try:
             await self.fill()
             return await self._pause()
-        except StorageError:
-            _log.exception("%s: the database is out of reach; trying again", self._name)
-        except Exception:  # noqa: BLE001  # the top of a worker loop
-            _log.exception("%s: failed unexpectedly; trying again", self._name)
+        except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+            self._tell(exc, "the database is out of reach", "trying again")
         return _AFTER_FAULT
 
     async def _start_on(self, free: int) -> int:
@@ -134,10 +134,20 @@ class Pump(Generic[Item]):
     async def _guard(self, item: Item) -> None:
         try:
             await self._process(item)
-        except StorageError:
-            _log.exception("%s: could not be settled; it comes back with its lease", self._name)
-        except Exception:  # noqa: BLE001  # the top of a worker loop
-            _log.exception("%s: failed unexpectedly; it comes back with its lease", self._name)
+        except Exception as exc:  # noqa: BLE001  # the top of a worker loop
+            self._tell(exc, "could not be settled", "it comes back with its lease")
+
+    def _tell(self, fault: Exception, of_storage: str, then: str) -> None:
+        """Log a fault, once per kind and interval: what fails may fail for every item."""
+        if isinstance(fault, StorageError):
+            cause = (then, type(fault).__name__, type(fault.__cause__).__name__)
+            said = "%s: %s: %s; %s"
+            self._faults.say(cause, logging.ERROR, said, self._name, of_storage, fault, then)
+            return
+        said = "%s: failed unexpectedly; %s"
+        self._faults.say(
+            (then, type(fault).__name__), logging.ERROR, said, self._name, then, exc_info=fault
+        )
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -18,6 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from pushkit.errors import ConfigError, StorageError
+from pushkit.repeated_log import RepeatedLog
 from pushkit.storage import Script
 from receiver.replay.memory import (
     MEMORY,
@@ -67,8 +68,9 @@ class RedisReplay:
         self._namespace = namespace
         self._remember_for = remember_for
         self._lease = lease
+        self._faults = RepeatedLog(_log)
         seconds = _TIMEOUT.total_seconds()
-        try:
+        with contextlib.suppress(ValueError):  # its message quotes the URL
             # Whoever finds every connection in use waits for one, instead of being turned away.
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -77,9 +79,9 @@ class RedisReplay:
                 socket_timeout=seconds,
                 socket_connect_timeout=seconds,
             )
-        except ValueError as exc:
-            raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL") from exc
-        self._redis = Redis.from_pool(pool)
+            self._redis = Redis.from_pool(pool)
+            return
+        raise ConfigError("replay: expected a redis://, rediss:// or unix:// URL")
 
     async def open(self) -> None:
         """Ask whether the server is there.
@@ -128,7 +130,9 @@ class RedisReplay:
                 px = self._remember_for // _MILLISECOND
                 await self._redis.set(self._key(seen), value, px=px)
         except StorageError as exc:
-            _log.warning("%s; id %a is remembered by the inbox alone", exc, seen.delivery_id[:128])
+            said = "%s; id %a is remembered by the inbox alone"
+            cause = type(exc.__cause__).__name__
+            self._faults.say(cause, logging.WARNING, said, exc, seen.delivery_id[:128])
 
     async def release(self, reservation: Reservation) -> None:
         """Let go of an id; if that fails, it is free when the lease ends."""

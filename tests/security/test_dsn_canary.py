@@ -16,7 +16,7 @@ import pushkit.cli.main
 import receiver.cli
 from pushkit import KeyRing, PushSender
 from pushkit.clock import utc_now
-from pushkit.errors import PushkitError
+from pushkit.errors import ConfigError, PushkitError
 from receiver import Receiver, TrustedSender
 from tests.cli.conftest import environment
 from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
@@ -142,6 +142,16 @@ async def test_no_error_of_sender_and_receiver_holds_the_password(
         written = f"{''.join(traceback.format_exception(error))}{error!r}{error.__context__!r}"
         assert canaries.found_in(written) == set()
     assert canaries.found_in(caplog.text) == set()
+
+
+def test_a_redis_url_that_cannot_be_read_is_not_repeated(folder: Path) -> None:
+    canaries = Canaries()
+    url = f"redis://user:{canaries.plant('password')}/0"
+    trusted = TrustedSender(name="agent", issuer=ISSUER, jwks_file=folder / "jwks.json")
+    with pytest.raises(ConfigError) as refused:
+        Receiver(url="https://c.example", senders=[trusted], database="i.db", replay=url)
+    written = "".join(traceback.format_exception(refused.value))
+    assert canaries.found_in(f"{written}{refused.value.__context__!r}") == set()
 
 
 def test_check_shows_the_configuration_without_the_password(

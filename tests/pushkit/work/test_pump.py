@@ -132,21 +132,50 @@ async def test_waking_it_finds_new_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "traced"),
     [
-        pytest.param(StorageError("the disk is full"), id="the database"),
-        pytest.param(RuntimeError("a bug"), id="anything else"),
+        pytest.param(StorageError("the disk is full"), False, id="the database"),
+        pytest.param(RuntimeError("a bug"), True, id="anything else"),
     ],
 )
 async def test_outlives_a_claim_that_fails(
-    fault: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fault: Exception,
+    traced: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pushkit.work.pump._AFTER_FAULT", timedelta(0))
     work = Work("a")
     work.faults.append(fault)
     async with running(work.pump().run()):
         await work.until(lambda: work.done == ["a"])
-    assert [record.exc_info is not None for record in caplog.records] == [True]
+    [record] = caplog.records
+    assert bool(record.exc_info) is traced
+    assert str(fault) in caplog.text
+
+
+@pytest.mark.parametrize("fault", [StorageError, RuntimeError])
+async def test_claims_that_fail_again_and_again_are_one_line(
+    fault: type[Exception], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pushkit.work.pump._AFTER_FAULT", timedelta(0))
+    work = Work("a")
+    work.faults += [fault(f"the {number}.") for number in range(20)]
+    async with running(work.pump().run()):
+        await work.until(lambda: work.done == ["a"])
+    assert len(caplog.records) == 1
+    assert "the 0." in caplog.text
+
+
+async def test_items_that_fail_alike_are_one_line_per_cause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work = Work(*(f"{kind}-{number}" for number in range(10) for kind in ("bad", "lost")))
+    assert await work.pump(concurrency=20).run_once() == 20
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "things: could not be settled: lost-0; it comes back with its lease",
+        "things: failed unexpectedly; it comes back with its lease",
+    ]
 
 
 @pytest.mark.parametrize("item", ["bad", "lost"])
