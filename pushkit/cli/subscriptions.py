@@ -180,7 +180,7 @@ def test(*, ids: tuple[str, ...], database: str, everything: bool, **wanted: str
     changed = _run(database, lambda admin: admin.test(chosen))
     for delivery_id in changed.deliveries:
         click.echo(delivery_id)
-    _tell("will be tested", changed, otherwise="disabled, hence not tested")
+    _tell("will be tested", changed, otherwise="disabled, or their task has ended: not tested")
 
 
 @subscriptions.command(epilog=example("pushkit subscriptions remove sub_019bd4… --yes"))

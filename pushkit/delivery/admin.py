@@ -339,4 +339,8 @@ async def _batches(ids: Sequence[str]) -> AsyncIterator[list[str]]:
 def _is_meant(found: DeliverySummary, wanted: DeliveryFilter) -> bool:
     """Say whether a filter means it: not what was superseded, unless it says so."""
     by_name = wanted.cancelled_by is CancelledBy.SUPERSEDED
-    return by_name or found.cancelled_by is not CancelledBy.SUPERSEDED
+    # Earlier versions noted no more than the error.
+    return by_name or (
+        found.cancelled_by is not CancelledBy.SUPERSEDED
+        and found.last_error != CancelledBy.SUPERSEDED
+    )

@@ -148,9 +148,10 @@ class Again:
         """Let pending deliveries, and the destinations of those that are next, wait no longer."""
         by_subscription = yield from self.dead_letters.subscriptions_of(ids)
         yield from self.subscriptions.lock_all(list(by_subscription))
-        standings = yield from self.dead_letters.standings(ids)
         now = yield from self.database.now()
         due = yield from self.dead_letters.make_due(ids, now)
+        # Only now: one that was being claimed is in flight by then.
+        standings = yield from self.dead_letters.standings(ids)
         tried = [standings[each].destination for each in due if standings[each].is_head]
         yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
         yield from self.database.wake()

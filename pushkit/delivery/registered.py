@@ -32,7 +32,13 @@ from pushkit.outbox import (
     mark_oldest,
 )
 from pushkit.storage import Database, Script
-from pushkit.subscriptions import DisabledBy, Recipient, Subscription, SubscriptionStore
+from pushkit.subscriptions import (
+    DisabledBy,
+    Recipient,
+    Subscription,
+    SubscriptionState,
+    SubscriptionStore,
+)
 
 __all__ = ["Choice", "Chosen", "Found", "Registered"]
 
@@ -48,6 +54,9 @@ class Choice:
 
 
 Chosen: TypeAlias = Choice | Sequence[str]  # or their own ids
+
+
+_GETS_NOTHING = {SubscriptionState.DISABLED, SubscriptionState.WITHDRAWN}
 
 
 class Found(NamedTuple):
@@ -134,12 +143,12 @@ class Registered:
         return Found(found, again)
 
     def test(self, chosen: Chosen, snapshot: Task | None = None) -> Script[Found]:
-        """Enqueue a test notification for the chosen subscriptions that are not disabled."""
+        """Enqueue a test notification for those that are neither disabled nor withdrawn."""
         found = yield from self._hold(chosen)
         now = yield from self.database.now()
         ids = []
         for subscription in found:
-            if not subscription.active:
+            if subscription.state in _GETS_NOTHING:
                 continue
             recipient = Recipient.of(subscription)
             update = _test_update(recipient.task_id, recipient.version, snapshot)

@@ -145,11 +145,11 @@ class SubscriptionAdmin:
         return changed
 
     async def test(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
-        """Send a test notification; a disabled subscription gets none."""
+        """Send a test notification; one that is disabled or withdrawn gets none."""
         changed = Changed(ids=())
         async for ids in self._pages(wanted):
             found, sent = await self._database.write(self._registered.test(ids))
-            changed += _changed(ids, found, lambda each: each.active, sent)
+            changed += _changed(ids, found, lambda each: each.active and not each.withdrawn, sent)
             self._wake()
         return changed
 

@@ -15,6 +15,7 @@ from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import OutboundError, OwnershipError, PushkitError, TransportError
 from pushkit.outbox import CancelledBy
+from pushkit.storage import Script, Statement
 from pushkit.webhook import Headers
 from tests.pushkit.delivery.conftest import START
 
@@ -194,6 +195,22 @@ async def test_what_was_superseded_comes_back_by_name_alone(
     by_name = DeliveryFilter(state=DeliveryState.CANCELLED, cancelled_by=CancelledBy.SUPERSEDED)
     assert (await sender.outbox.resend(by_name, dry_run=True)).ids == (superseded,)
     assert (await sender.outbox.resend([superseded])).ids == (superseded,)
+
+
+async def test_what_an_older_version_noted_as_superseded_is_so_still(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(coalesce=True, max_backlog_per_subscription=1)
+    await subscribe(sender, webhook, 1)
+    await sender.notify(status())
+    await sender.notify(status())
+    await sender._database.write(_forget_who_cancelled())
+    cancelled = DeliveryFilter(state=DeliveryState.CANCELLED)
+    assert (await sender.outbox.resend(cancelled, dry_run=True)).ids == ()
+
+
+def _forget_who_cancelled() -> Script[None]:
+    yield Statement("UPDATE pushkit_deliveries SET cancelled_by = NULL")
 
 
 async def test_what_a_removal_cancelled_stays_cancelled(

@@ -207,3 +207,14 @@ async def test_what_a_410_cancelled_can_be_sent_once_the_client_registers_again(
     assert len((await sender.outbox.resend(cancelled)).ids) == 2
     await pump(sender)
     assert await bodies_of(sender, DeliveryState.DELIVERED) == [2, 3]
+
+
+async def test_one_whose_task_has_ended_is_not_tested(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    subscription = await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status("completed"))
+    await pump(sender)
+    changed = await sender.subscription_admin.test([subscription.id])
+    assert (changed.ids, changed.unchanged, changed.deliveries) == ((), (subscription.id,), ())
+    assert len(webhook.received) == 1
