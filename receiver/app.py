@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
 from receiver.edge import Answer, BrokenBodyError, Edge, Head
@@ -13,9 +15,27 @@ from receiver.edge import Answer, BrokenBodyError, Edge, Head
 if TYPE_CHECKING:
     from receiver.receiver import Receiver
 
-__all__ = ["application", "handler", "response"]
+__all__ = ["HideMalformedRequests", "application", "handler", "response"]
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class HideMalformedRequests(logging.Filter):
+    """Takes a stranger's own text out of what aiohttp logs of requests that are no HTTP.
+
+        logging.getLogger("aiohttp.server").addFilter(HideMalformedRequests())
+
+    aiohttp logs such a head with its traceback, at ERROR, before any application sees it, and the
+    token may be in it. That logger belongs to the whole process: so who embeds a receiver decides.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record through, this kind with the error's name in place of its text."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.msg = f"{record.getMessage()}: no HTTP request: {type(error).__name__}"
+            record.args, record.exc_info, record.exc_text = (), None, None
+        return True
 
 
 def application(receiver: Receiver) -> web.Application:

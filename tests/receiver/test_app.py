@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 from receiver import Limits, RateLimit
+from receiver.app import HideMalformedRequests
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -431,3 +432,52 @@ async def test_what_is_named_for_development_is_said_at_the_start(
     await world.start()
     [said] = [each for each in caplog.records if "not checked" in each.getMessage()]
     assert (said.levelname, said.args) == ("WARNING", ("127.0.0.1:*",))
+
+
+# --- aiohttp's own log -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filtered() -> Iterator[None]:
+    log, hiding = logging.getLogger("aiohttp.server"), HideMalformedRequests()
+    log.addFilter(hiding)
+    yield
+    log.removeFilter(hiding)
+
+
+async def sent_malformed(world: World) -> None:
+    """Send what is no HTTP, with a token in it, to a receiver that is mounted in an application."""
+    server = await serve(world)
+    for broken in (b"X-A2A-Token canary", b"X-A2A-Token : canary", b"X-A2A-Token: canary\x00"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + broken + b"\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.")
+        writer.close()
+
+
+async def test_aiohttps_own_log_has_what_is_no_http_in_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await sent_malformed(world)
+    assert "canary" in caplog.text  # what the filter is for
+
+
+@pytest.mark.usefixtures("filtered")
+async def test_the_filter_hides_what_is_no_http(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    await sent_malformed(world)
+    assert "canary" not in caplog.text
+    assert caplog.text.count("Error handling request from 127.0.0.1: no HTTP request: ") == 3
+
+
+@pytest.mark.usefixtures("filtered")
+def test_the_filter_leaves_an_applications_own_errors_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = ValueError("the application's own")
+    logging.getLogger("aiohttp.server").error("Error handling %s", "request", exc_info=error)
+    assert "Error handling request" in caplog.text
+    assert "ValueError: the application's own" in caplog.text

@@ -178,6 +178,19 @@ async def test_what_is_no_http_is_a_problem(
     assert "refused 400 malformed_http peer=127.0.0.1" in caplog.text
 
 
+async def test_the_log_has_no_text_of_what_is_no_http(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    for broken in (b"X-A2A-Token canary", b"X-A2A-Token: canary\x00", b"X-A2A-Token\xff: canary"):
+        client = await (await serve()).connect()
+        await client.send(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + broken + b"\r\n\r\n")
+        answer = await client.answer()
+        assert (answer.status, answer.code) == (400, "malformed_http")
+    assert "refused 400 malformed_http" in caplog.text
+    assert "canary" not in caplog.text
+
+
 async def test_a_peer_that_reads_no_answer_is_dropped(world: World, serve: Serve) -> None:
     answering = asyncio.Event()
 
