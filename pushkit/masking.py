@@ -8,8 +8,8 @@ from typing import Final
 __all__ = ["masked_url", "printable"]
 
 _SHOWN_CHARACTERS: Final = 128
-# RFC 3986 §3.2: scheme and slashes may be missing in what somebody wrote.
-_USER: Final = re.compile(r"\A((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://)?)[^/?#]*@")
+# RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
+_USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
 
 
 def printable(text: str | None) -> str:
@@ -24,7 +24,7 @@ def masked_url(url: str, *, keep_query: bool = False) -> str:
         url: The URL, or what stands for one.
         keep_query: The query is known to hold no secret.
     """
-    masked = _USER.sub(r"\1***@", url)
+    masked = _USER.sub("***@", url)
     if keep_query:
         return masked
     before, mark, _ = masked.partition("?" if "?" in masked else "#")

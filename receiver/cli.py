@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 
 from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject
+from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.command import run_command
 from pushkit.errors import PushkitError
+from pushkit.masking import masked_url
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
@@ -224,22 +224,19 @@ def _masked(settings: ReceiverSettings) -> JsonObject:
             for secret in ("tokens", "credentials", "webhook_secrets"):
                 values = sender[secret]
                 sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
-    for forward in document["forwards"] if isinstance(document["forwards"], list) else []:
-        if isinstance(forward, dict) and isinstance(forward["to"], str):
-            forward["to"] = _without_secrets(forward["to"])
-    return document
+    kept = {name: document[name] for name in ("database", "replay")}
+    return {name: _without_users(value) for name, value in document.items()} | kept
 
 
-def _without_secrets(url: str) -> str:
-    """Return a URL whose user, password and query are masked; a stream's name is no secret."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    hidden = parts.query and parts.scheme not in SCHEMES
-    return urlunsplit(
-        parts._replace(
-            netloc=f"***{at}{host}" if user else host, query="***" if hidden else parts.query
-        )
-    )
+def _without_users(value: JsonValue) -> JsonValue:
+    """Mask user, password and query of every URL in a value; a stream's name is no secret."""
+    if isinstance(value, dict):
+        return {name: _without_users(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_without_users(item) for item in value]
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    return masked_url(value, keep_query=value.partition("://")[0] in SCHEMES)
 
 
 cli.add_command(inbox)

@@ -23,6 +23,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
+from pushkit.masking import masked_url
 from pushkit.net.transport import Transport
 from pushkit.repeated_log import RepeatedLog
 from pushkit.version import USER_AGENT
@@ -153,6 +154,7 @@ class JwksClient:
         stale_for: timedelta = timedelta(0),
     ) -> None:
         self.url = url
+        self._shown = masked_url(url)
         self._fetch = fetch
         self._clock = clock
         self._min_age = min_age
@@ -213,8 +215,8 @@ class JwksClient:
     def _reason(self) -> str:
         why = self._set.failure or "the fetch is under way"
         if self._loaded:
-            return f"the keys from {self.url} are older than may be trusted: {why}"
-        return f"no keys from {self.url} yet: {why}"
+            return f"the keys from {self._shown} are older than may be trusted: {why}"
+        return f"no keys from {self._shown} yet: {why}"
 
     def _may_refetch(self) -> bool:
         if self._set.is_flying:
@@ -231,7 +233,7 @@ class JwksClient:
             answer = await self._fetch(self.url, held.value.etag if held else None)
             found = self._read(answer, held.value if held else None)
         except PushkitError as exc:
-            self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self.url, exc)
+            self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
         age = min(max(_lifetime(answer), self._min_age), self._max_age)
@@ -244,7 +246,7 @@ class JwksClient:
             raise JwksError(f"expected HTTP status 200, found {answer.status}")
         found = parse_jwks(answer.body)
         for name, reason in found.refused:
-            self._log.say(name, logging.WARNING, _LEFT_OUT, name, self.url, reason)
+            self._log.say(name, logging.WARNING, _LEFT_OUT, name, self._shown, reason)
         return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=answer.etag)
 
 

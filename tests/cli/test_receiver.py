@@ -387,6 +387,35 @@ def test_check_ends_with_1_if_the_certificate_cannot_be_had(
     assert ran.err.startswith("tls: error: ")
 
 
+def test_check_masks_the_user_and_the_query_of_every_url(
+    receiver_command: Run, config: Path, unused_tcp_port: int
+) -> None:
+    text = CONFIG.replace("https://client.", "https://user:canary1@client.")
+    text = text.replace(ISSUER, f"{ISSUER.replace('://', '://canary2@')}?canary3")
+    more = f"""
+[[senders]]
+name = "other"
+issuer = "https://other.example.com"
+jwks_url = "http://127.0.0.1:{unused_tcp_port}/jwks.json?key=canary4"
+audience = ["https://user:canary5@client.example.com/a2a?key=canary6"]
+
+[[forwards]]
+command = ["curl", "https://user:canary7@host/x", "-u"]
+"""
+    config.write_text('allow = ["127.0.0.1:*"]\n' + text + more)
+    ran = receiver_command("check")
+    assert (ran.status, "other: error: no keys from" in ran.err) == (1, True)
+    assert "canary" not in ran.out + ran.err
+    document, _ = json.JSONDecoder().raw_decode(ran.out)
+    assert document["url"] == "https://***@client.example.com"
+    assert document["senders"][1]["audience"] == ["https://***@client.example.com/a2a?***"]
+    refused = config.read_text().replace("http://127", "http://user:canary8@127")
+    config.write_text(refused)
+    ran = receiver_command("check")
+    assert ran.status == 1
+    assert "canary" not in ran.out + ran.err
+
+
 def test_check_masks_what_a_forward_is_reached_with(receiver_command: Run, config: Path) -> None:
     forwards = """
 [[forwards]]
