@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushkit.cards import CardForm, Gap, canonicalize
+from pushkit.cards import CardForm, Gap, canonicalize, verify_card
 from pushkit.cards.canonical import canonical_json
 from pushkit.cards.fields import CARD_1_0, Container, Presence
 from pushkit.errors import CanonicalizationError
+from pushkit.signing.detached_jws import sign_detached
 from tests.cards import independent_jcs
-from tests.cards.vectors import FOLDER, load
+from tests.cards.vectors import FOLDER, NOW, SIGNING_KEY, TRUST, as_bytes, load
 
 VECTORS = json.loads((FOLDER / "canonical.json").read_bytes())
 PRESENCE = json.loads((FOLDER / "presence_v1.0.json").read_bytes())["messages"]
@@ -94,6 +95,39 @@ def test_the_other_reading_adds_the_required_fields_that_are_absent() -> None:
         "/supportedInterfaces",
         "/version",
     }
+
+
+def test_a_required_message_or_map_that_is_absent_is_signed_as_an_empty_one() -> None:
+    flows: dict[str, Any] = {"clientCredentials": {"tokenUrl": "https://a.example.com/token"}}
+    schemes: dict[str, Any] = {
+        "with": {"oauth2SecurityScheme": {"flows": flows}},
+        "without": {"oauth2SecurityScheme": {"description": "d"}},
+    }
+    card = {"name": "Example Agent", "securitySchemes": schemes}
+    found = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS)
+    signed = json.loads(found.payload)
+    assert signed["capabilities"] == {}
+    assert signed["securitySchemes"] == {
+        "with": {
+            "oauth2SecurityScheme": {
+                "flows": {
+                    "clientCredentials": {"scopes": {}, "tokenUrl": "https://a.example.com/token"}
+                }
+            }
+        },
+        "without": {"oauth2SecurityScheme": {"description": "d", "flows": {}}},
+    }
+    absent = {left.path for left in found.uncovered if left.gap is Gap.ABSENT}
+    assert "/capabilities" in absent
+    assert "/securitySchemes/without/oauth2SecurityScheme/flows" in absent
+    # What was signed with the defaults there is verified without them, and the other way round.
+    jws = sign_detached(found.payload, {"typ": "JOSE"}, SIGNING_KEY)
+    entry = {"protected": jws.protected, "signature": jws.signature}
+    for served in (card, {**card, "capabilities": {}}):
+        verdict = verify_card(as_bytes({**served, "signatures": [entry]}), TRUST, now=NOW)
+        assert verdict.verified, verdict.reason
+    changed = {**card, "capabilities": {"streaming": False}, "signatures": [entry]}
+    assert not verify_card(as_bytes(changed), TRUST, now=NOW).verified
 
 
 @pytest.mark.parametrize("message", sorted(PRESENCE.keys() - {"AgentCardSignature"}))

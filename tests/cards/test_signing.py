@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,6 @@ from pushkit.cards import (
     sign_card,
     verify_card,
 )
-from pushkit.cards.document import MAX_SIGNATURES
 from pushkit.errors import CanonicalizationError, ConfigError, MalformedCardError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
 from pushkit.keys.ring import KeyRing
@@ -180,9 +180,17 @@ def test_there_must_be_a_key() -> None:
 
 
 def test_no_more_signatures_than_a_verifier_looks_at() -> None:
-    keys = [generate_key(Algorithm.EDDSA) for _ in range(MAX_SIGNATURES + 1)]
-    with pytest.raises(ConfigError, match="signatures"):
+    page = (Path(__file__).parents[2] / "docs" / "cards.md").read_text("utf-8")
+    assert "at most 16 signatures" in page
+    keys = [generate_key(Algorithm.EDDSA) for _ in range(17)]
+    signed = sign_card(SAMPLE, keys[:16], now=NOW)
+    last = TrustedKeys.pinned(keys[15].to_verification_key())
+    assert verify_card(signed.content, last, now=NOW).verified
+    with pytest.raises(ConfigError, match="17 signatures, expected up to 16"):
         sign_card(SAMPLE, keys, now=NOW)
+    entries = signed.card["signatures"]
+    with pytest.raises(MalformedCardError, match="found 17, expected at most 16"):
+        verify_card({**SAMPLE, "signatures": [*entries, None]}, last, now=NOW)  # type: ignore[misc]
 
 
 def test_what_is_not_json_is_no_card() -> None:

@@ -242,6 +242,35 @@ async def test_one_of_two_keys_of_a_rotation_is_enough(make_world: WorldFactory)
     assert await receive(world, draft) == (202, "accepted")
 
 
+@pytest.mark.parametrize("first", ["holds", "fails"])
+@pytest.mark.parametrize("fault", ["another request", "too little", "no such bytes"])
+async def test_one_signature_that_holds_is_enough_while_one_by_another_known_key_fails(
+    make_world: WorldFactory, first: str, fault: str
+) -> None:
+    newer = generate_key(Algorithm.ES256)
+    known = make_world(**trusted(HTTP)).sender.keys
+    assert known is not None
+    keys = {**known, newer.kid: newer.to_verification_key()}
+    world = make_world(**trusted(HTTP), keys=keys)
+    good, bad = drafted(world), drafted(world)
+    bad.key = newer
+    if fault == "another request":
+        bad.url = f"{BASE}/elsewhere"
+    broken = dict(bad.request().headers)
+    if fault == "too little":
+        broken["Signature-Input"] = broken["Signature-Input"].replace('"@method" ', "")
+    if fault == "no such bytes":
+        broken["Signature"] = "a2a=:AAAA:"
+    holding = dict(good.request().headers)
+    for name in ("Signature-Input", "Signature"):
+        pair = [holding[name], broken[name].replace("a2a=", "next=", 1)]
+        good.after[name] = ", ".join(pair if first == "holds" else reversed(pair))
+    assert await receive(world, good) == (202, "accepted")
+    alone = drafted(world, number=2)
+    alone.after = {name: broken[name] for name in ("Signature-Input", "Signature")}
+    assert await receive(world, alone) == (401, "invalid_signature")
+
+
 async def test_a_configured_audience_is_the_url_that_is_signed(make_world: WorldFactory) -> None:
     world = make_world(**trusted(HTTP), audience=["https://public.example.com/hook"])
     draft = drafted(world)

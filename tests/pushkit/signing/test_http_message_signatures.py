@@ -565,9 +565,16 @@ def test_two_keys_of_a_rotation_may_sign_one_request() -> None:
 
 
 def test_more_of_our_signatures_than_a_rotation_has_are_refused() -> None:
-    inputs = ", ".join(f"s{n}={PARAMETERS}" for n in range(5))
-    with pytest.raises(InvalidSignatureError, match="at most 4"):
-        read_unverified_signatures(Headers({"Signature-Input": inputs}))
+    page = (Path(__file__).parents[3] / "docs" / "signatures.md").read_text("utf-8")
+    assert '`tag="a2a-push"` count, at most four' in page
+    fields = dict(signed())
+    inputs = [fields["Signature-Input"].replace("a2a=", f"s{n}=") for n in range(5)]
+    made = [fields["Signature"].replace("a2a=", f"s{n}=") for n in range(5)]
+    four = Headers({"Signature-Input": ", ".join(inputs[:4]), "Signature": ", ".join(made[:4])})
+    assert [one.label for one in read_unverified_signatures(four)] == ["s0", "s1", "s2", "s3"]
+    five = Headers({"Signature-Input": ", ".join(inputs), "Signature": ", ".join(made)})
+    with pytest.raises(InvalidSignatureError, match="expected at most 4"):
+        read_unverified_signatures(five)
 
 
 def test_a_request_without_signatures_has_none() -> None:

@@ -230,6 +230,7 @@ def test_a_signature_in_any_other_spelling_is_refused(headers: dict[str, str]) -
         pytest.param(f"v1,AAAA {SIGNATURE}", id="another signature first"),
         pytest.param(f"v1,** {SIGNATURE}", id="a broken signature first"),
         pytest.param(f"{SIGNATURE} v9,x", id="unknown version last"),
+        pytest.param(" ".join(["v2,x"] * 31 + [SIGNATURE]), id="as many as may be: 32"),
         pytest.param(f"v1,AAAA  {SIGNATURE}", id="several spaces"),
         pytest.param(f"  {SIGNATURE} ", id="spaces around"),
     ],
