@@ -103,7 +103,7 @@ def test_a_required_message_or_map_that_is_absent_is_signed_as_an_empty_one() ->
         "with": {"oauth2SecurityScheme": {"flows": flows}},
         "without": {"oauth2SecurityScheme": {"description": "d"}},
     }
-    card = {"name": "Example Agent", "securitySchemes": schemes}
+    card: dict[str, Any] = {"name": "Example Agent", "securitySchemes": schemes}
     found = canonicalize(card, CardForm.SPEC_WITH_DEFAULTS)
     signed = json.loads(found.payload)
     assert signed["capabilities"] == {}
