@@ -77,8 +77,8 @@ def _error_code(
     if value is None or is_error_code(value):
         return value
     raise click.BadParameter(
-        f"there is no code {value!r}{did_you_mean(value, ERROR_CODES)}:"
-        f" expected one of {', '.join(ERROR_CODES)}"
+        f"there is no code {value!r}, expected one of"
+        f" {', '.join(ERROR_CODES)}{did_you_mean(value, ERROR_CODES)}"
     )
 
 

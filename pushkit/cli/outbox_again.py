@@ -162,12 +162,10 @@ def retry_now(
     retried = run(database, lambda admin: admin.retry_now(chosen, dry_run=dry_run))
     _tell_ids(retried.ids, "pending delivery", "due now", dry_run=dry_run)
     if retried.behind:
-        click.echo(
-            f"{retried.behind} of them wait for an older one of their subscription", err=True
-        )
+        click.echo(f"still behind an older one of their subscription: {retried.behind}", err=True)
     if retried.paused:
         click.echo(
-            f"{retried.paused} of them wait: `pushkit subscriptions resume` ends a pause", err=True
+            f"still paused: {retried.paused} (`pushkit subscriptions resume` ends that)", err=True
         )
     if not retried.ids or (ids and retried.skipped):
         raise ConfigError(_not_done("tried", retried.reasons, "pending"))
@@ -217,6 +215,7 @@ def _tell_ids(ids: Sequence[str], what: str, done: str, *, dry_run: bool) -> Non
 def _not_done(done: str, reasons: Mapping[WhyNot, int], state: str) -> str:
     """Return why deliveries were left alone, and what can be done about that."""
     if not reasons:
-        return f"nothing matches: see `pushkit outbox list --state {state}`"
+        hint = "; what was cancelled goes with --state cancelled" if state == "delivered" else ""
+        return f"nothing matches: see `pushkit outbox list --state {state}`{hint}"
     said = (f"{count} {_HINTS[why]}" for why, count in reasons.items())
     return f"not {done}: {'; '.join(said)}"

@@ -166,6 +166,12 @@ def enable(
     changed = _run(database, lambda admin: admin.enable(chosen, resend=resend))
     if resend:
         click.echo(f"{len(changed.deliveries)} cancelled deliveries pending again")
+    elif changed.ids:
+        click.echo(
+            "what was cancelled with it stays so:"
+            " `pushkit outbox resend --state cancelled --cancelled-by disabled` sends it",
+            err=True,
+        )
     _tell("enabled", changed)
 
 
