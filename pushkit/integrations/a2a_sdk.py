@@ -158,7 +158,8 @@ class PushkitNotificationSender(PushNotificationSender):
             snapshot = functools.partial(self._task_of, update.task_id or "")
             await self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
 
-        await self.buffer.run(task_id, enqueue, size=event.ByteSize())
+        is_last = update.state is not None and update.state.terminal
+        await self.buffer.run(task_id, enqueue, size=event.ByteSize(), is_last=is_last)
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

@@ -122,6 +122,7 @@ class PushkitNotificationSender:
             update.task_id or "",
             lambda: self._sender.notify(update, idempotency_key=key),
             size=len(json.dumps(document)),
+            is_last=update.state is not None and update.state.terminal,
         )
 
     async def close(self) -> None:

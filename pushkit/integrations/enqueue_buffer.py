@@ -33,6 +33,7 @@ Enqueue = Callable[[], Awaitable[object]]
 class _Kept:
     enqueue: Enqueue
     size: int
+    is_last: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +61,7 @@ class EnqueueBuffer:
 
     Args:
         capacity: How many may wait in all; one more is refused, loudly.
-        per_task: How many of one task may wait.
+        per_task: How many of one task may wait, and its last update besides.
         max_bytes: How large those that wait may be together.
 
     Attributes:
@@ -84,18 +85,21 @@ class EnqueueBuffer:
         """Return how many updates wait."""
         return self._waiting
 
-    async def run(self, task_id: str, enqueue: Enqueue, *, size: int) -> None:
+    async def run(
+        self, task_id: str, enqueue: Enqueue, *, size: int, is_last: bool = False
+    ) -> None:
         """Store an update now, or as soon as the outbox is back.
 
         Args:
             task_id: Its task: what came first of that goes first.
             enqueue: Stores it.
             size: Its size in bytes.
+            is_last: Whether its task ends with it: there is one place more for that.
 
         Raises:
             PushkitError: It was not stored and never will be: it is not valid, or too many wait.
         """
-        update = _Kept(enqueue, size)
+        update = _Kept(enqueue, size, is_last)
         queue = self._queues.setdefault(task_id, _Queue())
         queue.callers += 1
         try:
@@ -129,7 +133,7 @@ class EnqueueBuffer:
     def _keep(self, task_id: str, queue: _Queue, update: _Kept, reason: PushkitError) -> None:
         fits = (
             self._waiting < self._capacity
-            and len(queue.waiting) < self._per_task
+            and len(queue.waiting) < self._per_task + update.is_last
             and self._bytes + update.size <= self._max_bytes
         )
         if not fits:

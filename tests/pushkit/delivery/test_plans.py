@@ -33,8 +33,8 @@ async def test_no_table_is_read_from_end_to_end(
     traced.clear()
 
     webhook.replies_with(503, path="/3")
-    for state in ("working", "working", "completed"):
-        notices = [notice_of(sender, status(state, task_id=f"task-{n}")) for n in range(20)]
+    for key, state in ((None, "working"), ("key 1", "working"), ("key 2", "completed")):
+        notices = [notice_of(sender, status(state, task_id=f"task-{n}"), key) for n in range(20)]
         await sender._database.write(sender._enqueuer.enqueue(notices))
     while await sender.worker.run_once():
         pass

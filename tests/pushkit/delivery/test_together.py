@@ -18,6 +18,7 @@ from pushkit import (
     PushSender,
     Role,
     StatusUpdate,
+    Task,
     TaskState,
     TaskStatus,
     TaskUpdate,
@@ -29,7 +30,7 @@ from pushkit.storage import Group, Script
 from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from tests.pushkit.delivery.conftest import Senders
 
@@ -242,6 +243,33 @@ async def test_who_is_refused_makes_nobody_run_again(
         STORED,
     ]
     assert [len(await sender.deliveries(f"task-{n}")) for n in range(4)] == [1, 2, 2, 0]
+    await only_the_oldest_is_the_head(sender)
+
+
+async def test_who_has_to_ask_for_a_snapshot_makes_nobody_wait(senders: Senders) -> None:
+    sender = await senders.open()
+    for n in range(4):
+        await sender.subscribe(f"task-{n}", HOOK, version="0.3" if n % 2 else "1.0")
+    task_of: dict[int, asyncio.Future[Task]] = {
+        n: asyncio.get_running_loop().create_future() for n in range(4)
+    }
+    asked: list[int] = []
+
+    def notify(n: int) -> Coroutine[Any, Any, NotifyResult]:
+        async def snapshot(_: str) -> Task:
+            asked.append(n)
+            return await task_of[n]
+
+        return sender.notify(chunk(last=True)(f"task-{n}"), snapshot=snapshot)
+
+    first = asyncio.create_task(notify(1))
+    others = [asyncio.create_task(notify(n)) for n in (0, 2, 3)]
+    assert len((await others[0]).ids) == len((await others[1]).ids) == 1
+    for n in (3, 1):
+        status = TaskStatus(state=TaskState.WORKING)
+        task_of[n].set_result(Task(id=f"task-{n}", context_id="c", status=status))
+        assert len((await (first if n == 1 else others[2])).ids) == 1
+    assert sorted(asked) == [1, 3]
     await only_the_oldest_is_the_head(sender)
 
 

@@ -145,6 +145,19 @@ async def test_one_more_than_fits_is_refused_and_counted(
     assert "its webhooks will not hear of it" in caplog.text
 
 
+async def test_the_end_of_a_task_has_a_place_of_its_own(
+    outbox: Outbox, make_buffer: MakeBuffer
+) -> None:
+    buffer = make_buffer(per_task=1)
+    outbox.goes_away()
+    await run(buffer, outbox.storing(1))
+    await buffer.run("task-1", outbox.storing(2), size=100, is_last=True)
+    with pytest.raises(StorageError):
+        await buffer.run("task-1", outbox.storing(3), size=100, is_last=True)
+    outbox.away = None
+    await until(lambda: outbox.stored == [1, 2])
+
+
 async def test_what_one_task_may_keep_leaves_room_for_the_others(
     outbox: Outbox, make_buffer: MakeBuffer
 ) -> None:

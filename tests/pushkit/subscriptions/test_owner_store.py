@@ -21,9 +21,12 @@ from pushkit.subscriptions import (
     SubscriptionStore,
     Vault,
 )
+from tests.databases import SqliteConnection
 from tests.pushkit.deliveries import add_delivery
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.databases import ScriptRunner
 
 T = TypeVar("T")
@@ -82,6 +85,20 @@ def test_what_an_owner_has_is_counted_over_all_tenants(database: Database) -> No
         database.subscribe(Owner(tenant=f"tenant-{number}", name="alice"), "config", deliveries=2)
     assert database.run(STORE.subscriptions("alice", 9)) == 3
     assert database.run(STORE.backlog("alice", 9)) == 6
+
+
+def test_what_an_owner_has_is_found_by_an_index(tmp_path: Path) -> None:
+    database = Database(SqliteConnection(tmp_path / "database.db"))
+    for script in (STORE.subscriptions("alice", 9), STORE.backlog("alice", 9)):
+        counting = next(script)
+        plan = database.run(explained(counting))
+        assert any("USING INDEX pushkit_subscriptions_of_owner" in step for step in plan)
+        assert not any(step.startswith("SCAN s") for step in plan)
+
+
+def explained(counting: Statement) -> Script[list[str]]:
+    steps = yield Statement(f"EXPLAIN QUERY PLAN {counting.sql}", counting.parameters)
+    return [step["detail"] for step in steps]
 
 
 def test_a_subscription_that_was_withdrawn_counts_no_more(database: Database) -> None:
