@@ -133,9 +133,9 @@ class Life:
         await self._database.close()
 
     def hear(self) -> None:
-        """Wake callbacks and waiters: a notification was accepted, here or elsewhere."""
+        """Wake callbacks, and look for those who wait: a notification was accepted elsewhere."""
         self._dispatcher.pump.wake()
-        self._arrivals.announce()
+        self._arrivals.look_elsewhere()
 
     async def unready(self) -> dict[str, str]:
         """Return what of ourselves stands in the way of serving, each part with its reason."""

@@ -84,6 +84,7 @@ class Pipeline:
         replay: The memory of ids, in the same database or elsewhere.
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
+        accepted: Called with the sender and the task of what was accepted, if it has one.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Pipeline:
         *,
         limits: Limits,
         clock: Callable[[], datetime],
+        accepted: Callable[[str, str | None], None],
     ) -> None:
         self.trust = trust
         self.limits = limits
@@ -102,6 +104,7 @@ class Pipeline:
         self._faults = RepeatedLog(_log)
         self._database = database
         self._clock = clock
+        self._accepted = accepted
         self._senders = RateLimiter(limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
         self._replay = replay
@@ -250,6 +253,8 @@ class Pipeline:
         except Exception:
             await self._replay.release(reservation)
             raise
+        if verdict.notification_id is not None:
+            self._accepted(sender.name, verified.task_id)
         await self._replay.commit(reservation)
         return verdict
 

@@ -118,7 +118,12 @@ class Receiver(CallbackDecorators):
         self.url = trust.url
         memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
         self.pipeline = Pipeline(
-            trust, self._database, memory, limits=limits or Limits(), clock=clock
+            trust,
+            self._database,
+            memory,
+            limits=limits or Limits(),
+            clock=clock,
+            accepted=self._accepted,
         )
         self.callbacks = CallbackRegistry()
         self.dispatcher = Dispatcher(
@@ -272,10 +277,7 @@ class Receiver(CallbackDecorators):
             peer: The address that it came from.
             proven: What `pipeline.select` said of its head.
         """
-        verdict = await self.pipeline.receive(request, path=path, peer=peer, proven=proven)
-        if verdict.notification_id is not None:
-            self._life.hear()
-        return verdict
+        return await self.pipeline.receive(request, path=path, peer=peer, proven=proven)
 
     # --- trust ---------------------------------------------------------------------------------
 
@@ -448,6 +450,11 @@ class Receiver(CallbackDecorators):
                     return
 
     # --- within --------------------------------------------------------------------------------
+
+    def _accepted(self, sender: str, task_id: str | None) -> None:
+        self.dispatcher.pump.wake()
+        if task_id is not None:
+            self._arrivals.announce(sender, task_id)
 
     def _sender(self, name: str | None) -> TrustedSender:
         if name is None and len(self.senders) == 1:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from pushkit.a2a import TaskState
-from pushkit.errors import InboundError
+from pushkit.errors import InboundError, StorageError
 from pushkit.storage import Database
 from receiver.inbox import Inbox, Notification
 
@@ -21,10 +22,19 @@ __all__ = ["SETTLED_STATES", "Arrivals"]
 SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
 
 _POLL_SECONDS = 1.0  # what another process accepts is found by looking, where it cannot tell
+_REST_SECONDS = 0.1  # many that are accepted elsewhere are one look
+
+
+class _Waiter:
+    """Who has seen a task's notifications up to an id, and waits for the next."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Arrivals:
-    """Tells waiters that the inbox grew.
+    """Tells those who wait for a task that it has a new notification, and nobody else.
 
     Args:
         database: Where the inbox lives.
@@ -33,34 +43,37 @@ class Arrivals:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._inbox = Inbox()
-        self._arrived: asyncio.Future[None] | None = None
+        self._waiting: defaultdict[tuple[str, str], set[_Waiter]] = defaultdict(set)
+        self._looking: asyncio.Task[None] | None = None
+        self._elsewhere = asyncio.Event()
 
-    def announce(self) -> None:
-        """Wake every waiter: a notification was accepted, in this process or in another."""
-        arrived, self._arrived = self._arrived, None
-        if arrived is not None and not arrived.done():
-            arrived.set_result(None)
+    def announce(self, sender: str, task_id: str) -> None:
+        """Wake who waits for a task: a notification of it was accepted."""
+        for waiter in self._waiting.get((sender, task_id), ()):
+            if not waiter.arrived.done():
+                waiter.arrived.set_result(None)
+
+    def look_elsewhere(self) -> None:
+        """Look for all who wait: another process accepted something, and nobody said what."""
+        self._elsewhere.set()
 
     async def updates(
         self, task_id: str, *, sender: str, after: int = 0
     ) -> AsyncGenerator[Notification, None]:
         """Yield a task's notifications after an id, in the order of acceptance, without end."""
         while True:
-            arrived = self._next_arrival()  # taken before looking: nothing falls between
-            batch = await self._database.read(
-                self._inbox.of_task(task_id, after=after, sender=sender)
-            )
+            with self._waits(sender, task_id, after) as waiter:  # before looking: nothing between
+                batch = await self._database.read(
+                    self._inbox.of_task(task_id, after=after, sender=sender)
+                )
+                if not batch:
+                    await waiter.arrived
             for stored in batch:
                 after = stored.id
                 with contextlib.suppress(
                     InboundError
                 ):  # other code accepted it: see its dead letter
                     yield stored.decode()
-            if not batch:
-                # Not wait_for: before Python 3.12 that swallows a cancellation beside an arrival.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_SECONDS):
-                        await asyncio.shield(arrived)
 
     async def wait(
         self,
@@ -80,10 +93,39 @@ class Arrivals:
                     return notification
         raise AssertionError("updates() ended")  # it has no end
 
-    def _next_arrival(self) -> asyncio.Future[None]:
-        if self._arrived is None:
-            self._arrived = asyncio.get_running_loop().create_future()
-        return self._arrived
+    @contextlib.contextmanager
+    def _waits(self, sender: str, task_id: str, after: int) -> Iterator[_Waiter]:
+        key, waiter = (sender, task_id), _Waiter(after)
+        self._waiting[key].add(waiter)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="receiver-waiting")
+        try:
+            yield waiter
+        finally:
+            self._waiting[key].discard(waiter)
+            if not self._waiting[key]:
+                del self._waiting[key]
+            if not self._waiting:
+                self._elsewhere.set()  # who looks for others has nobody left
+
+    async def _look(self) -> None:
+        """Look for all who wait at once, for as long as somebody does."""
+        while self._waiting:
+            # Not wait_for: before Python 3.12 that swallows a cancellation beside an arrival.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._elsewhere.wait()
+            self._elsewhere.clear()
+            if not self._waiting:
+                return
+            seen = {
+                key: min(waiter.after for waiter in waiters)
+                for key, waiters in self._waiting.items()
+            }
+            with contextlib.suppress(StorageError):  # it is away: the next look may find it
+                for sender, task_id in await self._database.read(self._inbox.with_news(seen)):
+                    self.announce(sender, task_id)
+            await asyncio.sleep(_REST_SECONDS)
 
 
 def _in_states(states: Collection[TaskState]) -> Callable[[Notification], bool]:

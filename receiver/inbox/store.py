@@ -16,12 +16,24 @@ order of commits.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
-from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
+from pushkit.storage import (
+    Row,
+    Script,
+    Statement,
+    among,
+    chunks,
+    from_micros,
+    moment_or_none,
+    padded,
+    to_micros,
+)
 from receiver.inbox.model import (
     CallbackState,
     ClaimedNotification,
@@ -312,6 +324,20 @@ class Inbox:
         )
         return [_stored(row) for row in rows]
 
+    def with_news(self, seen: Mapping[tuple[str, str], int]) -> Script[list[tuple[str, str]]]:
+        """Return those tasks, by sender and id, of which there is something after the id seen."""
+        found: list[tuple[str, str]] = []
+        for each in chunks([(*key, after) for key, after in seen.items()]):
+            rows = yield Statement(
+                f"WITH seen (sender, task_id, after) AS (VALUES {_triples(len(padded(each)))})"
+                " SELECT DISTINCT sender, task_id FROM seen WHERE EXISTS (SELECT 1"
+                " FROM pushkit_inbox i WHERE i.task_id = seen.task_id AND i.id > seen.after"
+                " AND i.sender = seen.sender)",
+                tuple(itertools.chain.from_iterable(padded(each))),
+            )
+            found += [(row["sender"], row["task_id"]) for row in rows]
+        return found
+
     def _pass_head_on(self, settled: StoredNotification, status: InboxStatus) -> Script[None]:
         """Offer the oldest that is unfinished of its task; the same one, unless it is done."""
         if settled.task_id is not None:
@@ -361,6 +387,14 @@ class Inbox:
             (*key, seq, to_micros(now)),
         )
         return seq - last - 1, False
+
+
+@functools.cache
+def _triples(number: int) -> str:
+    return ", ".join(
+        f"(CAST(${n + 1} AS TEXT), CAST(${n + 2} AS TEXT), CAST(${n + 3} AS BIGINT))"
+        for n in range(0, 3 * number, 3)
+    )
 
 
 def _evenly(due: Sequence[str], free: int, taken: Mapping[str, int]) -> Sequence[tuple[str, int]]:

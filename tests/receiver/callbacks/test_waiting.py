@@ -65,6 +65,40 @@ async def test_another_task_does_not_end_the_wait(world: World) -> None:
     assert found.task_id == "task-2"
 
 
+async def test_who_waits_for_another_task_is_not_woken(traced: list[str], world: World) -> None:
+    idle = [await waiting(world, f"idle-{number}") for number in range(30)]
+    task = await waiting(world)
+    traced.clear()
+    await world.receive(world.draft(1, state="working"))
+    await world.receive(world.draft(2, state="completed"))
+    await task
+
+    looked = [each for each in traced if "FROM pushkit_inbox WHERE task_id = " in each]
+    assert looked
+    assert all("'task-1'" in each for each in looked)
+    for each in idle:
+        each.cancel()
+
+
+async def test_all_who_wait_look_together_for_what_others_accept(
+    traced: list[str], make_world: WorldFactory
+) -> None:
+    world = make_world()
+    other = world.another_receiver()
+    await world.receiver.open()
+    tasks = {f"task-{n}": await waiting(world, f"task-{n}") for n in range(1, 31)}
+    traced.clear()
+    async with other:
+        for task_id in ("task-7", "task-30"):
+            await other.receive(world.draft(task_id=task_id, state="completed").request(), peer="")
+        found = [await tasks[task_id] for task_id in ("task-7", "task-30")]
+
+    assert [each.task_id for each in found] == ["task-7", "task-30"]
+    assert len([each for each in traced if "FROM pushkit_inbox WHERE task_id = " in each]) == 2
+    for each in tasks.values():
+        each.cancel()
+
+
 async def test_waiting_finds_what_arrived_before_a_restart(world: World) -> None:
     await world.receive(world.draft(state="completed"))
     await world.restart()

@@ -381,3 +381,17 @@ def test_the_next_moment_is_the_earliest_of_any_sender(shelf: Shelf) -> None:
 
     assert everybody == shelf.now + timedelta(seconds=10)
     assert but_two == shelf.now + timedelta(seconds=20)
+
+
+# --- news -----------------------------------------------------------------------------------------
+
+
+def test_tasks_with_something_after_what_was_seen_are_found_among_many(shelf: Shelf) -> None:
+    old = shelf.stored(1, "old")
+    new = shelf.stored(1, "new")
+    shelf.store(1, "new", sender="other")
+    seen = {("agent", f"none-{number}"): 0 for number in range(200)}
+    seen |= {("agent", "old"): old, ("agent", "new"): new - 1, ("other", "old"): 0}
+
+    assert shelf.run(shelf.inbox.with_news(seen)) == [("agent", "new")]
+    assert shelf.run(shelf.inbox.with_news({})) == []
