@@ -15,13 +15,13 @@ __all__ = ["ConnectionLimits", "Connections"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What a connection may take, in each process.
+    """What a connection may take, in each process, from the moment that it is accepted.
 
     Attributes:
         max_connections: How many at once. One that waits for a request makes room for a new one.
         max_connections_per_peer: How many from one address, or IPv6 /64; proxies are exempt.
         head_timeout: From a request's first byte, or the start of a connection, to the end of the
-            head.
+            head; and as much for the TLS handshake before it.
         keep_alive: How long a connection may wait for its next request.
         write_timeout: How long a peer may leave its answer unread.
     """

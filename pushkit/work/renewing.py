@@ -70,6 +70,7 @@ class Renewing(Generic[T]):
         self._failed_at: datetime | None = None
         self._flight: asyncio.Task[Held[T] | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     @property
     def is_flying(self) -> bool:
@@ -119,6 +120,7 @@ class Renewing(Generic[T]):
 
     async def close(self) -> None:
         """End the fetch under way, and begin no other by itself."""
+        self._is_closed = True
         if self._flight is not None:
             self._flight.cancel()
             await asyncio.wait([self._flight])
@@ -146,6 +148,6 @@ class Renewing(Generic[T]):
     def _renew_after(self, pause: timedelta) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._stale_for:
+        if self._stale_for and not self._is_closed:
             seconds = max(pause, _LEAST_PAUSE).total_seconds()
             self._timer = asyncio.get_running_loop().call_later(seconds, self.begin)

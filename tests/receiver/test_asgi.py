@@ -291,6 +291,21 @@ async def test_who_writes_before_it_reads_gets_its_413(
     assert found == [413] * 10
 
 
+@pytest.mark.parametrize("client", [by_httpx, by_urllib])
+async def test_a_stranger_that_writes_before_it_reads_gets_its_refusal(
+    world: World, client: Callable[..., int]
+) -> None:
+    draft = world.draft()
+    draft.jwt_header = None
+    headers = [*draft.request().headers]
+    async with serving(world.receiver.asgi()) as url:
+        found = [
+            await asyncio.to_thread(client, f"{url}/a2a/push", headers, b" " * 1_000_000)
+            for _ in range(5)
+        ]
+    assert found == [401] * 5
+
+
 async def test_what_is_refused_is_not_read_without_end(
     make_world: WorldFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -383,19 +383,44 @@ async def test_what_is_fetched_in_the_background_is_what_counts_next(
     assert publisher.hits == 2
 
 
+def short_lived(publisher: Publisher) -> JwksClient:
+    """Return a client whose sets end at once, and may be used for an hour more."""
+    hour = timedelta(hours=1)
+    return JwksClient(URL, fetch=publisher, stale_for=hour, max_age=timedelta(0))
+
+
+async def renewed(publisher: Publisher) -> None:
+    async def often() -> bool:
+        return publisher.hits >= 4
+
+    await eventually(often)
+
+
 async def test_a_set_that_nobody_asks_for_is_renewed_at_its_end(
-    patient: JwksClient, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
-    publisher.answer = answer(public_jwk(KEY), cache_control="no-store")
-    patient._min_age = timedelta(milliseconds=10)
-    await patient.keys()
+    client = short_lived(publisher)
+    await client.keys()
+    await renewed(publisher)
+    publisher.answer = TransportError("down")
+    publisher.etags.clear()
+    await renewed(publisher)  # through an outage, too
+    await client.close()
 
-    async def renewed() -> bool:
-        return publisher.hits >= 3
 
-    await eventually(renewed)
-    await patient.close()
+async def test_a_closed_client_renews_nothing_by_itself(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewing, "_LEAST_PAUSE", timedelta(milliseconds=10))
+    others = Publisher()
+    closed, other = short_lived(publisher), short_lived(others)
+    await closed.close()
+    assert await closed.find(KEY.kid) is not None  # of a request that met it before
+    await other.keys()
+    await renewed(others)
+    assert publisher.hits == 1
+    await other.close()
 
 
 async def test_an_unknown_kid_waits_for_the_fetch_under_way(
