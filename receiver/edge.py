@@ -49,6 +49,7 @@ _HOW_TO_START = (
 _READS = ("GET", "HEAD")
 _LIVENESS, _READINESS = "/healthz", "/readyz"
 _READINESS_HOLDS = 1.0  # seconds
+_SHOWN_PATHS = 5
 
 
 class BrokenBodyError(Exception):
@@ -211,7 +212,11 @@ class Edge:
     def _not_here(self, head: Head, path: str | None, peer: str) -> Answer:
         wrong_path = path is None
         status, code = (404, "not_found") if wrong_path else (405, "method_not_allowed")
-        reason = f"no sender posts to {head.path[:200]!a}" if wrong_path else "expected POST"
+        reason = "expected POST"
+        if wrong_path:
+            paths = self._receiver.trust.paths()
+            expected = " or ".join(paths[:_SHOWN_PATHS]) + (" …" if paths[_SHOWN_PATHS:] else "")
+            reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
         self._receiver.pipeline.refusals.note(status, code, peer=peer, reason=reason)
         return problem(Verdict(status=status, code=code), allow=None if wrong_path else "POST")
 

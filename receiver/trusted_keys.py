@@ -59,6 +59,7 @@ class Trust:
         self._at: dict[str, list[_Entry]] = {}
         for entry in self._entries:
             self._at.setdefault(entry.sender.path, []).append(entry)
+        self._sorted_paths = sorted(self._at)
 
     @classmethod
     def build(
@@ -103,6 +104,10 @@ class Trust:
     def path(self, decoded: str) -> str | None:
         """Return the configured path that a request's path is, once that is decoded."""
         return self._paths.get(decoded)
+
+    def paths(self) -> list[str]:
+        """Return every path at which notifications arrive, in order."""
+        return self._sorted_paths
 
     def keys_by_sender(self) -> dict[str, VerificationKeys]:
         """Return where each sender's keys are found, by the sender's name, if it has any."""

@@ -363,10 +363,14 @@ async def test_another_path_is_a_problem(
     [
         (
             "POST",
-            "/a2a/other",
-            "refused 404 not_found peer=127.0.0.1: no sender posts to '/a2a/other'",
+            "/other",
+            "refused 404 not_found peer=127.0.0.1: no sender posts to '/other', expected /a2a/push",
         ),
-        ("POST", "/a%0Ab", "refused 404 not_found peer=127.0.0.1: no sender posts to '/a\\nb'"),
+        (
+            "POST",
+            "/a%0Ab",
+            "refused 404 not_found peer=127.0.0.1: no sender posts to '/a\\nb', expected /a2a/push",
+        ),
         ("GET", "/a2a/push", "refused 405 method_not_allowed peer=127.0.0.1: expected POST"),
     ],
 )
