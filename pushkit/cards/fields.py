@@ -96,8 +96,10 @@ def _folded(name: str) -> str:
     """Return what any parser that is lenient with names would take a name for.
 
     Go folds by case (the long s is s, the Kelvin sign k), Java compares upper, then lower cases
-    (both Turkish i are i), and some normalise. Compatible forms first, for only these have cases.
+    (both Turkish i are i), and some normalise; for C a name ends at its NUL. Compatible forms
+    first, for only these have cases.
     """
+    name, _, _ = name.partition("\0")
     folded = unicodedata.normalize("NFKC", name).upper().casefold()
     return folded.replace("\u0307", "").replace("_", "")
 

@@ -61,6 +61,8 @@ def test_every_character_that_folds_to_ascii_is_taken_for_it() -> None:
         "_s_k_i_l_l_s_",
         "s\u212aills",
         "descr\u0130ption",
+        "url\u0000x",
+        "URL\u0000",
         "descr\u0131ption",
         "\uff55\uff52\uff4c",
     ],
