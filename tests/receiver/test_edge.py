@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import Limits, RateLimit
-from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
@@ -41,17 +40,21 @@ async def test_a_sender_without_keys_is_said_and_is_no_reason_to_stop(
 
 
 @EDGES
-async def test_readiness_is_looked_at_once_a_second(make_world: WorldFactory, edge: str) -> None:
+@pytest.mark.parametrize(("holds", "status"), [(3600.0, 200), (0.0, 503)])
+async def test_what_readiness_found_holds_for_a_while(
+    make_world: WorldFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    edge: str,
+    *,
+    holds: float,
+    status: int,
+) -> None:
+    monkeypatch.setattr("receiver.edge._READINESS_HOLDS", holds)  # a second
     world = make_world()
     world.edge = edge
     assert (await world.get("/readyz")).status == 200
     world.execute("DROP TABLE pushkit_inbox")
-    assert (await world.get("/readyz")).status == 200
-
-    async def noticed() -> bool:
-        return (await world.get("/readyz")).status == 503
-
-    await eventually(noticed)
+    assert (await world.get("/readyz")).status == status
 
 
 async def test_not_ready_without_storage(make_world: WorldFactory) -> None:
