@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from pathlib import Path
 from random import Random
 
@@ -76,6 +77,7 @@ class Fuzzer:
     memories: dict[str, Memory] = field(default_factory=dict)
     answers: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
 
     async def tell(self, number: int) -> None:
         """Tell the story of this number."""
@@ -158,6 +160,10 @@ class Story:
     async def post(self, request: Request, *, expected: str | None) -> None:
         """Send a request, and ask the oracles; a genuine one is expected to end in this code."""
         self.door.log()
+        self.fuzzer.requests += 1
+        # Of strangers the log says once in an interval, for each address, what they were refused.
+        peer = IPv6Address((0x20010DB8 << 96) + (self.fuzzer.requests << 64) + 1)
+        request.put("X-Forwarded-For", str(peer))
         answer = await self.door.send(request)
         self.code = answer.code
         self.fuzzer.answers[f"{answer.status} {answer.code}"] += 1

@@ -156,10 +156,6 @@ def telling(verdict: Verdict, **options: Any) -> Answer:
     return replace(answer, body=answer.body[:-1] + b', "detail": "the key is unknown"}')
 
 
-def not_logged(error: InboundError, **_: object) -> Verdict:
-    return Verdict(status=error.status, code=error.code)
-
-
 def logging_what_came(headers: Any, *rest: Any) -> object:
     logging.getLogger("receiver").info("secrets: %s", dict(headers))
     return presented(headers, *rest)
@@ -191,7 +187,7 @@ WEAKENED = [
     row("answered", "receiver.verify.decode_update", breaking_on_what_is_new, JWT),
     row("genuine", "receiver.pipeline.verify_body", refuses, ["every"]),
     row("silence", "receiver.edge.problem", telling, JWT),
-    row("logged", "receiver.pipeline.refusal", not_logged, JWT),
+    row("logged", "receiver.verdicts.Refusals.note", passes, JWT),
     row("discretion", "receiver.pipeline.presented", logging_what_came, JWT),
     row("signature", "receiver.verify.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),

@@ -408,7 +408,7 @@ def another_body_sent(draft: Draft, chance: Random) -> None:
 FIELDS = [
     *(*TOKEN_HEADERS, "Authorization", "X-A2A-Signature", "X-Api-Key", "X-Event-Id"),
     *("webhook-id", "webhook-timestamp", "webhook-signature", "Signature", "Signature-Input"),
-    *("Content-Digest", "Content-Type", "Content-Encoding", "Host", "X-Forwarded-For", "Forwarded"),
+    *("Content-Digest", "Content-Type", "Content-Encoding", "Host", "Forwarded"),
 ]
 
 

@@ -132,6 +132,7 @@ def configuration(folder: Path, *, port: int = 0) -> Path:
     often = 10**9
     settings = [
         f'url = "{BASE}"\nlisten = "127.0.0.1:{port or 9000}"\nmax_body_bytes = 65536',
+        'trusted_proxies = ["127.0.0.1"]',
         f"peer_rate = {often}\nsender_rate = {often}\n",
     ]
     tables = [*settings, *(_table(party, folder) for party in parties())]
