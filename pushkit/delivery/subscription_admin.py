@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pushkit.delivery.registered import Registered
 from pushkit.outbox import PLAIN, DeliveryState, Envelopes, Inspection
@@ -12,7 +14,10 @@ from pushkit.subscriptions import Subscription, SubscriptionFilter, Subscription
 
 __all__ = ["Changed", "SubscriptionAdmin", "SubscriptionReport"]
 
-_BATCH = 100
+# Few: with each of them a whole backlog may be cancelled, or come back.
+_BATCH = 10
+# Between two batches: whoever waits for the database goes first.
+_PAUSE = timedelta(milliseconds=20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +172,12 @@ class SubscriptionAdmin:
             while page := await self.find(wanted, after=after, limit=_BATCH):
                 yield [found.id for found in page]
                 after = page[-1].id
+                await asyncio.sleep(_PAUSE.total_seconds())
             return
         ids = list(dict.fromkeys(wanted))
         for start in range(0, len(ids), _BATCH):
             yield ids[start : start + _BATCH]
+            await asyncio.sleep(_PAUSE.total_seconds())
 
 
 def _changed(
