@@ -46,11 +46,6 @@ class Slot:
     def __init__(self) -> None:
         self.freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def free(self) -> None:
-        """Let another notification have it."""
-        if not self.freed.done():
-            self.freed.set_result(None)
-
 
 class Caller:
     """Calls callbacks.
@@ -66,7 +61,8 @@ class Caller:
         self._threads = CallbackThreads()
         self._shares = Shares()
         self._hanging: dict[asyncio.Task[Any], str] = {}
-        self._freed = 0
+        self._holding = 0  # slots that hanging calls have
+        self._outside = 0  # notifications in work that gave up their slots
         self._said = RepeatedLog(_log)
         self.left_inside: set[int] = set()
 
@@ -78,7 +74,7 @@ class Caller:
     @property
     def is_stuck(self) -> bool:
         """Whether hanging calls have every slot, so that no other callback is called."""
-        return len(self._hanging) - self._freed >= self._slots
+        return self._holding >= self._slots
 
     async def take_place(self, callback: Callback, *, alone: bool, hung_before: bool) -> Place:
         """Return a place for a call.
@@ -92,9 +88,10 @@ class Caller:
         Raises:
             CrowdedError: This callback, or what ran out of time before, has its share.
         """
-        if hung_before and self._slots > 1:
-            return await self._shares.take(TIMED_OUT, self._slots // 2)
-        return await self._shares.take(callback.name, share_of(self._slots, alone=alone))
+        place = await self._shares.take(callback.name, share_of(self._slots, alone=alone))
+        if not hung_before or self._slots == 1:
+            return place
+        return await self._shares.take(TIMED_OUT, self._slots // 2, besides=place)
 
     async def call(
         self, callback: Callback, notification: Notification, *, slot: Slot, place: Place
@@ -122,6 +119,10 @@ class Caller:
             return Call(callback.name, TIMED_OUT)
         return _ended(call, callback, notification)
 
+    def end(self, slot: Slot) -> None:
+        """Note that the work of a slot has come to its end, in the slot or outside of it."""
+        self._outside -= int(slot.freed.done())
+
     def close(self) -> None:
         """End idle threads."""
         self._threads.close()
@@ -143,16 +144,18 @@ class Caller:
             callback, notification, "hangs: it did not end within %g s", self._limit(callback)
         )
         self._hanging[call] = callback.name
-        frees = self._freed < self._slots and not slot.freed.done()
-        if frees:
-            self._freed += 1
+        if self._outside < self._slots and not slot.freed.done():
+            self._outside += 1
+            slot.freed.set_result(None)
+        holds = not slot.freed.done()
+        if not holds:
             place.leave()
-            slot.free()
+        self._holding += int(holds)
         try:
             yield
         finally:
             del self._hanging[call]
-            self._freed -= int(frees)
+            self._holding -= int(holds)
 
     async def _break_off(self, call: asyncio.Task[Any], notification: Notification) -> None:
         """End a call because the process ends; note what goes on all the same."""

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -49,6 +50,23 @@ def callback_retry() -> RetryPolicy:
     return RetryPolicy(
         wait=wait_schedule((1, 5, 15, 60, 300, 600, 1200, 1800, 3600)), stop=stop_after_attempt(10)
     )
+
+
+@dataclass(slots=True)
+class _Round:
+    """What came of calling back once.
+
+    Attributes:
+        unwritten: Calls that are not written down yet.
+        error: The last failure.
+        pause: When to come back for a callback that was passed over.
+        unmatched: No callback wants it.
+    """
+
+    unwritten: list[Call] = field(default_factory=list)
+    error: str | None = None
+    pause: timedelta | None = None
+    unmatched: bool = False
 
 
 class Dispatcher:
@@ -118,6 +136,7 @@ class Dispatcher:
         for work in list(self._without_slot):
             await cancelled(work)
         self._caller.close()
+        self._turns.clear()
 
     async def retire(self) -> None:
         """Give back what was broken off, and say that nothing is in work here any more.
@@ -202,6 +221,7 @@ class Dispatcher:
                 await self._work_on(claimed, slot)
         finally:
             self._held.discard(claimed.stored.id)
+            self._caller.end(slot)
 
     async def _work_on(self, claimed: ClaimedNotification, slot: Slot) -> None:
         try:
@@ -213,7 +233,7 @@ class Dispatcher:
         matching = self.registry.wanting(notification)
         if not matching:
             self._say_unmatched(notification)
-            await self._settle(claimed, (), unmatched=True)
+            await self._settle(claimed, _Round(unmatched=True))
             return
         wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off:
@@ -223,11 +243,7 @@ class Dispatcher:
         # After that: what ends in the preparation has to come to an end, too.
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
-        calls, pause = await self._call_all(wanting, notification, claimed, slot)
-        if pause is not None and not any(call.error for call in calls):
-            await self._write_down(lambda: self._put_off_script(claimed, calls[-1:], pause))
-            return
-        await self._settle(claimed, calls)
+        await self._settle(claimed, await self._call_all(wanting, notification, claimed, slot))
 
     def _say_unmatched(self, notification: Notification) -> None:
         """Say once of each kind that no callback here wants it, or not all of it."""
@@ -248,36 +264,33 @@ class Dispatcher:
         notification: Notification,
         claimed: ClaimedNotification,
         slot: Slot,
-    ) -> tuple[list[Call], timedelta | None]:
-        """Call one after another, and write down how each ended but the last: see `_settle`.
+    ) -> _Round:
+        """Call one after another, and write down at once how each ended but the last.
 
-        Also returns when to come back for a callback whose share of the slots is taken up: what
-        it holds must not hold up the others.
+        One whose share of the slots is taken up is passed over for now: what holds it up must not
+        hold up the others.
         """
-        calls: list[Call] = []
-        pause: timedelta | None = None
-        alone = self.registry.has_one
+        done = _Round()
         for callback in callbacks:
+            for call in done.unwritten:
+                await self._write_down(
+                    lambda call=call: self._record_script(notification.id, call)  # type: ignore[misc]
+                )
+            done.unwritten = []
             state = claimed.callbacks.get(callback.name)
-            hung_before = state is not None and state.last_error == TIMED_OUT
             try:
                 place = await self._caller.take_place(
-                    callback, alone=alone, hung_before=hung_before
+                    callback,
+                    alone=self.registry.has_one,
+                    hung_before=state is not None and state.last_error == TIMED_OUT,
                 )
             except CrowdedError as exc:
-                pause = max(pause or exc.pause, exc.pause)
+                done.pause = max(done.pause or exc.pause, exc.pause)
                 continue
-            try:
-                if calls:
-                    await self._write_down(
-                        lambda: self._record_script(notification.id, calls[-1])  # at once
-                    )
-                calls.append(
-                    await self._caller.call(callback, notification, slot=slot, place=place)
-                )
-            finally:
-                place.leave()
-        return calls, pause
+            call = await self._caller.call(callback, notification, slot=slot, place=place)
+            done.unwritten = [call]
+            done.error = f"{call.callback}: {call.error}" if call.error else done.error
+        return done
 
     async def _is_held_back(self, claimed: ClaimedNotification, names: str) -> bool:
         """Give up, or put off, what was in hand each time a process died; False to go on.
@@ -300,16 +313,10 @@ class Dispatcher:
 
     # --- settling ------------------------------------------------------------------------------
 
-    async def _settle(
-        self, claimed: ClaimedNotification, calls: Sequence[Call], *, unmatched: bool = False
-    ) -> None:
-        failed = [f"{call.callback}: {call.error}" for call in calls if call.error is not None]
-        error = failed[-1] if failed else None
-        dead = await self._write_down(
-            lambda: self._settle_script(claimed, calls[-1:], error, unmatched=unmatched)
-        )
+    async def _settle(self, claimed: ClaimedNotification, done: _Round) -> None:
+        dead = await self._write_down(lambda: self._settle_script(claimed, done))
         if dead:
-            _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
+            _log.error("notification %d is a dead letter: %s", claimed.stored.id, done.error)
 
     async def _write_down(self, script: Callable[[], Script[T]]) -> T:
         """Write what a callback had, which it has again unless that gets written down.
@@ -325,21 +332,17 @@ class Dispatcher:
         await self._database.write(self._bury_script(claimed, error))
         _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
 
-    def _settle_script(
-        self,
-        claimed: ClaimedNotification,
-        unwritten: Sequence[Call],
-        error: str | None,
-        *,
-        unmatched: bool,
-    ) -> Script[bool]:
+    def _settle_script(self, claimed: ClaimedNotification, done: _Round) -> Script[bool]:
         """Write down what became of a notification; return whether it is a dead letter now."""
         yield from self._hold_task(claimed)
-        for call in unwritten:
+        for call in done.unwritten:
             yield from self._record_script(claimed.stored.id, call)
         now = yield from self._database.now()
+        if done.error is None and done.pause is not None:  # for those that were passed over
+            yield from self._inbox.put_off(claimed, self.name, now + done.pause)
+            return False
         status, retry_at = InboxStatus.DONE, None
-        if error is not None:
+        if done.error is not None:
             retry_at = next_attempt(
                 self._retry, attempts=claimed.attempts, since=claimed.since, now=now
             )
@@ -350,19 +353,10 @@ class Dispatcher:
             status,
             now=now,
             retry_at=retry_at,
-            error=error,
-            unmatched=unmatched,
+            error=done.error,
+            unmatched=done.unmatched,
         )
         return settled and status is InboxStatus.DEAD
-
-    def _put_off_script(
-        self, claimed: ClaimedNotification, unwritten: Sequence[Call], pause: timedelta
-    ) -> Script[None]:
-        """Hand it out later, for those who did not get it now."""
-        for call in unwritten:
-            yield from self._record_script(claimed.stored.id, call)
-        now = yield from self._database.now()
-        yield from self._inbox.put_off(claimed, self.name, now + pause)
 
     def _bury_script(self, claimed: ClaimedNotification, error: str) -> Script[bool]:
         yield from self._hold_task(claimed)

@@ -37,10 +37,16 @@ class _Share:
 
 
 class Place:
-    """One place of somebody's share, until it is left."""
+    """One place of somebody's share, until it is left.
 
-    def __init__(self, share: _Share) -> None:
+    Args:
+        share: Whose.
+        besides: A place of another share that goes with it.
+    """
+
+    def __init__(self, share: _Share, besides: Place | None) -> None:
         self._share: _Share | None = share
+        self._besides = besides
         share.used += 1
         share.moved_at = time.monotonic()
 
@@ -49,6 +55,8 @@ class Place:
         share, self._share = self._share, None
         if share is None:
             return
+        if self._besides is not None:
+            self._besides.leave()
         share.used -= 1
         share.moved_at = time.monotonic()
         for waiting in share.waiting:
@@ -63,20 +71,34 @@ class Shares:
     def __init__(self) -> None:
         self._shares: defaultdict[Hashable, _Share] = defaultdict(_Share)
 
-    async def take(self, who: Hashable, most: int) -> Place:
+    async def take(self, who: Hashable, most: int, *, besides: Place | None = None) -> Place:
         """Return a place of somebody who may have at most so many.
+
+        Args:
+            who: Whose share.
+            most: How many places it has.
+            besides: Another place that goes with this one, also if this one is not to be had.
 
         Raises:
             CrowdedError: There is none, and nothing moves.
         """
         share = self._shares[who]
-        while share.used >= most:
-            still = time.monotonic() - share.moved_at
-            if still >= _PATIENCE:
-                pause = timedelta(seconds=still / 4)
-                raise CrowdedError(min(max(pause, _LEAST_PAUSE), _MOST_PAUSE))
-            await _moved(share, within=_PATIENCE - still)
-        return Place(share)
+        try:
+            await _until_there_is_room(share, most)
+        except BaseException:
+            if besides is not None:
+                besides.leave()
+            raise
+        return Place(share, besides)
+
+
+async def _until_there_is_room(share: _Share, most: int) -> None:
+    while share.used >= most:
+        still = time.monotonic() - share.moved_at
+        if still >= _PATIENCE:
+            pause = timedelta(seconds=still / 4)
+            raise CrowdedError(min(max(pause, _LEAST_PAUSE), _MOST_PAUSE))
+        await _moved(share, within=_PATIENCE - still)
 
 
 async def _moved(share: _Share, *, within: float) -> None:

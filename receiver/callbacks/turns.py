@@ -56,6 +56,10 @@ class Turns:
         """Note that a place is free again."""
         self._in_hand[sender] -= 1
 
+    def clear(self) -> None:
+        """Note that nothing is in hand any more."""
+        self._in_hand.clear()
+
     def full(self) -> set[str]:
         """Return the senders that have their share."""
         most = share_of(self._places, alone=self._senders() <= 1)

@@ -297,3 +297,42 @@ async def test_tasks_that_ran_out_of_time_before_leave_slots_to_the_others(house
         await eventually(others_went_on)
 
     assert len([task for task in inside if task.startswith("bad")]) == 2
+
+
+async def test_what_hangs_again_outside_of_its_slot_takes_none(
+    house: House, release: threading.Event
+) -> None:
+    first = threading.Event()
+
+    def hang_first(notification: Notification) -> None:
+        house.called.append(f"first:{notification.task_id}")
+        if notification.task_id == "task-1":
+            first.wait(DEADLINE)
+
+    def hang_then(notification: Notification) -> None:
+        house.called.append(f"then:{notification.task_id}")
+        if notification.task_id == "task-1":
+            release.wait(DEADLINE)
+
+    house.registry.add(hang_first, name="first")
+    house.registry.add(hang_then, name="then")
+    await house.store(1, "task-1")
+    dispatcher = house.another_dispatcher(1, timeout=SOON)
+    async with running(dispatcher):
+
+        async def hangs(name: str) -> bool:
+            return dispatcher.hanging == {name: 1}
+
+        await eventually(lambda: hangs("first"))
+        first.set()
+        await eventually(lambda: hangs("then"))
+        stuck = dispatcher.is_stuck
+        await house.store(1, "task-2")
+        dispatcher.pump.wake()
+
+        async def others_went_on() -> bool:
+            return "then:task-2" in house.called
+
+        await eventually(others_went_on)
+
+    assert not stuck
