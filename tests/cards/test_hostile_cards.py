@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,19 @@ def test_the_most_work_that_a_card_can_ask_for_is_bounded() -> None:
     # Signatures that name no key are given up one after another; one that does is always tried.
     assert [found.accepted for found in verdict.signatures] == [False] * 15 + [True]
     assert "too many" in verdict.signatures[-2].reason
+
+
+def test_a_card_has_as_many_values_and_bytes_as_the_page_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cards.md").read_text("utf-8")
+    assert "256 KiB and 10,000 values" in page
+    for numbers in (9_999, 10_000):  # the card itself, the list and its elements
+        card = b'{"x":[' + b",".join([b"0"] * numbers) + b"]}"
+        with contextlib.nullcontext() if numbers < 10_000 else pytest.raises(MalformedCardError):
+            verify_card(card, TRUST, now=NOW)
+    for size in (256 * 1024, 256 * 1024 + 1):
+        card = b'{"x":"' + b"x" * (size - 8) + b'"}'
+        with contextlib.nullcontext() if size == 256 * 1024 else pytest.raises(MalformedCardError):
+            verify_card(card, TRUST, now=NOW)
 
 
 @given(st.binary(max_size=200))

@@ -180,6 +180,26 @@ def test_a_form_in_the_unprotected_header_refuses_the_signature(form: CardForm) 
     assert not verify(SAMPLE, [{**marked, "header": {"pushkit-form": form.value}}]).verified
 
 
+def test_a_form_that_must_be_understood_is_refused_like_every_extension() -> None:
+    payload = canonicalize(SAMPLE, CardForm.SPEC).payload
+    header: dict[str, Any] = {"typ": "JOSE", "crit": ["pushkit-form"], "pushkit-form": "spec"}
+    jws = sign_detached(payload, header, SIGNING_KEY)
+    verdict = verify(SAMPLE, [{"protected": jws.protected, "signature": jws.signature}])
+    assert "crit" in verdict.reason
+    assert not verdict.verified
+
+
+def test_signatures_in_any_order_and_number_come_to_the_same_verdict() -> None:
+    card = {**SAMPLE, "description": ""}
+    entries = [*signatures(card, EVERY_SDK), unmarked(card, CardForm.SDK), {"protected": "?"}]
+    for order in permutations(entries[:4]):
+        verdict = verify(card, [*order, *entries, *order])
+        assert verdict.verified
+        assert verdict.warnings == ()
+        assert verdict.best is not None
+        assert (verdict.best.form, verdict.best.stated) == (CardForm.SPEC, True)
+
+
 WEAKENED = {
     "requirements": ("securityRequirements",),
     "schemes": ("securitySchemes",),
