@@ -67,7 +67,7 @@ class DeliveryFilter:
         given = {column: value for column, value in wanted.items() if value is not None}
         conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
         if self.next_only:
-            conditions.append("head = 1")
+            conditions.append("head > 0")
         return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
 
 

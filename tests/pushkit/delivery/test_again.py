@@ -114,6 +114,24 @@ async def test_another_destination_goes_on_waiting(
     assert [found.owner for found in await sender.outbox.find(delivered)] == ["bob"]
 
 
+async def test_one_of_many_destinations_that_wait_is_tried_now(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(concurrency=4, concurrency_per_host=4)
+    owners = [f"owner-{number}" for number in range(60)]
+    for task_id, replies in (("task-1", [busy] * len(owners)), ("task-2", [])):
+        webhook.replies_with(*replies)
+        for owner in owners:
+            await sender.subscribe(task_id, {"url": webhook.url()}, version="1.0", owner=owner)
+        await sender.notify(status(task_id=task_id))
+        await pump(sender)
+    assert len(webhook.received) == len(owners)  # each was asked once, and waits with the rest
+    await sender.outbox.retry_now(DeliveryFilter(owner="owner-7"))
+    await pump(sender)
+    delivered = await sender.outbox.find(DeliveryFilter(state=DeliveryState.DELIVERED))
+    assert [found.owner for found in delivered] == ["owner-7"] * 2
+
+
 async def test_neither_a_pause_nor_order_is_lifted(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:
