@@ -33,15 +33,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from tests.soak.fuzzing.doors import DOORS, Door, opened  # noqa: E402  # also run as a script
+from tests.soak.fuzzing.exchange import Memory, Minted, exchange  # noqa: E402
 from tests.soak.fuzzing.kinds import KINDS, Kind  # noqa: E402
 from tests.soak.fuzzing.making import Draft, Evidence, Request, status_body  # noqa: E402
-from tests.soak.fuzzing.oracles import (  # noqa: E402
-    ORACLES,
-    Memory,
-    Minted,
-    complaints,
-    exchange,
-)
+from tests.soak.fuzzing.oracles import ORACLES, complaints  # noqa: E402
 from tests.soak.fuzzing.parties import Party, parties  # noqa: E402
 
 __all__ = ["STORED", "BrokenPromiseError", "Fuzzer", "fuzz"]

@@ -21,8 +21,8 @@ from aiohttp import web
 from receiver import Receiver
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually
+from tests.soak.fuzzing.exchange import Answer
 from tests.soak.fuzzing.making import Request
-from tests.soak.fuzzing.oracles import Answer
 from tests.soak.fuzzing.parties import configuration
 
 __all__ = ["DOORS", "Door", "opened"]

@@ -6,23 +6,18 @@ must be accepted; of the others, what may still be accepted is for the oracles t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
-from tests.soak.fuzzing.making import TOKEN_HEADERS, Draft, Request
-from tests.soak.fuzzing.parties import ALL_SCHEMES, HTTP, JWT, WEBHOOKS, Party, parties
+from tests.soak.fuzzing import changes_before as before
+from tests.soak.fuzzing import changes_beside as beside
+from tests.soak.fuzzing.making import Draft
+from tests.soak.fuzzing.parties import ALL_SCHEMES, HTTP, JWT, WEBHOOKS, Party
 
 __all__ = ["KINDS", "Kind"]
 
 Change = Callable[[Draft, Random], None]
-
-STRANGERS: dict[Algorithm, SigningKey] = {}
-# Any octet but line ends, as latin-1: what an HTTP parser may hand on, or refuse.
-OCTETS = "".join(chr(code) for code in range(256) if code not in (0, 10, 13))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,463 +40,64 @@ class Kind:
         return not self.of or bool(set(self.of) & set(party.signs))
 
 
-# --- who signs ----------------------------------------------------------------------------------
-
-
-def stranger(algorithm: Algorithm) -> SigningKey:
-    return STRANGERS.setdefault(algorithm, generate_key(algorithm))
-
-
-def by_a_stranger(draft: Draft, chance: Random) -> None:
-    assert draft.key is not None
-    claimed, draft.key = draft.key.kid, stranger(draft.key.algorithm)
-    _name_key(draft, chance.choice([claimed, draft.key.kid, None]))
-
-
-def by_another_party(draft: Draft, chance: Random) -> None:
-    assert draft.key is not None
-    claimed = draft.key.kid
-    others = [key for party in parties() if party is not draft.party for key in party.keys]
-    draft.key = chance.choice(others)
-    _name_key(draft, chance.choice([claimed, draft.key.kid]))
-    other = next(party for party in parties() if draft.key.kid in party.key_ids)
-    draft.claims["iss"] = chance.choice([draft.party.issuer, other.issuer])
-
-
-def _name_key(draft: Draft, kid: str | None) -> None:
-    draft.header["kid"] = draft.parameters["keyid"] = kid
-
-
-def by_no_key(draft: Draft, chance: Random) -> None:
-    draft.how = chance.choice(["hmac", "none", "zeros"])
-    if JWT in draft.party.signs:
-        named = {"hmac": "HS256", "none": "none"}.get(draft.how)
-        draft.header.update({"alg": named} if named else {})
-
-
-def by_another_key_of_its_own(draft: Draft, chance: Random) -> None:
-    draft.key = chance.choice(draft.party.keys)
-
-
-def by_another_algorithm(draft: Draft, chance: Random) -> None:
-    assert draft.key is not None
-    rsa = {Algorithm.RS256: Algorithm.PS256, Algorithm.PS256: Algorithm.RS256}
-    if draft.key.algorithm in rsa and chance.random() < 0.7:
-        draft.algorithm = rsa[draft.key.algorithm]
-    else:
-        draft.header["alg"] = chance.choice([*Algorithm, "es256", "HS512", "", 5])
-    draft.parameters["alg"] = chance.choice(["ed25519", "rsa-pss-sha512", "hmac-sha256", ""])
-
-
-def by_another_secret(draft: Draft, chance: Random) -> None:
-    draft.secret = chance.choice([party.secret for party in parties() if party.secret])
-
-
-# --- what the JWT says --------------------------------------------------------------------------
-
-ODD: list[Any] = [
-    *(None, True, 0, -1, 1, 1.5, 2**53, 2**63, 1e308, "", "A", "a.b", "1767268800", [], {}),
-    *([None], ["A"], {"a": 1}, "\x00", "é", "\ud800"[:0], "x" * 300),
-]
-CLAIMS = ["iss", "aud", "iat", "exp", "jti", "taskId", "configId", "seq", "request_body_sha256"]
-MEMBERS = ["alg", "kid", "typ", "crit", "b64", "jku", "jwk", "x5c", "zip", "cty"]
-
-
-def odd_claim(draft: Draft, chance: Random) -> None:
-    draft.claims[chance.choice(CLAIMS)] = chance.choice(ODD)
-
-
-def odd_header_member(draft: Draft, chance: Random) -> None:
-    values = [*ODD, "none", "JWT", "jwt", "JOSE", "https://evil.example.com/jwks.json", ["exp"]]
-    draft.header[chance.choice(MEMBERS)] = chance.choice(values)
-
-
-def more_claims(draft: Draft, chance: Random) -> None:
-    draft.claims[chance.choice(["nbf", "sub", "x", "Iss", "AUD"])] = chance.choice(ODD)
-
-
-def other_spelling_of_the_header(draft: Draft, chance: Random) -> None:
-    draft.header["typ"] = chance.choice(["JWT", "jwt", None])
-    if draft.key is not None and draft.key.algorithm is Algorithm.EDDSA:
-        draft.header["alg"] = chance.choice(["EdDSA", "Ed25519"])
-
-
-NUMBERS = [
-    "1e400",
-    "1" * 400,
-    "1" * 5000,
-    "NaN",
-    "Infinity",
-    "-0",
-    "1.7672688e9",
-    "٣",
-    "01",
-    "1E+9",
-]
-
-
-def raw_json(draft: Draft, chance: Random) -> None:
-    """Write a payload that no JSON writer writes."""
-
-    def raw(payload: bytes) -> bytes:
-        name = chance.choice(CLAIMS)
-        value = json.dumps(json.loads(payload).get(name))
-        odd = chance.choice([value, *NUMBERS, '"other"', "null"])
-        twice = f'{{"{name}": {odd}, '.encode() + payload.lstrip()[1:]
-        wholly = [
-            b"[1]",
-            b"",
-            b"null",
-            b"[" * 3000,
-            b'"' + payload,
-            payload + b"{}",
-            b"\xff" + payload,
-        ]
-        number = payload.replace(value.encode(), chance.choice(NUMBERS).encode(), 1)
-        escaped = payload.replace(b'"iat"', b'"i\\u0061t": 5, "iat"')
-        with_bom = b"\xef\xbb\xbf" + payload
-        return chance.choice([twice, twice, number, escaped, with_bom, chance.choice(wholly)])
-
-    draft.raw_payload = raw
-
-
-def raw_header(draft: Draft, chance: Random) -> None:
-    assert draft.key is not None
-    alg, kid = draft.key.algorithm.value, draft.key.kid
-    plain = f'{{"alg": "{alg}", "kid": "{kid}"}}'
-    other = chance.choice(["none", "HS256", alg])
-    twice = f'{{"alg": "{other}", "alg": "{alg}", "kid": "{kid}"}}'
-    kids = f'{{"alg": "{alg}", "kid": "{kid}", "kid": "{stranger(draft.key.algorithm).kid}"}}'
-    texts = [twice, kids, f"{plain} ", f" {plain}\n", f"[{plain}]", f"{plain},", plain[:-1], "null"]
-    draft.raw_header = chance.choice(texts).encode()
-
-
-def other_base64url(draft: Draft, chance: Random) -> None:
-    """Sign segments in a spelling that is not the one."""
-    at_segment, seen = chance.randrange(3), list[str]()
-
-    def trailing_bits(segment: str) -> str:
-        letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-        last = letters.index(segment[-1]) if segment else 0
-        return segment[:-1] + letters[last ^ 1] if len(segment) % 4 else segment + "="
-
-    def padded(segment: str) -> str:
-        return segment + "=" * (-len(segment) % 4)
-
-    def with_other_letters(segment: str) -> str:
-        return segment.replace("-", "+").replace("_", "/")
-
-    spelt = chance.choice([padded, with_other_letters, trailing_bits])
-
-    def spell(segment: str) -> str:
-        seen.append(segment)
-        return spelt(segment) if len(seen) - 1 == at_segment else segment
-
-    draft.spell = spell
-
-
-# --- when, for whom, about what -----------------------------------------------------------------
-
-
-def at_another_time(draft: Draft, chance: Random) -> None:
-    """Sign it outside the window, or so that it ends early; never within seconds of a limit."""
-    shift = chance.choice([-86400, -3600, -420, -330, 330, 420, 3600])
-    draft.at += shift
-    draft.claims["exp"] = draft.at + chance.choice([300, 90000])
-    draft.parameters["expires"] = draft.at + chance.choice([300, 90000])
-    if draft.value("webhook-timestamp"):
-        draft.put("webhook-timestamp", str(draft.at))
-
-
-def expired(draft: Draft, chance: Random) -> None:
-    ended = draft.at - chance.choice([70, 100, 200])
-    draft.claims["exp"] = draft.parameters["expires"] = ended
-
-
-def within_the_window(draft: Draft, chance: Random) -> None:
-    draft.at += chance.choice([-280, -100, 100, 280])
-    if draft.value("webhook-timestamp"):
-        draft.put("webhook-timestamp", str(draft.at))
-
-
-def for_another_webhook(draft: Draft, chance: Random) -> None:
-    other = chance.choice([party.url for party in parties() if party.path != draft.party.path])
-    choices = [other, f"{draft.url}/", draft.url[:-1], draft.url.upper(), f"{draft.url}?x=1"]
-    draft.url = chance.choice([*choices, f"http{draft.url[5:]}", "https://evil.example.com/"])
-
-
-def with_a_query(draft: Draft, chance: Random) -> None:
-    """Post to the webhook with a query, and sign it, or not: the JWT may leave it out."""
-    draft.target = f"{draft.target}?tenant=1"
-    if HTTP in draft.party.signs or chance.random() < 0.5:
-        draft.url = f"{draft.url}?tenant=1"
-
-
-def with_another_query(draft: Draft, chance: Random) -> None:
-    draft.target = f"{draft.target}?tenant={chance.choice('12')}"
-    draft.url = f"{draft.url}?tenant=3"
-
-
-def among_several_audiences(draft: Draft, chance: Random) -> None:
-    draft.claims["aud"] = ["https://other.example.com/", draft.url]
-    chance.shuffle(draft.claims["aud"])
-
-
-def of_another_issuer(draft: Draft, chance: Random) -> None:
-    others = [party.issuer for party in parties() if party is not draft.party]
-    odd = [f"{draft.party.issuer}/", draft.party.issuer.upper(), "https://evil.example.com"]
-    draft.claims["iss"] = chance.choice([*others, *odd])
-
-
-def another_id_beside(draft: Draft, chance: Random) -> None:
-    """Let the ids disagree: of the JWT, and of the header that others sign, or nobody."""
-    other = chance.choice(["another-id", f"{draft.number}x", "a.b", f"{draft.number}.1", ""])
-    draft.put("webhook-id", other)
-
-
-def about_another_task(draft: Draft, chance: Random) -> None:
-    draft.claims["taskId"] = chance.choice(["another-task", f"{draft.task} ", draft.task.upper()])
-
-
-# --- what HTTP message signatures cover ---------------------------------------------------------
-
-
-def covering_less(draft: Draft, chance: Random) -> None:
-    names = ["@method", "@target-uri", "content-type", "content-digest", "webhook-id"]
-    draft.uncovered = frozenset(chance.sample([*names, *TOKEN_HEADERS[:2]], chance.randint(1, 3)))
-
-
-def another_method(draft: Draft, chance: Random) -> None:
-    draft.method = chance.choice(["PUT", "post", "GET", ""])
-
-
-def odd_parameter(draft: Draft, chance: Random) -> None:
-    name = chance.choice(["created", "expires", "keyid", "alg", "tag", "nonce", "b"])
-    draft.parameters[name] = chance.choice([None, "", "x", "a2a", 0, -1, 10**14, "a2a-push "])
-
-
-def another_digest(draft: Draft, chance: Random) -> None:
-    text = chance.choice(["md5=:AA==:", "sha-256=:AAAA:", "sha-256=x", "sha-512=:AA==:, a=1", "("])
-    draft.after.append(lambda request: request.put("Content-Digest", text))
-
-
-def raw_signature_fields(draft: Draft, chance: Random) -> None:
-    """Let the dictionaries be none, or name a label twice, or name what others signed."""
-    name = chance.choice(["Signature-Input", "Signature"])
-    twice = chance.random() < 0.4
-    text = chance.choice(["a2a", "a2a=(", "a2a=()", "sig1=:AAAA:", 'a2a=("@method";req)', "é", ""])
-
-    def change(request: Request) -> None:
-        found = ", ".join(request.all(name))
-        first = chance.random() < 0.5
-        both = f"{text}, {found}" if first else f"{found}, {text}"
-        request.put(name, f"{found}, {found}" if twice else both)
-
-    draft.after.append(change)
-
-
-def signed_by_others_too(draft: Draft, chance: Random) -> None:
-    """Let a proxy have signed it as well, for its own ends."""
-    del chance
-    other = 'proxy=("@method");created=1;keyid="p"'
-    prepend = {"Signature-Input": other, "Signature": "proxy=:AAAA:"}
-
-    def change(request: Request) -> None:
-        for name, text in prepend.items():
-            request.put(name, f"{text}, {', '.join(request.all(name))}")
-
-    draft.after.append(change)
-
-
-def another_webhook_version_beside(draft: Draft, chance: Random) -> None:
-    more = chance.choice(["v2,AAAA", "v1,AAAA", "v1a,AAAA", "x"])
-
-    def change(request: Request) -> None:
-        found = request.all("webhook-signature")[0]
-        request.put("webhook-signature", f"{more} {found}")
-
-    draft.after.append(change)
-
-
-def shifted_boundary(draft: Draft, chance: Random) -> None:
-    """Let the same signed bytes mean another id, time and body."""
-
-    def change(request: Request) -> None:
-        stamp = request.all("webhook-timestamp")[0]
-        if chance.random() < 0.5:
-            request.put("webhook-id", f"{draft.number}.{stamp}")
-        else:
-            request.put("webhook-timestamp", f"{stamp}.{request.body[:1].decode('latin-1')}")
-            request.body = request.body[1:]
-
-    draft.after.append(change)
-
-
-# --- tokens and credentials ---------------------------------------------------------------------
-
-
-def another_token(draft: Draft, chance: Random) -> None:
-    others = [party.token for party in parties() if party.token and party is not draft.party]
-    token = chance.choice([*others, draft.token[:-1], f"{draft.token}x", draft.token.upper(), "é"])
-    for name in TOKEN_HEADERS[: chance.randint(1, 3)]:
-        draft.put(name, token)
-
-
-def no_token(draft: Draft, chance: Random) -> None:
-    for name in TOKEN_HEADERS:
-        draft.put(name, *chance.choice([[], [], [""]]))
-
-
-def two_tokens(draft: Draft, chance: Random) -> None:
-    others = ["", draft.token[:-1], f"{draft.token},{draft.token}"]
-    draft.put(chance.choice(TOKEN_HEADERS), draft.token, chance.choice(others))
-
-
-def one_spelling_of_the_token(draft: Draft, chance: Random) -> None:
-    one = chance.choice(TOKEN_HEADERS)
-    for name in TOKEN_HEADERS:
-        draft.put(name, *([f" {draft.token}\t"] if name == one and draft.token else []))
-
-
-def other_credentials(draft: Draft, chance: Random) -> None:
-    others = [value for party in parties() for value in party.credentials]
-    odd = ["Bearer", "Basic eDp5", "Bearer a.b.c", draft.credentials[:-1] or "Bearer x"]
-    value = chance.choice([*others, *odd])
-    if draft.party.credentials or draft.party.minted:
-        draft.put("Authorization")
-        draft.put("X-Api-Key", *chance.choice([[], ["static-api-key-2"], [""]]))
-        draft.fields += [("Authorization", value)] if chance.random() < 0.7 else []
-
-
-# --- bodies and fields --------------------------------------------------------------------------
-
-
-def another_body_signed(draft: Draft, chance: Random) -> None:
-    """Sign a body of any kind: of another version, of none, or no JSON."""
-    task = draft.task
-    status = {"state": chance.choice(["working", "completed", "TASK_STATE_WORKING", "x", 5])}
-    shapes: list[Any] = [
-        {"id": task, "contextId": "c", "kind": "task", "status": status},
-        {"taskId": task, "state": "WORKING", "timestamp": "2026-01-01T00:00:00Z"},
-        {"task": {"id": task, "contextId": "c", "status": status}},
-        {"statusUpdate": {"taskId": task, "status": status}, "task": {"id": task}},
-        {"message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "t"}]}},
-        {"artifactUpdate": {"taskId": task, "artifact": chance.choice(ODD)}},
-        {chance.choice(["kind", "task", "status"]): chance.choice(ODD)},
-        chance.choice(ODD),
-    ]
-    written = json.dumps(chance.choice(shapes)).encode()
-    raw = [b"", b"{", b"[" * 500, b'{"a": NaN}', b"\xff", b'{"task": {}, "task": {}}', b"0" * 70000]
-    draft.body = written if chance.random() < 0.8 else chance.choice(raw)
-
-
-def another_body_sent(draft: Draft, chance: Random) -> None:
-    def change(request: Request) -> None:
-        at, octet = chance.randrange(len(request.body) or 1), bytes([chance.randrange(256)])
-        same_json = request.body.replace(b": ", b":")
-        one_octet = request.body[:at] + octet + request.body[at + 1 :]
-        request.body = chance.choice([one_octet, same_json, request.body + b" ", b"", b"{}"])
-
-    draft.after.append(change)
-
-
-FIELDS = [
-    *(*TOKEN_HEADERS, "Authorization", "X-A2A-Signature", "X-Api-Key", "X-Event-Id"),
-    *("webhook-id", "webhook-timestamp", "webhook-signature", "Signature", "Signature-Input"),
-    *("Content-Digest", "Content-Type", "Content-Encoding", "Host", "Forwarded"),
-]
-
-
-def any_field(draft: Draft, chance: Random) -> None:
-    """Set, add or leave out a field, with any octets."""
-    name, how = chance.choice(FIELDS), chance.choice(["put", "add", "drop"])
-    length = chance.choice([0, 1, 8, 60, 60, 300])
-    odd = "".join(chance.choices(OCTETS, k=length))
-    value = chance.choice([odd, odd, "Bearer a.b.c", f"{draft.token},{draft.token}", "gzip", "1"])
-
-    def change(request: Request) -> None:
-        if how != "add":
-            request.drop(name)
-        if how != "drop":
-            request.fields.append((name, value))
-
-    draft.after.append(change)
-
-
-def one_character(draft: Draft, chance: Random) -> None:
-    """Change one character of a signature, or of what stands beside it."""
-
-    def change(request: Request) -> None:
-        index = chance.randrange(len(request.fields))
-        name, value = request.fields[index]
-        at, other = chance.randrange(len(value) or 1), chance.choice(OCTETS + "ABCabc019-_=. " * 5)
-        request.fields[index] = (name, f"{value[:at]}{other}{value[at + 1 :]}")
-
-    draft.after.append(change)
-
-
-def to_another_target(draft: Draft, chance: Random) -> None:
-    odd = ["/", "/nowhere", "/%00", "//", "/../", f"{draft.target}/", draft.target.upper(), "/é"]
-    encoded = f"/%{ord(draft.target[1]):02x}{draft.target[2:]}"
-    target = chance.choice([*odd, encoded, chance.choice(parties()).path])
-    draft.after.append(lambda request: setattr(request, "target", target))
-
-
-def harmless_fields(draft: Draft, chance: Random) -> None:
-    kind = chance.choice(["application/json; charset=utf-8", "Application/JSON", None])
-    draft.fields.append(("X-Anything", "é".encode("latin-1").decode("latin-1")))
-    if HTTP not in draft.party.signs or kind:
-        draft.put("Content-Type", *[kind] if kind else [])
-
-    def change(request: Request) -> None:
-        upper = chance.random() < 0.5
-        request.fields = [(k.upper() if upper else k, v) for k, v in request.fields]
-        chance.shuffle(request.fields)
-        request.chunked = chance.random() < 0.5
-
-    draft.after.append(change)
-
-
-def no_http(draft: Draft, chance: Random) -> None:
-    """Break the head, secrets and all; the body may go with it."""
-
-    def wire(raw: bytes) -> bytes:
-        at, octet = chance.randrange(len(raw)), bytes([chance.choice(b"\0\r\n :\x7f\xff")])
-        lines = raw.split(b"\r\n")
-        place = chance.randrange(min(len(lines), 6))
-        lines[place] = chance.choice([lines[place].replace(b":", b" "), b" " + lines[place]])
-        return chance.choice([raw[:at] + octet + raw[at:], b"\r\n".join(lines)])
-
-    draft.after.append(lambda request: setattr(request, "wire", wire))
-
-
 # --- the table ----------------------------------------------------------------------------------
 
 
 _BY_KEY = (JWT, HTTP)
 _TABLE: Mapping[tuple[str, ...], list[Change]] = {
     (): [
-        *(another_token, no_token, two_tokens, other_credentials, another_body_signed),
-        *(another_body_sent, any_field, any_field, one_character, to_another_target, no_http),
+        beside.another_token,
+        beside.no_token,
+        beside.two_tokens,
+        beside.other_credentials,
+        beside.another_body_signed,
+        beside.another_body_sent,
+        beside.any_field,
+        beside.any_field,
+        beside.one_character,
+        beside.to_another_target,
+        beside.no_http,
     ],
-    ALL_SCHEMES: [at_another_time, another_id_beside, by_no_key],
+    ALL_SCHEMES: [before.at_another_time, before.another_id_beside, before.by_no_key],
     _BY_KEY: [
-        *(by_a_stranger, by_another_party, by_another_key_of_its_own, by_another_algorithm),
-        *(expired, for_another_webhook, with_another_query),
+        before.by_a_stranger,
+        before.by_another_party,
+        before.by_another_key_of_its_own,
+        before.by_another_algorithm,
+        before.expired,
+        before.for_another_webhook,
+        before.with_another_query,
     ],
     (JWT,): [
-        *(odd_claim, odd_claim, odd_header_member, raw_json, raw_json, raw_header),
-        *(other_base64url, of_another_issuer, about_another_task),
+        before.odd_claim,
+        before.odd_claim,
+        before.odd_header_member,
+        before.raw_json,
+        before.raw_json,
+        before.raw_header,
+        before.other_base64url,
+        before.of_another_issuer,
+        before.about_another_task,
     ],
-    (HTTP,): [covering_less, another_method, odd_parameter, another_digest, raw_signature_fields],
-    (WEBHOOKS,): [by_another_secret, shifted_boundary],
+    (HTTP,): [
+        before.covering_less,
+        before.another_method,
+        before.odd_parameter,
+        before.another_digest,
+        before.raw_signature_fields,
+    ],
+    (WEBHOOKS,): [before.by_another_secret, before.shifted_boundary],
 }
 _HARMLESS: Mapping[tuple[str, ...], list[Change]] = {
-    (): [one_spelling_of_the_token, harmless_fields, with_a_query],
-    ALL_SCHEMES: [within_the_window],
-    (JWT,): [more_claims, other_spelling_of_the_header, among_several_audiences],
-    (HTTP,): [signed_by_others_too],
-    (WEBHOOKS,): [another_webhook_version_beside],
+    (): [beside.one_spelling_of_the_token, beside.harmless_fields, before.with_a_query],
+    ALL_SCHEMES: [before.within_the_window],
+    (JWT,): [
+        before.more_claims,
+        before.other_spelling_of_the_header,
+        before.among_several_audiences,
+    ],
+    (HTTP,): [before.signed_by_others_too],
+    (WEBHOOKS,): [before.another_webhook_version_beside],
 }
 
 

@@ -10,21 +10,19 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote
 
+from tests.soak.fuzzing.exchange import Exchange, credentials_of, minted_for
 from tests.soak.fuzzing.making import (
     MARK,
     TOKEN_HEADERS,
     Evidence,
-    Request,
     careful_json,
     sha256,
 )
-from tests.soak.fuzzing.parties import HTTP, JWT, TOLERANCE, WEBHOOKS, Party, parties
+from tests.soak.fuzzing.parties import HTTP, JWT, TOLERANCE, WEBHOOKS, Party
 
-__all__ = ["ORACLES", "Answer", "Exchange", "Memory", "Minted", "complaints", "exchange"]
+__all__ = ["ORACLES", "complaints"]
 
 SLACK = 5  # seconds between making a request and its being judged
 LEEWAY = 60  # of `exp`
@@ -37,111 +35,6 @@ PROVEN = frozenset(
 
 # What is refused before there is a head to read.
 BEFORE_A_HEAD = frozenset({"malformed_http", "headers_too_large"})
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back."""
-
-    status: int
-    headers: str
-    body: bytes
-
-    @property
-    def is_problem(self) -> bool:
-        return "application/problem+json" in self.headers
-
-    @property
-    def code(self) -> str:
-        if self.is_problem:
-            return str(json.loads(self.body).get("code"))
-        return {200: "duplicate", 202: "accepted"}.get(self.status, "")
-
-
-@dataclass(kw_only=True)
-class Minted:
-    """What `expect()` handed out: good for one task, once it is known."""
-
-    party: str
-    token: str
-    credentials: str = ""
-    task: str | None = None
-    withdrawn: bool = False
-
-
-@dataclass
-class Memory:
-    """What a receiver has accepted and handed out until now."""
-
-    accepted: dict[tuple[str, str], str] = field(default_factory=dict)
-    anonymous: int = 0
-    minted: list[Minted] = field(default_factory=list)
-
-    def of(self, party: Party) -> list[Minted]:
-        return [one for one in self.minted if one.party == party.name]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """One request, its answer, what was logged meanwhile, and what was known before.
-
-    Attributes:
-        party: Whose the path is, and the key, where two share it; None if nobody's.
-        evidence: The signatures in it that were made by whomever.
-        expected: The code that a genuine request gets; None where the oracles alone decide.
-    """
-
-    request: Request
-    answer: Answer
-    party: Party | None
-    evidence: tuple[Evidence, ...]
-    log: tuple[str, ...]
-    memory: Memory
-    expected: str | None
-
-    @property
-    def accepted(self) -> bool:
-        return self.answer.code == "accepted"
-
-    def own(self, scheme: str) -> list[Evidence]:
-        """Return the signatures of this kind that are by the party's own key."""
-        found = [one for one in self.evidence if one.scheme == scheme]
-        return [one for one in found if self.party is not None and one.by in _keys(self.party)]
-
-    def tokens(self) -> set[str]:
-        return {value for name in TOKEN_HEADERS for value in self.request.all(name)}
-
-    def credentials(self) -> set[str]:
-        """Return what is presented beside the token, spelled alike."""
-        found = [*self.request.all("Authorization")]
-        found += [f"ApiKey {value}" for value in self.request.all("X-Api-Key")]
-        return {_credentials(value) for value in found}
-
-
-def exchange(
-    request: Request,
-    answer: Answer,
-    made: list[Evidence],
-    *,
-    log: list[str],
-    memory: Memory,
-    expected: str | None,
-) -> Exchange:
-    """Put together what is known of one request and its answer."""
-    there = [party for party in parties() if party.path == unquote(request.path)]
-    evidence = tuple(one for one in made if _carries(request, one))
-    signers = {one.by for one in evidence}
-    party = next((one for one in there if signers & _keys(one)), there[0] if there else None)
-    return Exchange(
-        request=request,
-        answer=answer,
-        party=party,
-        evidence=evidence,
-        log=tuple(log),
-        memory=memory,
-        expected=expected,
-    )
-
 
 Oracle = Callable[[Exchange], str | None]
 ORACLES: Final[dict[str, Oracle]] = {}
@@ -350,7 +243,7 @@ def token(seen: Exchange) -> str | None:
     found = seen.tokens()
     if not found:
         required = seen.party.token or not seen.party.credentials
-        return "no token" if required and not _minted(seen) else None
+        return "no token" if required and not minted_for(seen) else None
     return None if len(found) == 1 and found <= handed else f"{len(found)} tokens, or a wrong one"
 
 
@@ -360,8 +253,8 @@ def credentials(seen: Exchange) -> str | None:
     party = seen.party
     if seen.answer.code not in PROVEN or party is None:
         return None
-    given = {_credentials(value) for value in party.credentials}
-    given |= {_credentials(one.credentials) for one in seen.memory.of(party) if one.credentials}
+    given = {credentials_of(value) for value in party.credentials}
+    given |= {credentials_of(one.credentials) for one in seen.memory.of(party) if one.credentials}
     return "no credentials, or wrong ones" if given and not given & seen.credentials() else None
 
 
@@ -393,7 +286,7 @@ def conflict(seen: Exchange) -> str | None:
 @promise
 def task(seen: Exchange) -> str | None:
     """A token that was handed out stands for its own task, until it is withdrawn."""
-    minted = _minted(seen)
+    minted = minted_for(seen)
     if not seen.accepted or minted is None:
         return None
     if minted.withdrawn:
@@ -403,7 +296,7 @@ def task(seen: Exchange) -> str | None:
 
 
 def _remember(seen: Exchange) -> None:
-    key, minted = _key(seen), _minted(seen)
+    key, minted = _key(seen), minted_for(seen)
     if key is None:
         seen.memory.anonymous += 1
     else:
@@ -426,36 +319,6 @@ def _unless(
         if own and not any(holds(one, seen.party) for one in own):
             return f"{seen.answer.code} by {scheme} {[one.unreadable for one in own]}"
     return None
-
-
-def _keys(party: Party) -> set[str]:
-    secret = party.secret if isinstance(party.secret, str | None) else party.secret.kid
-    return {*party.key_ids, secret or ""} - {""}
-
-
-def _carries(request: Request, evidence: Evidence) -> bool:
-    if evidence.scheme == JWT:
-        values = [*request.all("Authorization"), *request.all("X-A2A-Signature")]
-        return any(value.split(" ")[-1] == evidence.text for value in values)
-    if evidence.scheme == HTTP:
-        return any(f":{evidence.text}:" in value for value in request.all("Signature"))
-    words = [word for value in request.all("webhook-signature") for word in value.split(" ")]
-    return evidence.text in words
-
-
-def _credentials(value: str) -> str:
-    scheme, _, rest = value.partition(" ")
-    return f"{scheme.lower()} {rest}" if rest else f"apikey {value}"
-
-
-def _minted(seen: Exchange) -> Minted | None:
-    if seen.party is None:
-        return None
-    handed = seen.memory.of(seen.party)
-    by_token = [one for one in handed if one.token in seen.tokens()]
-    shown = seen.credentials()
-    by_credentials = [one for one in handed if _credentials(one.credentials) in shown]
-    return next(iter([*by_token, *by_credentials]), None)
 
 
 def _key(seen: Exchange) -> tuple[str, str] | None:
