@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any
 
 from pushkit.a2a.schema_keywords import (
     MAX_SECONDS,
-    MISSING_EXTRA,
     STEPS,
     Steps,
     UndecidedError,
     bounded,
     nodes,
     regex,
+    require_extra,
     walk,
 )
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import ConfigError, InvalidSchemaError
+from pushkit.errors import InvalidSchemaError
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -82,6 +82,7 @@ class BoundedSchema:
         max_steps: int = _MAX_STEPS_OF_SCHEMA,
         max_seconds: float = MAX_SECONDS,
     ) -> None:
+        require_extra()
         if not isinstance(document, dict | bool):
             raise InvalidSchemaError("expected an object or a boolean")
         steps = Steps(max_steps, max_seconds)
@@ -188,10 +189,8 @@ def _check_schema(base: type[Validator], document: JsonValue, steps: Steps) -> N
 
 
 def _validator_class(dialect: JsonValue) -> type[Validator]:
-    try:
-        from jsonschema.validators import validator_for
-    except ImportError as exc:  # pragma: no cover  # the tests have the extra
-        raise ConfigError(MISSING_EXTRA) from exc
+    from jsonschema.validators import validator_for
+
     if not isinstance(dialect, str):
         raise InvalidSchemaError("$schema: expected a string")
     unknown: Any = None

@@ -27,6 +27,7 @@ __all__ = [
     "bounded",
     "nodes",
     "regex",
+    "require_extra",
     "walk",
 ]
 
@@ -90,10 +91,8 @@ def nodes(document: JsonValue) -> int:
 @lru_cache(maxsize=256)
 def regex(pattern: str) -> Any:
     """Compile a pattern. Raises InvalidSchemaError: not one of RE2's, or too long."""
-    try:
-        import re2
-    except ImportError as exc:  # pragma: no cover
-        raise ConfigError(MISSING_EXTRA) from exc
+    import re2
+
     if len(pattern) > _MAX_REGEX_CHARS:
         raise InvalidSchemaError(f"pattern: longer than {_MAX_REGEX_CHARS} characters")
     options = re2.Options()
@@ -110,6 +109,19 @@ def regex(pattern: str) -> Any:
 def _searching(patterns: Iterable[str], characters: int) -> int:
     """Return how many steps it takes at worst to search a text for some patterns."""
     return sum(1 + characters * regex(p).programsize // _STATES_A_STEP for p in patterns)
+
+
+def require_extra() -> None:
+    """Import what schemas are checked with.
+
+    Raises:
+        ConfigError: The extra `schemas` is not installed.
+    """
+    try:
+        import jsonschema  # noqa: F401
+        import re2  # noqa: F401
+    except ImportError as exc:
+        raise ConfigError(MISSING_EXTRA) from exc
 
 
 Keyword = Callable[[Any, Any, Any, Any], Any]

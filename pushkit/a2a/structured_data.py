@@ -22,6 +22,7 @@ from pushkit.a2a.bounded_schema import (
     Steps,
     UndecidedError,
 )
+from pushkit.a2a.schema_keywords import require_extra
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     DataPart,
@@ -100,6 +101,8 @@ class CardSchemas:
     def __init__(self, schemas: Mapping[str, JsonValue]) -> None:
         if len(schemas) > _MAX_SCHEMAS:
             raise InvalidSchemaError(f"{len(schemas)} schemas, expected at most {_MAX_SCHEMAS}")
+        if schemas:
+            require_extra()  # now, where a setting is read, and not when data comes
         self._documents = dict(schemas)
         self._read: dict[str, BoundedSchema | InvalidSchemaError] = {}
         self._seconds = _MAX_READING_SECONDS

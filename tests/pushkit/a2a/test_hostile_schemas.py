@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 import tracemalloc
 from typing import Any
@@ -21,7 +22,7 @@ from pushkit.a2a import (
     check_structured_data_apart,
 )
 from pushkit.a2a.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
-from pushkit.errors import InvalidSchemaError
+from pushkit.errors import ConfigError, InvalidSchemaError
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
@@ -138,6 +139,17 @@ def test_a_tree_as_deep_as_json_may_be_is_decided() -> None:
     for _ in range(60):
         data = {"name": "x", "child": data}
     assert BoundedSchema(tree).check(data) is None
+
+
+@pytest.mark.parametrize("missing", ["jsonschema", "re2"])
+def test_without_the_extra_a_card_with_schemas_is_a_wrong_setting_at_once(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    CardSchemas({})
+    for make in (CardSchemas, BoundedSchema):
+        with pytest.raises(ConfigError, match=r"pip install 'pushkit\[schemas\]'"):
+            make({"a": {}})
 
 
 def test_all_schemas_of_a_card_share_a_limit() -> None:
