@@ -75,17 +75,18 @@ def build_app(url: str, push: PushSender) -> Starlette:
     """Return the agent as a Starlette application."""
     card = build_card(url)
     task_store = InMemoryTaskStore()
+    notifications = PushkitNotificationSender(push, task_store=task_store)  # pushkit
     handler = DefaultRequestHandler(
         agent_executor=CountingAgent(),
         task_store=task_store,
         agent_card=card,
         push_config_store=PushkitConfigStore(push),  # pushkit
-        push_sender=PushkitNotificationSender(push, task_store=task_store),  # pushkit
+        push_sender=notifications,
     )
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with push:  # pushkit: goes on with what an earlier process left undelivered
+        async with push, notifications:  # pushkit: goes on with what was left undelivered
             yield
 
     return Starlette(

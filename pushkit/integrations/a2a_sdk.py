@@ -3,11 +3,13 @@
 Where an agent builds its request handler:
 
     push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
+    notifications = PushkitNotificationSender(push, task_store=task_store)
     handler = DefaultRequestHandler(
         agent_executor=..., task_store=task_store, agent_card=card,
-        push_config_store=PushkitConfigStore(push),
-        push_sender=PushkitNotificationSender(push, task_store=task_store),
+        push_config_store=PushkitConfigStore(push), push_sender=notifications,
     )
+
+and around the application's life: `async with push, notifications:`.
 
 The config store is the outbox's own table of subscriptions: durable, with two owners of one task
 kept apart, and with each config's protocol version remembered. An update is converted once, and
@@ -20,7 +22,8 @@ import functools
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
@@ -164,6 +167,17 @@ class PushkitNotificationSender(PushNotificationSender):
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""
         await self.buffer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
 
     async def _task_of(self, task_id: str, owner: str) -> Task | None:
         # Task stores are scoped by owner too: read it as the subscriber does.

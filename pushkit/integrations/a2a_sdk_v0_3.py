@@ -1,11 +1,13 @@
 """a2a-sdk 0.2.11 to 0.3.x: drop-ins for its push-notification sender and config store.
 
     push = PushSender(issuer="https://agent.example.com", keys="keys.json", database="outbox.db")
+    notifications = PushkitNotificationSender(push)
     handler = DefaultRequestHandler(
         agent_executor=..., task_store=...,
-        push_config_store=PushkitConfigStore(push),
-        push_sender=PushkitNotificationSender(push),
+        push_config_store=PushkitConfigStore(push), push_sender=notifications,
     )
+
+and around the application's life: `async with push, notifications:`.
 
 This SDK hands its config store no call context. Where an agent serves several users who must not
 see each other's configs, give `owner_of` a function that reads whom the present call is from, out
@@ -18,7 +20,8 @@ import importlib
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
@@ -128,6 +131,17 @@ class PushkitNotificationSender:
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""
         await self.buffer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
 
 
 def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:

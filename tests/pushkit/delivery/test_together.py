@@ -246,6 +246,21 @@ async def test_who_is_refused_makes_nobody_run_again(
     await only_the_oldest_is_the_head(sender)
 
 
+async def test_the_ends_of_a_task_together_take_one_reserved_place(
+    senders: Senders, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open(max_backlog_per_subscription=1)
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    states = ["working", "working", "completed", "failed"]
+    full: Told = (0, ("backlog_full",))
+    assert await store(sender, [notice_of(sender, status(state)) for state in states]) == [
+        STORED,
+        full,
+        STORED,
+        full,
+    ]
+
+
 async def test_who_has_to_ask_for_a_snapshot_makes_nobody_wait(senders: Senders) -> None:
     sender = await senders.open()
     for n in range(4):

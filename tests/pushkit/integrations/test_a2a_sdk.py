@@ -231,10 +231,10 @@ async def test_an_event_is_taken_as_it_was_when_it_was_sent(
         raise StorageError("the database is away")
 
     event = status()
-    with monkeypatch.context() as patch:
-        patch.setattr(push, "notify", away)
-        await adapter.send_notification("task-1", event)
-        event.status.state = TaskState.TASK_STATE_COMPLETED
-    await adapter.close()
+    async with adapter:  # which stores at its end what waits
+        with monkeypatch.context() as patch:
+            patch.setattr(push, "notify", away)
+            await adapter.send_notification("task-1", event)
+            event.status.state = TaskState.TASK_STATE_COMPLETED
     [delivery] = await push.deliveries("task-1")
     assert json.loads(delivery.body)["statusUpdate"]["status"]["state"] == "TASK_STATE_WORKING"
