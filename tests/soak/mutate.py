@@ -84,8 +84,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "keys": Room(
         modules=("pushkit/keys/*.py",),
-        near=("tests/pushkit/keys", "tests/pushkit/cli"),
-        far=("tests/pushkit/signing", "tests/pushkit/delivery/test_remote_keys.py"),
+        near=("tests/pushkit/keys",),
+        far=("tests/pushkit/cli", "tests/pushkit/delivery/test_remote_keys.py"),
     ),
     "cards": Room(modules=("pushkit/cards/*.py",), near=("tests/cards",), far=("tests/cli",)),
     "net": Room(
