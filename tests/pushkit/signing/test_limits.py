@@ -1,0 +1,292 @@
+"""The limits of what is read, each at its edge: the most is accepted, one more is refused."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushkit.bounded_json import JsonObject
+from pushkit.errors import (
+    ConfigError,
+    InvalidSignatureError,
+    JwksError,
+    MalformedRequestError,
+)
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
+from pushkit.signing.detached_jws import (
+    DetachedJws,
+    holding_key,
+    protected_header,
+    sign_detached,
+)
+from pushkit.signing.http_message_signatures import (
+    read_unverified_signatures,
+    sign_http_message,
+)
+from pushkit.signing.notification_jwt import (
+    NotificationClaims,
+    body_sha256,
+    read_unverified,
+    sign_notification,
+    verify_signature,
+)
+from pushkit.signing.standard_webhooks import (
+    SharedSecret,
+    check_webhook_signature,
+    read_unverified_webhook,
+    read_verifier,
+    sign_webhook,
+)
+from pushkit.webhook import Headers, WebhookRequest
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BODY = b"{}"
+KEY = generate_key(Algorithm.ES256)
+SECRET = SharedSecret(key=bytes(24))
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def claims(**changes: object) -> NotificationClaims:
+    stated = {
+        "issuer": "https://agent.example.com",
+        "audience": "https://client.example.com/",
+        "issued_at": NOW,
+        "delivery_id": "dlv_1",
+        "task_id": "task-1",
+        "config_id": "config-1",
+        "seq": 1,
+        "body_sha256": body_sha256(BODY),
+        **changes,
+    }
+    return NotificationClaims(**stated)  # type: ignore[arg-type]  # the caller's types
+
+
+# --- the JWT ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("characters", "read"), [(8000, True), (8001, False)])
+def test_a_jwt_has_8000_characters_at_most(characters: int, *, read: bool) -> None:
+    header, payload = encoded(b'{"alg":"ES256"}'), encoded(b"{}")
+    rest = characters - len(header) - len(payload) - 2
+    jwt = f"{header}.{payload}.{'A' * rest}"
+    assert rest % 4 != 1
+
+    if read:
+        assert read_unverified(jwt).algorithm == "ES256"
+    else:
+        with pytest.raises(InvalidSignatureError, match="longer than 8000"):
+            read_unverified(jwt)
+
+
+@pytest.mark.parametrize(("seq", "accepted"), [(1, True), (2**63 - 1, True), (2**63, False)])
+def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
+    unverified = read_unverified(sign_notification(claims(seq=seq), KEY))
+
+    if accepted:
+        assert verify_signature(unverified, KEY.to_verification_key()).seq == seq
+    else:
+        with pytest.raises(InvalidSignatureError, match="seq"):
+            verify_signature(unverified, KEY.to_verification_key())
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "seconds"),
+    [
+        pytest.param(timedelta(seconds=299), 299, id="shorter"),
+        pytest.param(timedelta(seconds=300), 300, id="the most"),
+        pytest.param(timedelta(hours=1), 300, id="longer"),
+    ],
+)
+def test_no_signature_is_good_for_longer_than_300_seconds(
+    lifetime: timedelta, seconds: int
+) -> None:
+    jwt = sign_notification(claims(lifetime=lifetime), KEY)
+    verified = verify_signature(read_unverified(jwt), KEY.to_verification_key())
+    [by_http] = read_unverified_signatures(http_signed(lifetime=lifetime))
+
+    assert verified.expires_at == NOW + timedelta(seconds=seconds)
+    assert by_http.expires - by_http.created == timedelta(seconds=seconds)
+
+
+# --- detached signatures ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("characters", "read"), [(8192, True), (8194, False)])
+def test_a_protected_header_has_8192_characters_at_most(characters: int, *, read: bool) -> None:
+    octets = characters * 3 // 4
+    protected = encoded(b'{"alg":"%s"}' % (b"x" * (octets - 10)))
+    assert len(protected) == characters
+
+    if read:
+        assert "alg" in protected_header(protected)
+    else:
+        with pytest.raises(InvalidSignatureError, match="longer than 8192"):
+            protected_header(protected)
+
+
+def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -> None:
+    protected = sign_detached(BODY, {}, KEY).protected
+    keys = [KEY.to_verification_key()]
+
+    assert holding_key(DetachedJws(protected=protected, signature="A" * 2048), BODY, keys) is None
+    with pytest.raises(InvalidSignatureError, match="longer than 2048"):
+        holding_key(DetachedJws(protected=protected, signature="A" * 2050), BODY, keys)
+
+
+# --- HTTP message signatures --------------------------------------------------------------------
+
+
+def http_signed(*, labels: int = 1, lifetime: timedelta = timedelta(minutes=5)) -> Headers:
+    """Return the headers of a request with so many signatures, each under a label of its own."""
+    fields = [("Content-Type", "application/json"), ("webhook-id", "dlv_1")]
+    request = WebhookRequest(target="https://a.example.com/", headers=Headers(fields), body=BODY)
+    made = dict(sign_http_message(request, KEY, now=NOW, lifetime=lifetime))
+    many = {
+        name: ", ".join(made[name].replace("a2a=", f"s{n}=", 1) for n in range(labels))
+        for name in ("Signature-Input", "Signature")
+    }
+    return Headers([*fields, ("Content-Digest", made["Content-Digest"]), *many.items()])
+
+
+def test_four_signatures_are_read_and_five_are_not() -> None:
+    assert len(read_unverified_signatures(http_signed(labels=4))) == 4
+    with pytest.raises(InvalidSignatureError, match="5 signatures"):
+        read_unverified_signatures(http_signed(labels=5))
+
+
+@pytest.mark.parametrize(("count", "read"), [(64, True), (65, False)])
+def test_a_signature_covers_64_components_at_most(count: int, *, read: bool) -> None:
+    covered = " ".join(f'"x-{n}"' for n in range(count))
+    stated = f'a2a=({covered});created=1;expires=2;keyid="k";tag="a2a-push"'
+    headers = Headers([("Signature-Input", stated), ("Signature", "a2a=:AAAA:")])
+
+    if read:
+        [found] = read_unverified_signatures(headers)
+        assert len(found.components) == count
+    else:
+        with pytest.raises(InvalidSignatureError, match="65 components"):
+            read_unverified_signatures(headers)
+
+
+@pytest.mark.parametrize(("created", "read"), [(0, True), (253402300799, True), (-1, False)])
+@pytest.mark.parametrize("parameter", ["created", "expires"])
+def test_a_moment_lies_within_the_calendar(parameter: str, created: int, *, read: bool) -> None:
+    moments = {"created": 1, "expires": 2, parameter: created}
+    stated = f'created={moments["created"]};expires={moments["expires"]};keyid="k";tag="a2a-push"'
+    headers = Headers([("Signature-Input", f"a2a=();{stated}"), ("Signature", "a2a=:AAAA:")])
+
+    if read:
+        [found] = read_unverified_signatures(headers)
+        assert getattr(found, parameter).timestamp() == created
+    else:
+        with pytest.raises(InvalidSignatureError, match="calendar"):
+            read_unverified_signatures(headers)
+
+
+# --- Standard Webhooks --------------------------------------------------------------------------
+
+
+def webhook(signatures: int = 1, delivery_id: str = "dlv_1") -> Headers:
+    """Return the headers of a request whose last signature of so many holds."""
+    made = dict(sign_webhook(BODY, delivery_id=delivery_id, now=NOW, signers=[SECRET]))
+    made["webhook-signature"] = " ".join(
+        ["v1,AAAA"] * (signatures - 1) + [made["webhook-signature"]]
+    )
+    return Headers(made)
+
+
+def test_the_last_of_32_signatures_counts_and_of_33_none_does() -> None:
+    check_webhook_signature(read_unverified_webhook(webhook(32)), BODY, [SECRET])
+    with pytest.raises(MalformedRequestError, match="33 signatures"):
+        read_unverified_webhook(webhook(33))
+
+
+def test_an_id_has_256_characters_at_most() -> None:
+    longest = "x" * 256
+
+    assert read_unverified_webhook(webhook(delivery_id=longest)).delivery_id == longest
+    with pytest.raises(ConfigError, match="256"):
+        sign_webhook(BODY, delivery_id=f"{longest}x", now=NOW, signers=[SECRET])
+    fields = {**dict(webhook()), "webhook-id": f"{longest}x"}
+    with pytest.raises(MalformedRequestError, match="256"):
+        read_unverified_webhook(Headers(fields))
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "read"), [("0", True), ("253402300799", True), ("253402300800", False)]
+)
+def test_a_timestamp_lies_within_the_calendar(timestamp: str, *, read: bool) -> None:
+    headers = Headers({**dict(webhook()), "webhook-timestamp": timestamp})
+
+    if read:
+        assert read_unverified_webhook(headers).timestamp.timestamp() == int(timestamp)
+    else:
+        with pytest.raises(MalformedRequestError, match="webhook-timestamp"):
+            read_unverified_webhook(headers)
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(23, False), (24, True), (64, True), (65, False)])
+def test_a_shared_secret_has_24_to_64_bytes(length: int, *, accepted: bool) -> None:
+    secret = f"whsec_{base64.b64encode(bytes(length)).decode()}"
+
+    if accepted:
+        assert isinstance(read_verifier(secret), SharedSecret)
+    else:
+        with pytest.raises(ConfigError, match="24 to 64"):
+            read_verifier(secret)
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def rsa_jwk(bits: int, exponent: int = 65537) -> JsonObject:
+    modulus = (1 << bits) - 1  # nobody has its factors, and nobody needs them to refuse it
+    length = (exponent.bit_length() + 7) // 8
+    return {
+        "kty": "RSA",
+        "n": encoded(modulus.to_bytes((bits + 7) // 8, "big")),
+        "e": encoded(exponent.to_bytes(length, "big")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("jwk", "accepted"),
+    [
+        pytest.param(rsa_jwk(2047), False, id="2047 bits"),
+        pytest.param(rsa_jwk(2048), True, id="2048 bits"),
+        pytest.param(rsa_jwk(8192), True, id="8192 bits"),
+        pytest.param(rsa_jwk(8193), False, id="8193 bits"),
+        pytest.param(rsa_jwk(2048, 2**31 - 1), True, id="the largest exponent"),
+        pytest.param(rsa_jwk(2048, 2**31 + 1), False, id="a larger exponent"),
+    ],
+)
+def test_an_rsa_key_is_neither_weak_nor_slow(jwk: JsonObject, *, accepted: bool) -> None:
+    if accepted:
+        assert verification_key(jwk).algorithm is Algorithm.RS256
+    else:
+        with pytest.raises(JwksError, match="RSA key"):
+            verification_key(jwk)
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.RS256, Algorithm.PS256])
+def test_a_generated_rsa_key_has_2048_bits(algorithm: Algorithm) -> None:
+    key = generate_key(algorithm).private_key
+
+    assert key.key_size == 2048  # type: ignore[union-attr]  # an RSA key
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(0, False), (1, True), (256, True), (257, False)])
+def test_a_kid_has_1_to_256_characters(length: int, *, accepted: bool) -> None:
+    def named() -> SigningKey:
+        return SigningKey(kid="k" * length, algorithm=KEY.algorithm, private_key=KEY.private_key)
+
+    if accepted:
+        assert len(named().to_verification_key().kid) == length
+    else:
+        with pytest.raises(ConfigError, match="1 to 256"):
+            named()
