@@ -1,6 +1,6 @@
 """What the outbox costs, beside the bare database in the same run: trust the ratios.
 
-python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only enqueue claim memory size]
+python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only PART …]
 
 - enqueue: `PushSender.notify`, durable, at 1, 64 and 256 callers at once, a task each; beside a
   bare loop over the driver that runs the same statements for the same tasks, as many rows a
@@ -9,6 +9,8 @@ python benchmarks/outbox.py [--rows 1000000] [--postgres DSN] [--only enqueue cl
   who must not stop an event loop while the disk is flushed: the most that `notify` could reach.
 - claim: one claim of 64, and the look for what is due next, with a backlog of 100 rows and of
   `--rows`, in three shapes. Bar: within a factor of 2.
+- blocked: claims past `--rows` heads of a destination that waits, to the one head behind them;
+  then what each claim costs, and the look for what is due next.
 - memory: what the process holds more after it has delivered `--drain` rows.
 - size: what a delivery takes on the disk, indexes included, beside the bytes of its body.
 
@@ -41,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import asyncpg
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.outbox import Claim, Leases
+from pushkit.outbox import Claim, Delivery, Leases
 from pushkit.storage import Database, Script, Statement, to_micros
 from pushkit.storage.sqlite import in_sqlite
 from tests.databases import PostgresServer, execute, fresh
@@ -336,6 +338,41 @@ async def measure_claim(name: str, sender: PushSender, rows: int, times: int) ->
             say(f"  {what}: {shape}", f"{short:.2f}", f"{long:.2f}", "", f"{long / short:.2f}")
 
 
+async def measure_blocked(name: str, sender: PushSender, rows: int) -> None:
+    """Print what claims cost behind a destination that waits with a backlog."""
+    leases, database = Leases(), database_of(sender)
+    later = NOW + timedelta(hours=1)
+
+    async def claim() -> list[Delivery]:
+        taken = Claim(worker="benchmark", until=later + timedelta(minutes=1))
+        return await database.write(leases.claim(taken, limit=1, per_origin=16, now=later))
+
+    def block() -> Script[None]:
+        yield Statement("DELETE FROM pushkit_destinations")
+        yield Statement(
+            "INSERT INTO pushkit_destinations (tenant, owner, origin, until)"
+            " VALUES ('', '', 'https://host-0', $1)",
+            (to_micros(later + timedelta(hours=1)),),
+        )
+        yield Statement(
+            "UPDATE pushkit_deliveries SET origin = 'https://free', owner = 'another',"
+            " not_before = not_before + 1000000000 WHERE id = 'dlv_7'"
+        )
+
+    say(f"claim behind a wait, {name}", "claims until", "ms until", "ms each", "next due")
+    for size in (100, rows):
+        await database.write(fill(name, "a head each, one host", size))
+        await database.write(block())
+        await analyse(database, name)
+        claims, began = 1, time.perf_counter()
+        while not await claim():
+            claims += 1
+        until = (time.perf_counter() - began) * 1000
+        each = await milliseconds(claim, 100)
+        due = await milliseconds(lambda: database.read(leases.next_due(later)), 100)
+        say(f"  {size} heads", claims, f"{until:.0f}", f"{each:.2f}", f"{due:.2f}")
+
+
 async def analyse(database: Database, name: str) -> None:
     """Let PostgreSQL know what is in the table, as its autovacuum does by and by."""
 
@@ -456,6 +493,11 @@ async def run(arguments: argparse.Namespace, folder: Path, server: str) -> None:
         async with opened(dsn) as sender:
             await measure_claim("PostgreSQL", sender, arguments.rows, 30)
         await asyncio.to_thread(execute, server, f"DROP SCHEMA {dsn.rpartition('=')[2]} CASCADE")
+    if "blocked" in arguments.only:
+        async with opened(str(folder / "blocked.db")) as sender:
+            await measure_blocked("SQLite", sender, arguments.rows)
+        async with opened(await asyncio.to_thread(fresh, server)) as sender:
+            await measure_blocked("PostgreSQL", sender, arguments.rows)
     if "size" in arguments.only:
         say("a pending delivery, bytes", "body", "on disk", "", "beside it")
         async with opened(str(folder / "size.db")) as sender:
@@ -473,7 +515,7 @@ def main() -> None:
     parser.add_argument("--drain", type=int, default=64_000)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--postgres", help="A DSN; schemas are made and left there.")
-    parts = ["enqueue", "claim", "memory", "size"]
+    parts = ["enqueue", "claim", "blocked", "memory", "size"]
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, postgres(arguments.postgres) as server:

@@ -26,7 +26,8 @@ class SenderOptions:
     Attributes:
         retry: When to try again, and when to give up.
         timeout: The deadline of one attempt in total; A2A recommends 10 s to 30 s.
-        concurrency: How many attempts at once.
+        concurrency: How many attempts at once. An owner that holds three times as many as are free
+            gets no more of them: a quarter is left for the others.
         concurrency_per_host: How many connections to one host and port.
         max_body_bytes: The largest body that `notify()` accepts; receivers refuse more.
         go_token_spelling: Send the token as `A2A-Notification-Token` too.

@@ -67,7 +67,7 @@ class Worker:
         self._clock = clock
         self._consequences = consequences
         self._on_event = on_event
-        self._leases = Leases()
+        self._leases = Leases(database.exclusively)
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self.name = f"worker_{secrets.token_hex(8)}"

@@ -3,7 +3,7 @@
 Of each subscription's unfinished deliveries only the oldest is the head, and only heads are
 claimed. A claim therefore looks at an index of heads that are due, whatever the length of the
 backlog behind them; settling a head passes the mark on. Of a paused subscription nothing is the
-head.
+head. Claims write 2 in place of 1 for a head that is parked (see `pushkit.outbox.parking`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def hold_back(subscription_id: str) -> Script[None]:
     """Offer nothing of a subscription until `mark_oldest`; what is in flight goes on."""
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 0"
-        f" WHERE subscription_id = $1 AND head = 1 AND {UNFINISHED}",
+        f" WHERE subscription_id = $1 AND head > 0 AND {UNFINISHED}",
         (subscription_id,),
     )
 
@@ -47,7 +47,7 @@ def mark_oldest(subscription_id: str) -> Script[None]:
     # A head that is being claimed is waited for here, and then is in flight.
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 0"
-        f" WHERE subscription_id = $1 AND head = 1 AND state = 'pending' AND {UNFINISHED}",
+        f" WHERE subscription_id = $1 AND head > 0 AND state = 'pending' AND {UNFINISHED}",
         (subscription_id,),
     )
     yield Statement(

@@ -1,17 +1,30 @@
 """What workers do with deliveries, as scripts: claim under a lease, settle, take over.
 
-Only heads are claimed (see `pushkit.outbox.heads`).
+Only heads are claimed (see `pushkit.outbox.heads`), by a fair share (`pushkit.outbox.shares`), past
+those that nobody may have now (`pushkit.outbox.parking`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import pass_heads_on
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
+from pushkit.outbox.parking import (
+    PARKING,
+    Turns,
+    due_heads,
+    end_turns,
+    first_heads,
+    park,
+    take_turns,
+)
 from pushkit.outbox.rows import delivery_of
+from pushkit.outbox.shares import Head, InFlight, Places, share_out
 from pushkit.storage import (
     Rows,
     Script,
@@ -26,43 +39,33 @@ from pushkit.work import after_fruitless_claims
 
 __all__ = ["Leases"]
 
-_BUSY = (
-    "SELECT origin, COUNT(*) AS busy FROM pushkit_deliveries"
-    " WHERE state = 'in_flight' GROUP BY origin"
-)
-_DESTINATION = "h.tenant = d.tenant AND h.owner = d.owner AND h.origin = d.origin"
-_PROBED = "(SELECT tenant, owner, origin FROM pushkit_deliveries WHERE state = 'in_flight')"
-
-# A window over the due heads of destinations that neither wait nor are full, then the first few of
-# each. The window keeps a claim short; heads beyond it are found by the next one, which comes at
-# once. A destination with too many failures in a row is given one delivery at a time (workers on
-# PostgreSQL that claim in the same moment may take one each).
-_WINDOW = (
-    "SELECT d.id, d.tenant, d.owner, d.origin, d.not_before, COALESCE(h.failures, 0) AS failures"
-    f" FROM pushkit_deliveries d LEFT JOIN pushkit_destinations h ON {_DESTINATION}"
-    " WHERE d.head = 1 AND d.state = 'pending' AND d.not_before <= $1"
-    " AND COALESCE(h.until, 0) <= $1"
-    " AND (COALESCE(h.failures, 0) < CAST($6 AS BIGINT)"
-    f" OR (d.tenant, d.owner, d.origin) NOT IN {_PROBED})"
-    f" AND d.origin NOT IN (SELECT origin FROM ({_BUSY}) b WHERE b.busy >= $5)"
-    " ORDER BY d.not_before LIMIT CAST($4 AS BIGINT) * 2 FOR UPDATE OF d SKIP LOCKED"
-)
-_PROBES = (
-    "SELECT w.*, CASE WHEN w.failures < CAST($6 AS BIGINT) THEN 1 ELSE ROW_NUMBER() OVER"
-    " (PARTITION BY w.tenant, w.owner, w.origin ORDER BY w.not_before, w.id) END AS probe"
-    f" FROM ({_WINDOW}) w"
-)
-_CLAIMABLE = (
-    "SELECT c.id FROM (SELECT p.*, ROW_NUMBER() OVER"
-    " (PARTITION BY p.origin ORDER BY p.not_before, p.id) + COALESCE(f.busy, 0) AS place"
-    f" FROM ({_PROBES}) p LEFT JOIN ({_BUSY}) f ON f.origin = p.origin WHERE p.probe = 1) c"
-    " WHERE c.place <= $5 ORDER BY c.not_before LIMIT CAST($4 AS BIGINT)"
-)
 _NEVER = 2**31 - 1
+_EVER = 2**63 - 1
+_A_FEW, _MANY = 16, 256
 
 
+_START = ("", "", "")
+
+
+def _alone(name: str) -> Script[None]:  # noqa: ARG001  # the interface
+    """Wait for nobody: there is one transaction at a time."""
+    yield from ()
+
+
+@dataclass(slots=True)
 class Leases:
-    """Scripts by which workers take deliveries, and give them back."""
+    """Scripts by which workers take deliveries, and give them back.
+
+    Attributes:
+        exclusively: See `Database.exclusively`.
+        window: How many heads that are due a claim looks at, beside two for every slot.
+        destinations: At the first heads of how many destinations, where there are more.
+    """
+
+    exclusively: Callable[[str], Script[None]] = _alone
+    window: int = 16
+    destinations: int = 32
+    _looked_to: DestinationKey = _START
 
     def claim(
         self,
@@ -73,33 +76,58 @@ class Leases:
         now: datetime,
         one_at_a_time_from: int = _NEVER,
     ) -> Script[list[Delivery]]:
-        """Take heads that are due, under a lease; oldest due first.
+        """Take heads that are due, under a lease, in the order of `share_out`.
 
         Args:
             claim: Who takes them, and until when.
-            limit: How many at most.
+            limit: How many at most: the worker's free slots.
             per_origin: How many of one destination may be in flight, over all owners and workers.
-                A slow webhook of many tasks would otherwise take every slot there is.
+                A slow webhook of many tasks would otherwise take every slot there is. (Workers on
+                PostgreSQL that claim in the same moment may go over it together.)
             now: The present.
             one_at_a_time_from: From so many failures in a row on, a destination is given one
                 delivery at a time.
         """
         moment = to_micros(now)
-        yield from self._take_back_expired(now)
-        rows = yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'in_flight', lease_worker = $2,"
-            " lease_until = $3, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
-            f" WHERE id IN ({_CLAIMABLE}) RETURNING *",
-            (
-                moment,
-                claim.worker,
-                to_micros(claim.until),
-                limit,
-                per_origin,
-                one_at_a_time_from,
-            ),
-        )
-        return sorted(map(delivery_of, rows), key=lambda delivery: delivery.not_before)
+        present = yield from _look_around(claim.worker, moment)
+        if present.has_expired:
+            yield from self._take_back_expired(now)
+            present = yield from _look_around(claim.worker, moment)
+        if limit < 1:
+            return []
+        places = Places(slots=limit, per_origin=per_origin, probes_from=one_at_a_time_from)
+        in_flight, turns = present.in_flight, Turns()
+        if present.has_turns:
+            yield from self.exclusively(PARKING)
+            turns = yield from take_turns(moment, in_flight, places, most=self.destinations)
+        window = yield from due_heads(moment, self.window + 2 * limit)
+        if len(window) == self.window + 2 * limit:
+            window += yield from self._look_further(window, moment, is_parking=present.has_turns)
+        chosen = share_out([*turns.heads, *window], in_flight, places, moment)
+        claimed = yield from _take([head.id for head in chosen], claim)
+        yield from end_turns(turns)
+        return claimed
+
+    def _look_further(
+        self, window: Sequence[Head], now: int, *, is_parking: bool
+    ) -> Script[list[Head]]:
+        """Return the first head of other destinations, whatever is in the way.
+
+        Where there are more destinations than one looks at, those that wait are put aside.
+        """
+        firsts = yield from first_heads(self._looked_to, self.destinations)
+        if self._looked_to != _START and len(firsts) < self.destinations:
+            firsts += yield from first_heads(_START, self.destinations - len(firsts))
+        is_all = len(firsts) < self.destinations
+        self._looked_to = _START if is_all else firsts[-1].destination
+        found = {head.id: head for head in firsts if head.not_before <= now}
+        if not is_all:
+            waiting = [head for head in {*window, *found.values()} if head.until > now]
+            if waiting and not is_parking:
+                yield from self.exclusively(PARKING)
+            yield from park(waiting)
+        seen = {head.id for head in window}
+        return [head for head in found.values() if head.id not in seen]
 
     def next_due(self, now: datetime) -> Script[datetime | None]:
         """Return when the next claim may find something; None if nothing is unfinished.
@@ -108,19 +136,26 @@ class Leases:
         end of the first wait that has heads behind it, or of the first lease.
         """
         rows = yield Statement(
-            "SELECT MIN(due) AS due FROM (SELECT due FROM (SELECT d.not_before AS due"
-            " FROM pushkit_deliveries d WHERE d.head = 1 AND d.state = 'pending'"
-            # Scalar subqueries, not joins: a planner must not read every head for the first one.
-            " AND COALESCE((SELECT h.until FROM pushkit_destinations h"
-            f" WHERE {_DESTINATION}), 0) <= $1 ORDER BY d.not_before LIMIT 1) free"
-            " UNION ALL SELECT CASE WHEN EXISTS (SELECT 1 FROM pushkit_deliveries d"
-            f" WHERE {_DESTINATION} AND d.head = 1 AND d.state = 'pending') THEN h.until END"
-            " FROM pushkit_destinations h WHERE h.until > $1"
-            " UNION ALL SELECT lease_until FROM pushkit_deliveries"
-            " WHERE state = 'in_flight') moments",
-            (to_micros(now),),
+            "SELECT MIN(due) AS due FROM (SELECT MIN(again_at) AS due FROM pushkit_parked"
+            " UNION ALL SELECT MIN(lease_until) FROM pushkit_deliveries"
+            " WHERE state = 'in_flight') moments"
         )
-        return moment_or_none(rows[0]["due"])
+        heads = yield from self._next_heads(to_micros(now))
+        moments = [max(head.not_before, head.until) for head in heads]
+        if rows[0]["due"] is not None:
+            moments.append(rows[0]["due"])
+        return moment_or_none(min(moments, default=None))
+
+    def _next_heads(self, now: int) -> Script[list[Head]]:
+        """Return heads of which one is the first that a claim may take, where nothing is full."""
+        for size in (_A_FEW, _MANY):
+            heads = yield from due_heads(_EVER, size, hold=False)
+            if len(heads) < size or any(head.until <= now for head in heads):
+                return heads
+        firsts = yield from first_heads(_START, self.destinations)
+        if len(firsts) < self.destinations:
+            return firsts
+        return [heads[0]._replace(until=0)]  # what waits is put aside by the next claims
 
     def settle(
         self, settled: Sequence[tuple[Delivery, Result]], worker: str, now: datetime
@@ -182,6 +217,54 @@ class Leases:
             (to_micros(now),),
         )
         yield from _give_back(lost, "lease_expired", now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    in_flight: InFlight
+    has_expired: bool
+    has_turns: bool
+
+
+def _look_around(worker: str, now: int) -> Script[_Present]:
+    """Return what is in flight, whether of that a lease has ended, and whether something is parked.
+
+    In one statement, as every claim begins with it.
+    """
+    rows = yield Statement(
+        "SELECT tenant, owner, origin, lease_worker, COUNT(*) AS number, MIN(lease_until) AS until"
+        " FROM pushkit_deliveries WHERE state = 'in_flight'"
+        " GROUP BY tenant, owner, origin, lease_worker"
+        " UNION ALL SELECT tenant, owner, origin, NULL, 0, NULL FROM"
+        " (SELECT * FROM pushkit_parked WHERE again_at <= $1 LIMIT 1) parked",
+        (now,),
+    )
+    in_flight = InFlight()
+    leased = [row for row in rows if row["number"]]
+    for row in leased:
+        destination = (row["tenant"], row["owner"], row["origin"])
+        in_flight.add(destination, row["number"], is_mine=row["lease_worker"] == worker)
+    return _Present(
+        in_flight,
+        has_expired=any(row["until"] <= now for row in leased),
+        has_turns=len(rows) > len(leased),
+    )
+
+
+def _take(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
+    claimed: dict[str, Delivery] = {}
+    for clause, values in among(ids, after=2):
+        rows = yield Statement(
+            "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
+            " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
+            " WHERE id IN (SELECT id FROM pushkit_deliveries"
+            f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
+            " RETURNING *",
+            (claim.worker, to_micros(claim.until), *values),
+        )
+        claimed |= {row["id"]: delivery_of(row) for row in rows}
+    # Another worker may have had the same one in view, and been quicker.
+    return [claimed[each] for each in ids if each in claimed]
 
 
 def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:

@@ -90,6 +90,12 @@ CLAIMS_MIGRATION = Migration(
             "CREATE INDEX pushkit_deliveries_leased ON pushkit_deliveries"
             " (lease_until, lease_worker, tenant, owner, origin) WHERE state = 'in_flight'"
         ),
+        # The oldest head of each destination, from one to the next.
+        "DROP INDEX pushkit_deliveries_heads",
+        (
+            "CREATE INDEX pushkit_deliveries_heads ON pushkit_deliveries"
+            " (tenant, owner, origin, not_before) WHERE head = 1 AND state = 'pending'"
+        ),
         # Heads that are parked, and the destinations that have some (`pushkit.outbox.parking`).
         (
             "CREATE INDEX pushkit_deliveries_parked ON pushkit_deliveries"

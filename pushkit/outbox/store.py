@@ -35,7 +35,8 @@ class OutboxStore:
     def move(self, subscription_id: str, origin: str) -> Script[None]:
         """Let what is unfinished of a subscription count for its new destination."""
         yield Statement(
-            "UPDATE pushkit_deliveries SET origin = $2"
+            # Out of the parked ones: those stand under their destination.
+            "UPDATE pushkit_deliveries SET origin = $2, head = CASE WHEN head > 0 THEN 1 ELSE 0 END"
             f" WHERE subscription_id = $1 AND origin <> $2 AND {UNFINISHED}",
             (subscription_id, origin),
         )

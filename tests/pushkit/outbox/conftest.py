@@ -180,7 +180,7 @@ class Ledger:
     def heads(self) -> dict[str, list[int]]:
         """Return the marked `seq` of each subscription."""
         found: dict[str, list[int]] = {}
-        for row in self.query("SELECT subscription_id, seq FROM pushkit_deliveries WHERE head = 1"):
+        for row in self.query("SELECT subscription_id, seq FROM pushkit_deliveries WHERE head > 0"):
             found.setdefault(row["subscription_id"], []).append(row["seq"])
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox import Delivery, DeliveryState, Outcome
+from pushkit.outbox import Delivery, DeliveryState, Leases, Outcome
 from pushkit.subscriptions import Subscription
 from pushkit.work import after_fruitless_claims
 
@@ -45,6 +46,7 @@ class Expected:
     fruitless: int = 0
     due: Any = None
     lease_until: Any = None
+    worker: str | None = None
 
     @property
     def unfinished(self) -> bool:
@@ -67,8 +69,10 @@ class Outbox(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.ledger.close()
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(window=st.sampled_from([0, 16]))
+    def begin(self, window: int) -> None:
+        # Looking at few heads at a time, a claim parks those beyond them.
+        self.ledger.leases = Leases(window=window, destinations=4 if window == 0 else 32)
         for owner in OWNERS:
             self.subscribe(owner, ORIGINS[0])
 
@@ -119,13 +123,19 @@ class Outbox(RuleBasedStateMachine):
             row = due.pop(delivery.id)
             row.state, row.lease_until = DeliveryState.IN_FLIGHT, now + LEASE
             row.claims, row.fruitless = row.claims + 1, row.fruitless + 1
+            row.worker = worker
             assert (delivery.seq, delivery.body) == (row.seq, row.body)
             assert (delivery.claims, delivery.attempts) == (row.claims, row.attempts)
             self.held_claims.append((delivery, worker))
         busy = {origin: self.in_flight(origin) for origin in ORIGINS}
         assert all(count <= PER_ORIGIN for count in busy.values())
-        if len(claimed) < limit:  # what is left over waits for its destination
-            assert all(busy[row.origin] == PER_ORIGIN for row in due.values())
+        free = limit - len(claimed)
+        held = Counter(row.owner for row in self.all_rows() if self.holds_a_slot(row, worker))
+        if free:  # what is left over waits for its destination, or its owner has a share
+            assert all(
+                busy[row.origin] == PER_ORIGIN or held[row.owner] >= 3 * free
+                for row in due.values()
+            )
 
     @rule(
         data=st.data(),
@@ -209,6 +219,10 @@ class Outbox(RuleBasedStateMachine):
             assert due is not None
         if self.claimable():
             assert due <= self.ledger.now
+
+    @staticmethod
+    def holds_a_slot(row: Expected, worker: str) -> bool:
+        return row.state is DeliveryState.IN_FLIGHT and row.worker == worker
 
     def all_rows(self) -> list[Expected]:
         return [row for rows in self.rows.values() for row in rows]

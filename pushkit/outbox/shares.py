@@ -1,0 +1,122 @@
+"""Who gets the free slots of a worker: a pure rule over heads that are due.
+
+A slot is a place for one attempt. Slots go round robin by owner: whoever holds the fewest is served
+first, with what has been due longest. One owner's slow webhooks therefore cannot take them all:
+
+- an owner that holds three times as many slots as are free gets no more of them, so that a quarter
+  is left for whoever comes next (a second such owner takes a share of that, and so on);
+- an origin has a few places at once, over all owners and workers;
+- a destination that waits has none, and one that failed too often in a row has one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pushkit.outbox.destinations import DestinationKey
+
+__all__ = ["Head", "InFlight", "Places", "share_out"]
+
+_TIMES_AS_MANY = 3
+
+
+class Head(NamedTuple):
+    """A delivery that is due, and its destination's state; moments in microseconds."""
+
+    id: str
+    destination: DestinationKey
+    not_before: int
+    until: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """How many places there are.
+
+    Attributes:
+        slots: How many slots of the worker are free.
+        per_origin: How many attempts may be under way at one origin.
+        probes_from: From so many failures in a row on a destination has one place.
+    """
+
+    slots: int
+    per_origin: int
+    probes_from: int
+
+
+@dataclass(slots=True)
+class InFlight:
+    """What is under way; it counts what is chosen, too.
+
+    Attributes:
+        by_destination: Over all workers.
+        by_origin: Over all workers and owners.
+        by_owner: Of the worker that asks: tenant and owner.
+    """
+
+    by_destination: Counter[DestinationKey] = field(default_factory=Counter)
+    by_origin: Counter[str] = field(default_factory=Counter)
+    by_owner: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def add(self, destination: DestinationKey, number: int = 1, *, is_mine: bool = True) -> None:
+        """Count attempts that are under way."""
+        tenant, owner, origin = destination
+        self.by_destination[destination] += number
+        self.by_origin[origin] += number
+        if is_mine:
+            self.by_owner[tenant, owner] += number
+
+    def room(
+        self, destination: DestinationKey, *, until: int, failures: int, places: Places, now: int
+    ) -> int:
+        """Return how many more attempts a destination may get."""
+        if until > now:
+            return 0
+        if failures >= places.probes_from:
+            return 0 if self.by_destination[destination] else 1
+        return max(places.per_origin - self.by_origin[destination[2]], 0)
+
+
+def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: int) -> list[Head]:
+    """Return the heads that get a slot, in the order in which they do.
+
+    Args:
+        heads: What is due.
+        in_flight: What is under way; the chosen are added.
+        places: How many places there are.
+        now: The present, in microseconds.
+    """
+    waiting: dict[tuple[str, str], deque[Head]] = defaultdict(deque)
+    for head in sorted(heads, key=lambda head: (head.not_before, head.id)):
+        waiting[head.destination[:2]].append(head)
+    turns = [
+        (in_flight.by_owner[owner], theirs[0].not_before, owner)
+        for owner, theirs in waiting.items()
+    ]
+    heapq.heapify(turns)
+    chosen: list[Head] = []
+    while turns and len(chosen) < places.slots:
+        held, _, owner = heapq.heappop(turns)
+        if held >= _TIMES_AS_MANY * (places.slots - len(chosen)):
+            break  # whoever else waits holds as many, or more
+        theirs = waiting[owner]
+        while theirs:
+            head = theirs.popleft()
+            if in_flight.room(
+                head.destination,
+                until=head.until,
+                failures=head.failures,
+                places=places,
+                now=now,
+            ):
+                in_flight.add(head.destination)
+                chosen.append(head)
+                break
+        if theirs:
+            heapq.heappush(turns, (in_flight.by_owner[owner], theirs[0].not_before, owner))
+    return chosen

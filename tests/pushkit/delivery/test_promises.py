@@ -1,0 +1,82 @@
+"""What the pages promise of deliveries, and no other test holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import SenderOptions, StatusUpdate
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.transport import Transport
+from pushkit.outbox import DeliveryState, Retention
+from pushkit.work import DEFAULT_SCHEDULE
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+
+
+@pytest.mark.parametrize("answer", [500, 404])
+async def test_unfinished_work_is_never_purged(
+    senders: Senders, webhook: Webhook, status: MakeStatus, clock: Clock, answer: int
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await sender.notify(status())
+    webhook.replies_with(answer)
+    await sender.worker.run_once()
+    clock.advance(60)
+    everything = Retention(delivered=timedelta(0), dead=timedelta(0), per_task=0)
+    assert await sender.outbox.retain(everything) == 0
+    assert await sender.outbox.purge(older_than=timedelta(0), states=list(DeliveryState)) == 0
+    found = await sender.deliveries("task-1")
+    assert {each.state for each in found} == {DeliveryState.PENDING}
+    clock.advance(24 * 3600)
+    while await sender.worker.run_once():
+        pass
+    assert len(webhook.received) == 3
+    clock.advance(1)
+    assert await sender.outbox.retain(everything) == 2
+
+
+async def test_the_attempt_log_is_by_the_clock_of_the_database(
+    postgres_dsn: str, webhook: Webhook, status: MakeStatus, clock: Clock
+) -> None:
+    from tests.pushkit.delivery.conftest import Senders
+
+    senders = Senders(postgres_dsn, clock)  # a worker whose clock is far off
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    [delivery_id] = (await sender.notify(status())).ids
+    await sender.worker.run_once()
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    [attempt] = report.attempts
+    ahead = attempt.started_at - report.delivery.notified_at
+    assert abs(ahead) < timedelta(hours=1)
+    assert abs(attempt.started_at - clock.now) > timedelta(days=1)
+    await sender.close()
+
+
+def test_the_defaults_are_what_the_pages_say() -> None:
+    options = SenderOptions()
+    assert options.max_body_bytes == 1024 * 1024
+    assert options.timeout == timedelta(seconds=15)
+    assert options.concurrency_per_host == 16
+    assert len(DEFAULT_SCHEDULE) + 1 == 10
+
+
+@pytest.mark.parametrize(("size", "complete"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+async def test_64_kib_of_an_answer_are_read(webhook: Webhook, *, size: int, complete: bool) -> None:
+    webhook.replies_with(lambda: web.Response(body=b"x" * size))
+    transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
+    destination = transport.policy.check(webhook.url())
+    answer = await transport.post(destination, [], b"{}", timeout=timedelta(seconds=20))
+    assert (answer.status, len(answer.body), answer.complete) == (200, 64 * 1024, complete)
+    await transport.close()

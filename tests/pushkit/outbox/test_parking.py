@@ -1,0 +1,215 @@
+"""Heads that nobody may have now stand in nobody's way, and are not forgotten."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.outbox import (
+    Claim,
+    Delivery,
+    DeliveryState,
+    Leases,
+    Outcome,
+    destination_of,
+    hold_back,
+    mark_oldest,
+)
+
+if TYPE_CHECKING:
+    from tests.pushkit.outbox.conftest import Ledger
+
+ELSEWHERE = "https://elsewhere.example.com:443"
+
+
+@pytest.fixture(autouse=True)
+def _narrow(ledger: Ledger) -> None:
+    """Let claims look at few heads: a dozen are a long backlog then."""
+    ledger.leases = Leases(window=2, destinations=8)
+
+
+@pytest.fixture
+def _one_destination(ledger: Ledger) -> None:
+    """Let claims look at the first head of one more destination: two are many then."""
+    ledger.leases = Leases(window=2, destinations=1)
+
+
+def wait(ledger: Ledger, seconds: float) -> None:
+    """Let alice's destination wait."""
+    ledger.enqueue(ledger.subscribe("first"))
+    [claimed] = ledger.claim(limit=1)
+    ledger.settle(claimed, Outcome.DELIVERED, hold=seconds)
+
+
+def backlog(ledger: Ledger, number: int, *, owner: str = "alice") -> list[str]:
+    """Add deliveries, each to a subscription of its own, one after another."""
+    ids = []
+    for n in range(number):
+        ledger.advance(0.001)
+        ids.append(ledger.enqueue(ledger.subscribe(f"config-{n}", owner=owner)))
+    return ids
+
+
+def drain(ledger: Ledger, *, limit: int = 3) -> list[str]:
+    """Deliver what is due, until some claims find nothing; return it in order."""
+    found: list[Delivery] = []
+    in_vain = 0
+    while in_vain < 5:
+        claimed = ledger.claim(limit=limit)
+        in_vain = 0 if claimed else in_vain + 1
+        found += claimed
+        for each in claimed:
+            assert ledger.settle(each)
+    return [each.id for each in found]
+
+
+def parked(ledger: Ledger) -> int:
+    [row] = ledger.query("SELECT COUNT(*) AS n FROM pushkit_deliveries WHERE head = 2")
+    return int(row["n"])
+
+
+@pytest.mark.usefixtures("_one_destination")
+def test_a_long_backlog_behind_a_wait_is_passed_by(ledger: Ledger) -> None:
+    wait(ledger, 60)
+    backlog(ledger, 40)
+    other = ledger.enqueue(ledger.subscribe("other", owner="bob"))
+    assert drain(ledger) == [other]
+    assert parked(ledger) > 0
+    assert ledger.next_due() is not None
+    assert ledger.next_due() > ledger.now  # type: ignore[operator]
+
+
+@pytest.mark.usefixtures("_one_destination")
+def test_what_was_passed_by_is_delivered_in_order_once_the_wait_is_over(ledger: Ledger) -> None:
+    wait(ledger, 60)
+    ids = backlog(ledger, 30)
+    assert drain(ledger) == []
+    ids += backlog(ledger, 35)[30:]  # the others have their turn behind what is there
+    ledger.now = ledger.next_due() or ledger.now
+    ledger.advance(0.001)
+    found = drain(ledger)
+    assert sorted(found[:60]) == sorted(set(found[:60]))
+    assert [each for each in found if each in ids[:30]] == ids[:30]
+    assert ledger.query("SELECT * FROM pushkit_parked") == []
+    assert ledger.next_due() is None
+
+
+@pytest.mark.usefixtures("_one_destination")
+def test_after_its_wait_a_failing_destination_is_tried_by_one_of_them(ledger: Ledger) -> None:
+    wait(ledger, 60)
+    backlog(ledger, 30)
+    assert drain(ledger) == []
+    [head] = ledger.query("SELECT id FROM pushkit_deliveries WHERE state = 'pending' LIMIT 1")
+    delivery = ledger.find(head["id"])
+    ledger.advance(61)
+    for _ in range(5):
+        ledger.run(ledger.destinations.failed(delivery, ledger.now))
+    [probe] = claim(ledger)
+    assert claim(ledger) == []
+    ledger.run(ledger.destinations.answered(delivery))
+    ledger.settle(probe)
+    assert len(claim(ledger)) > 1
+
+
+def claim(ledger: Ledger, *, limit: int = 10) -> list[Delivery]:
+    taken = Claim(worker="worker-1", until=ledger.now + timedelta(seconds=30))
+    return ledger.run(
+        ledger.leases.claim(
+            taken, limit=limit, per_origin=100, now=ledger.now, one_at_a_time_from=5
+        )
+    )
+
+
+@pytest.mark.usefixtures("_one_destination")
+def test_an_operator_who_ends_a_wait_ends_it_for_what_was_passed_by_too(ledger: Ledger) -> None:
+    wait(ledger, 3600)
+    ids = backlog(ledger, 20)
+    assert drain(ledger) == []
+    key = destination_of(ledger.find(ids[0]))
+    assert ledger.run(ledger.destinations.half_open([key], failures=5, now=ledger.now)) == 1
+    assert sorted(drain(ledger)) == sorted(ids)
+
+
+def test_one_owner_with_most_of_the_backlog_does_not_keep_the_others_waiting(
+    ledger: Ledger,
+) -> None:
+    ids = backlog(ledger, 60)
+    others = {
+        ledger.enqueue(ledger.subscribe("one", owner=f"owner-{n}", origin=f"https://{n}.example"))
+        for n in range(5)
+    }
+    first = {each.id for each in ledger.claim(limit=10)}
+    assert others <= first
+    assert len(first & set(ids)) == 4  # one slot is left for whoever comes next
+
+
+def test_at_one_origin_owners_take_turns(ledger: Ledger) -> None:
+    backlog(ledger, 40)
+    bobs = set(backlog(ledger, 3, owner="bob"))
+    taken = ledger.claim(limit=8, per_origin=6)
+    assert len(taken) == 6
+    assert len({each.id for each in taken} & bobs) == 1
+    # Whoever holds fewer gets the places that become free.
+    for each in [each for each in taken if each.owner == "alice"][:2]:
+        ledger.settle(each)
+        assert {found.id for found in ledger.claim(limit=8, per_origin=6)} <= bobs
+
+
+def test_slow_webhooks_of_one_owner_leave_slots_to_whoever_comes_later(ledger: Ledger) -> None:
+    for n in range(100):
+        ledger.enqueue(ledger.subscribe("slow", task_id=f"t-{n}", origin=f"https://{n}.example"))
+    held = ledger.claim(limit=32)
+    assert len(held) == 24  # they hang
+    for _ in range(3):
+        assert ledger.claim(limit=32 - len(held)) == []
+    late = [ledger.enqueue(ledger.subscribe("late", owner=f"owner-{n}")) for n in range(8)]
+    found: list[Delivery] = []
+    for _ in range(20):  # from one destination to the next
+        found += ledger.claim(limit=max(8 - len(found), 1))
+    assert {each.id for each in found} == set(late)
+
+
+def test_each_worker_keeps_slots_for_the_others(ledger: Ledger) -> None:
+    for n in range(100):
+        ledger.enqueue(ledger.subscribe("slow", task_id=f"t-{n}", origin=f"https://{n}.example"))
+    for worker in ("worker-1", "worker-2"):
+        assert len(ledger.claim(worker, limit=16)) == 12
+    late = ledger.enqueue(ledger.subscribe("late", owner="bob"))
+    found = [each.id for _ in range(20) for each in ledger.claim("worker-2", limit=4)]
+    assert found == [late]
+
+
+@pytest.mark.usefixtures("_one_destination")
+@pytest.mark.parametrize("fate", ["moved", "paused", "cancelled", "redriven"])
+def test_what_is_parked_can_be_dealt_with_as_ever(ledger: Ledger, fate: str) -> None:
+    wait(ledger, 3600)
+    ids = backlog(ledger, 20)
+    assert drain(ledger) == []
+    assert parked(ledger) > 0
+    subscription = ledger.subscribe("config-7")
+    if fate == "moved":
+        moved = ledger.subscribe("config-7", origin=ELSEWHERE)
+        ledger.run(ledger.outbox.move(moved.id, ELSEWHERE))
+        assert drain(ledger) == [ids[7]]
+    elif fate == "paused":
+        ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=True))
+        ledger.run(hold_back(subscription.id))
+        ledger.advance(3600)
+        assert sorted(drain(ledger)) == sorted({*ids} - {ids[7]})
+        ledger.run(ledger.subscriptions.set_paused(subscription.id, ledger.now, paused=False))
+        ledger.run(mark_oldest(subscription.id))
+        assert drain(ledger) == [ids[7]]
+    elif fate == "cancelled":
+        assert ledger.cancel(subscription) == 1
+        ledger.advance(3600)
+        assert sorted(drain(ledger)) == sorted({*ids} - {ids[7]})
+    else:
+        ledger.advance(3600)
+        [claimed] = ledger.claim(limit=1)
+        ledger.settle(claimed, Outcome.DEAD)
+        assert ledger.redrive(claimed) == [claimed.id]
+        assert sorted(drain(ledger)) == sorted(ids)
+        assert ledger.find(claimed.id).state is DeliveryState.DELIVERED
+    assert ledger.query("SELECT * FROM pushkit_parked") == [] or fate == "moved"
