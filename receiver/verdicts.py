@@ -54,14 +54,14 @@ _SHORT = {"delivery_id": "id"}
 class Refusals:
     """Makes verdicts of refusals, and logs the reason of each.
 
-    Over a rate or a bound, the log says so once a minute for an address or a sender; of a stranger,
-    who has proven nothing, once a second for a code. The lines say how many were left out. What a
-    sender was refused after its signature is else always logged, for it names its task and
-    delivery.
+    Of who is to come again (429, 503), the log says so once a minute for an address or a sender; of
+    a stranger, who has proven nothing, once a second for a code. The lines say how many were left
+    out. What else a sender was refused after its signature is always logged, for it names its task
+    and delivery.
     """
 
     def __init__(self) -> None:
-        self._over_rate = RepeatedLog(_log)
+        self._come_again = RepeatedLog(_log)
         self._strangers = RepeatedLog(_log, interval=_STRANGERS_INTERVAL)
 
     def verdict(
@@ -101,9 +101,9 @@ class Refusals:
         about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
         args = (status, code, peer, about, reason)
         facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
-        if status == HTTPStatus.TOO_MANY_REQUESTS or code == InboxFullError.code:
+        if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             who = known.get("sender") or rate_key(peer)
-            self._over_rate.say((code, who), logging.WARNING, _REFUSED, *args, extra=facts)
+            self._come_again.say((code, who), logging.WARNING, _REFUSED, *args, extra=facts)
         elif known:
             _log.warning(_REFUSED, *args, extra=facts)
         else:

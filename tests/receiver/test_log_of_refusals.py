@@ -135,6 +135,16 @@ async def test_one_sender_over_its_rate_is_one_line(
     assert "sender=agent" in line
 
 
+async def test_keys_that_cannot_be_had_are_one_line(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture, unused_tcp_port: int
+) -> None:
+    nowhere = f"http://127.0.0.1:{unused_tcp_port}/jwks.json"
+    world = make_world({"allow": ["127.0.0.1:*"]}, keys=None, jwks_url=nowhere)
+    for number in range(1, 20):
+        assert (await world.receive(world.draft(number))).code == "keys_unavailable"
+    assert len(said(caplog)) == 1
+
+
 async def test_a_stranger_does_not_fill_the_log_under_its_rate_either(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
