@@ -1,0 +1,147 @@
+"""Where the rules on destinations begin and end: the last one refused, the first one that is not."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from pushkit.errors import ConfigError, DestinationRefusedError, JwksError
+from pushkit.keys.jwks import parse_jwks
+from pushkit.net.addresses import address_is_public
+from pushkit.net.destination import DestinationPolicy, DestinationRules
+
+# By RFC 6890 and the IANA registries, written here once more: (network, whether what lies before
+# it is public, and what comes after it).
+NETWORKS = [
+    ("0.0.0.0/8", False, True),
+    ("10.0.0.0/8", True, True),
+    ("100.64.0.0/10", True, True),
+    ("127.0.0.0/8", True, True),
+    ("168.63.129.16/32", True, True),
+    ("169.254.0.0/16", True, True),
+    ("172.16.0.0/12", True, True),
+    ("192.0.0.0/24", True, True),
+    ("192.0.2.0/24", True, True),
+    ("192.31.196.0/24", True, True),
+    ("192.52.193.0/24", True, True),
+    ("192.88.99.0/24", True, True),
+    ("192.168.0.0/16", True, True),
+    ("192.175.48.0/24", True, True),
+    ("198.18.0.0/15", True, True),
+    ("198.51.100.0/24", True, True),
+    ("203.0.113.0/24", True, True),
+    ("224.0.0.0/4", True, False),
+    ("240.0.0.0/4", False, False),
+    ("::/3", False, True),
+    ("2001::/23", True, True),
+    ("2001:db8::/32", True, True),
+    ("2002::/16", True, True),
+    ("2620:4f:8000::/48", True, True),
+    ("3fff::/20", True, True),
+    ("4000::/2", True, False),
+    ("8000::/1", False, False),
+]
+
+
+@pytest.mark.parametrize(("network", "before", "after"), NETWORKS)
+def test_a_network_is_refused_from_its_first_address_to_its_last(
+    network: str, *, before: bool, after: bool
+) -> None:
+    whole = ipaddress.ip_network(network)
+    first, last = whole.network_address, whole.broadcast_address
+    beyond = 2**whole.max_prefixlen
+
+    assert not address_is_public(str(first))
+    assert not address_is_public(str(last))
+    if int(first) > 0:
+        assert address_is_public(str(first - 1)) is before
+    if int(last) + 1 < beyond:
+        assert address_is_public(str(last + 1)) is after
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        pytest.param("2606:4700::5efe:7f00:1", False, id="of a private address"),
+        pytest.param("2606:4700::200:5efe:808:808", False, id="of a global address"),
+        pytest.param("2606:4700::1:5efe:808:808", True, id="another identifier"),
+        pytest.param("2606:4700::5eff:808:808", True, id="the next identifier"),
+    ],
+)
+def test_an_isatap_address_is_refused_under_any_prefix(address: str, *, public: bool) -> None:
+    assert address_is_public(address) is public
+
+
+@pytest.mark.parametrize(("characters", "accepted"), [(2048, True), (2049, False)])
+def test_a_url_has_2048_characters_at_most(characters: int, *, accepted: bool) -> None:
+    url = "https://client.example.com/".ljust(characters, "x")
+
+    if accepted:
+        assert DestinationPolicy().check(url).target == url.removeprefix(
+            "https://client.example.com"
+        )
+    else:
+        with pytest.raises(DestinationRefusedError, match="longer than 2048"):
+            DestinationPolicy().check(url)
+
+
+@pytest.mark.parametrize(("characters", "accepted"), [(253, True), (254, False)])
+def test_a_name_has_253_characters_at_most(characters: int, *, accepted: bool) -> None:
+    labels = "a" * 63 + "." + "b" * 63 + "." + "c" * 63 + "."
+    host = labels + "d" * (characters - len(labels) - 4) + ".com"
+    assert len(host) == characters
+
+    if accepted:
+        assert DestinationPolicy().check(f"https://{host}/").host == host
+    else:
+        with pytest.raises(DestinationRefusedError, match="not a host name"):
+            DestinationPolicy().check(f"https://{host}/")
+
+
+@pytest.mark.parametrize(
+    ("port", "accepted"), [(0, False), (1, True), (65535, True), (65536, False)]
+)
+def test_a_port_is_a_port_in_the_rules_and_in_a_url(port: int, *, accepted: bool) -> None:
+    if not accepted:
+        with pytest.raises(ConfigError, match="not a port"):
+            DestinationPolicy(rules=DestinationRules(ports=(port,)))
+        with pytest.raises(DestinationRefusedError, match="not a port"):
+            DestinationPolicy().check(f"https://client.example.com:{port}/")
+        return
+    policy = DestinationPolicy(rules=DestinationRules(ports=(port,)))
+    assert policy.check(f"https://client.example.com:{port}/").port == port
+
+
+@pytest.mark.parametrize(
+    ("port", "accepted"), [(443, True), (8443, True), (80, False), (444, False)]
+)
+def test_without_rules_two_ports_are_allowed(port: int, *, accepted: bool) -> None:
+    url = f"https://client.example.com:{port}/"
+
+    if accepted:
+        assert DestinationPolicy().check(url).port == port
+    else:
+        with pytest.raises(DestinationRefusedError, match="expected 443 or 8443"):
+            DestinationPolicy().check(url)
+
+
+def test_networks_narrow_down_and_refused_ones_go_first() -> None:
+    rules = DestinationRules(networks=["8.8.8.0/24"], refused_networks=["8.8.8.128/25"])
+    policy = DestinationPolicy(rules=rules)
+
+    assert policy.refusal_of("8.8.8.127") is None
+    assert "refused" in (policy.refusal_of("8.8.8.128") or "")
+    assert "outside" in (policy.refusal_of("8.8.9.0") or "")
+    assert "not public" in (policy.refusal_of("10.0.0.1") or "")
+
+
+@pytest.mark.parametrize(("octets", "read"), [(65536, True), (65537, False)])
+def test_a_jwk_set_has_64_kib_at_most(octets: int, *, read: bool) -> None:
+    document = b'{"keys":[]}'.ljust(octets)
+
+    if read:
+        assert parse_jwks(document).keys == {}
+    else:
+        with pytest.raises(JwksError, match="larger than 65536"):
+            parse_jwks(document)
