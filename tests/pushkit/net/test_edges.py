@@ -1,4 +1,4 @@
-"""Where the rules on destinations begin and end: the last one refused, the first one that is not."""
+"""Where the rules on destinations begin and end: the last one refused, the first one accepted."""
 
 from __future__ import annotations
 
