@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pushkit.outbox import DeadLetters, DeliveryState, DestinationStore, Standing
+from pushkit.outbox.parking import PARKING
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import SubscriptionStore
 
@@ -153,6 +154,8 @@ class Again:
         # Only now: one that was being claimed is in flight by then.
         standings = yield from self.dead_letters.standings(ids)
         tried = [standings[each].destination for each in due if standings[each].is_head]
+        # What is parked is noted with the wait that a claim saw: it must not see the one that ends.
+        yield from self.database.exclusively(PARKING)
         yield from self.destinations.half_open(tried, failures=self.probes_from, now=now)
         yield from self.database.wake()
         return _retried(ids, standings)
