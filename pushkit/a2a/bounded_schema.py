@@ -114,6 +114,7 @@ class BoundedSchema:
 def _first_complaint(validator: Any, data: JsonValue, steps: Steps) -> Complaint | None:
     outer = STEPS.set(steps)
     try:
+        steps.begin()
         steps.spend(nodes(data))
         error = next(validator.iter_errors(data), None)
     except RecursionError as exc:

@@ -6,6 +6,7 @@ See `pushkit.a2a.bounded_schema`, which this is the inner half of.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -37,6 +38,10 @@ _MAX_REGEX_CHARS = 1024
 # Of an automaton and what is remembered while it runs; the worst is as slow as it is large.
 _MAX_REGEX_BYTES = 1024 * 1024
 _STATES_A_STEP = 1000
+# Of the stack, for what one keyword calls.
+_FRAMES_KEPT = 150
+# Keywords that ask whether a schema holds: `is_valid`, `iter_errors` and a comprehension between.
+_TRYING = frozenset({"oneOf", "not", "if", "contains", "dependencies", "disallow", "type"})
 
 
 class UndecidedError(Exception):
@@ -48,11 +53,35 @@ class Steps:
 
     Steps say before something is done what it costs, but not to the last line of the library; time
     sees everything, but only once it is over. No step by itself takes long.
+
+    The stack is bounded here too, before Python does it: its RecursionError inside of a library in
+    Rust is a panic, which no `except Exception` catches.
     """
 
     def __init__(self, limit: int, seconds: float = MAX_SECONDS) -> None:
         self._left = limit
         self._until = time.thread_time() + seconds
+        self._frames = 0
+
+    def begin(self) -> None:
+        """Look at how much of the stack is left to a validation that begins here."""
+        frame, depth = sys._getframe(), 0
+        while frame := frame.f_back:  # type: ignore[assignment]
+            depth += 1
+        self._frames = sys.getrecursionlimit() - depth - _FRAMES_KEPT
+
+    def enter(self, name: str) -> int:
+        """Take the stack that a keyword needs, and return how much that is."""
+        frames = 7 if name in _TRYING else 4
+        self._frames -= frames
+        if self._frames < 0:
+            self._frames += frames
+            raise UndecidedError("the schema goes in a circle, or too deep")
+        return frames
+
+    def leave(self, frames: int) -> None:
+        """Give it back."""
+        self._frames += frames
 
     def spend(self, steps: int) -> None:
         """Spend some. Raises UndecidedError when they, or the time, are used up."""
@@ -164,8 +193,12 @@ def _counted(name: str, keyword: Keyword) -> Keyword:
     def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         steps = STEPS.get()
         steps.spend(_cost(name, value, instance, schema))
-        for error in keyword(validator, value, instance, schema) or ():
-            yield _without_words(error)
+        frames = steps.enter(name)
+        try:
+            for error in keyword(validator, value, instance, schema) or ():
+                yield _without_words(error)
+        finally:
+            steps.leave(frames)
 
     return apply
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
@@ -127,6 +128,27 @@ def test_a_schema_is_itself_checked_in_time(schema: Any) -> None:
     assert len(json.dumps(schema)) < 65_536
     with pytest.raises(InvalidSchemaError, match="too"):
         BoundedSchema(schema, max_steps=10_000)
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf", "not", "if", "contains", "items"])
+@pytest.mark.parametrize("more", range(4))
+def test_a_circle_ends_before_the_stack_does(keyword: str, more: int) -> None:
+    # A panic of a library in Rust is no Exception: it would end the thread. So that the stack would
+    # end in each of the libraries once, the circle is begun at different depths.
+    inner: Any = {"$ref": "#"}
+    for _ in range(more):
+        inner = {"allOf": [inner]}
+    circle = {keyword: inner if keyword in ("not", "if", "contains", "items") else [inner, inner]}
+    data: Any = [[]] if keyword in ("contains", "items") else {}
+    for _ in range(60 if isinstance(data, list) else 0):
+        data = [data]
+
+    def at(depth: int) -> Any:
+        return at(depth - 1) if depth else BoundedSchema(circle).check(data)
+
+    for depth in range(0, 60, 7):
+        with contextlib.suppress(UndecidedError):
+            at(depth)
 
 
 def test_a_tree_as_deep_as_json_may_be_is_decided() -> None:
