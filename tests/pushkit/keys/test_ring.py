@@ -178,12 +178,16 @@ def test_a_revoked_key_is_kept_thirty_days(ring: KeyRing) -> None:
     def kept(ring: KeyRing, kid: str, now: datetime) -> bool:
         return kid in {entry.kid for entry in ring.forget_retired(now).keys}
 
-    # One that never signed, one that signed until then, and one that had retired long before.
+    # One that never signed, one that never did because it was revoked at that moment, one that
+    # signed until then, and one that had retired long before.
     pending = ring.add(START)
     spare, first = pending.keys[-1].kid, ring.keys[0].kid
     revoked = pending.revoke(spare, START + SECOND)
     assert kept(revoked, spare, START + month)
     assert not kept(revoked, spare, START + SECOND + month)
+    revoked = ring.revoke(first, START)
+    assert kept(revoked, first, START + month - SECOND)
+    assert not kept(revoked, first, START + month)
     revoked = ring.revoke(first, START + SECOND)
     assert kept(revoked, first, START + GRACE + month)
     assert not kept(revoked, first, START + SECOND + GRACE + month)
