@@ -74,11 +74,13 @@ class Weakened:
         oracle: Who complains.
         checks: What is replaced, by what.
         among: Whose notifications are sent.
+        door: Where to.
     """
 
     oracle: str
     checks: Mapping[str, Any]
     among: Collection[str]
+    door: str
 
 
 def passes(*_: object, **__: object) -> None:
@@ -176,9 +178,16 @@ SIGNING = "pushkit.signing"
 
 
 def row(
-    oracle: str, check: str, by: object, among: Collection[str], **more: Mapping[str, Any]
+    oracle: str,
+    check: str,
+    by: object,
+    among: Collection[str],
+    *,
+    and_: Mapping[str, Any] | None = None,
+    door: str = "asgi",
 ) -> Any:
-    weakened = Weakened(oracle=oracle, checks={check: by, **more.get("and_", {})}, among=among)
+    checks = {check: by, **(and_ or {})}
+    weakened = Weakened(oracle=oracle, checks=checks, among=among, door=door)
     of = "+".join(sorted({name.partition("-")[0] for name in among}))
     return pytest.param(weakened, id=f"{oracle}:{check.rpartition('.')[2]}:{of}")
 
@@ -189,6 +198,7 @@ WEAKENED = [
     row("silence", "receiver.edge.problem", telling, JWT),
     row("logged", "receiver.verdicts.Refusals.note", passes, JWT),
     row("discretion", "receiver.pipeline.presented", logging_what_came, JWT),
+    row("discretion", "receiver.app.HideMalformedRequests.filter", always, JWT, door="app"),
     row("signature", "receiver.verify.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row("signature", "receiver.verify.check_webhook_signature", passes, HOOKS),
@@ -240,7 +250,7 @@ async def test_a_check_that_is_taken_out_is_seen(
             1,
             range(CASES),
             folder=tmp_path,
-            doors=["asgi"],
+            doors=[weakened.door],
             among=weakened.among,
             oracles=[weakened.oracle],
         )

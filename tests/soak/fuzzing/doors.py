@@ -9,9 +9,8 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote_to_bytes
@@ -19,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from receiver import Receiver
+from receiver.app import HideMalformedRequests
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually
 from tests.soak.fuzzing.exchange import Answer
@@ -201,7 +201,7 @@ class _Lines(logging.Handler):
 
 
 @contextlib.contextmanager
-def _listening() -> Any:
+def _listening() -> Iterator[_Lines]:
     handler, root = _Lines(), logging.getLogger()
     levels = [(logger, logger.level) for logger in (root, logging.getLogger("receiver"))]
     for logger, _ in levels:
@@ -215,6 +215,17 @@ def _listening() -> Any:
             logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def _hiding_malformed_requests() -> Iterator[None]:
+    """Do what the pages ask of who embeds a receiver in aiohttp."""
+    log, hiding = logging.getLogger("aiohttp.server"), HideMalformedRequests()
+    log.addFilter(hiding)
+    try:
+        yield
+    finally:
+        log.removeFilter(hiding)
+
+
 class _App:
     def __init__(self, receiver: Receiver, port: int, lines: _Lines) -> None:
         self.receiver = receiver
@@ -222,8 +233,7 @@ class _App:
         self._lines = lines
 
     async def send(self, request: Request) -> Answer:
-        # What is no HTTP is answered and logged by the server that it is embedded in.
-        return await self.connection.send(replace(request, wire=bytes))
+        return await self.connection.send(request)
 
     def log(self) -> list[str]:
         return self._lines.taken()
@@ -232,7 +242,7 @@ class _App:
 @asynccontextmanager
 async def _app(folder: Path) -> AsyncIterator[Door]:
     receiver = load_settings(configuration(folder)).build(folder)
-    with _listening() as lines:
+    with _listening() as lines, _hiding_malformed_requests():
         runner = web.AppRunner(receiver.app(), access_log=None, shutdown_timeout=1)
         await runner.setup()
         try:
