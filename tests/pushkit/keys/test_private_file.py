@@ -1,0 +1,64 @@
+"""Who may read a file of secrets, and how large it may be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pushkit.errors import KeyFileError
+from pushkit.keys.private_file import read_private, replace_private
+
+MADE_BY = "pushkit keys init"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    replace_private(path, b"secret")
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400], ids=oct)
+def test_a_file_for_its_owner_alone_is_read_whatever_its_group(
+    path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.chmod(mode)
+    foreign = path.stat().st_gid + 1
+    monkeypatch.setattr(os, "getegid", lambda: foreign)
+    monkeypatch.setattr(os, "getgroups", lambda: [foreign])
+
+    assert read_private(path, made_by=MADE_BY) == b"secret"
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o620, 0o610, 0o660, 0o666], ids=oct)
+def test_a_file_that_anybody_else_may_touch_is_refused_whatever_its_group(
+    path: Path, mode: int
+) -> None:
+    path.chmod(mode)
+
+    with pytest.raises(KeyFileError, match=f"has mode {mode:04o}, expected 0600"):
+        read_private(path, made_by=MADE_BY)
+
+
+@pytest.mark.parametrize(("octets", "read"), [(1024 * 1024, True), (1024 * 1024 + 1, False)])
+def test_a_file_has_a_mebibyte_at_most(path: Path, octets: int, *, read: bool) -> None:
+    path.write_bytes(b"x" * octets)
+
+    if read:
+        assert len(read_private(path, made_by=MADE_BY)) == octets
+    else:
+        with pytest.raises(KeyFileError, match="larger than 1048576"):
+            read_private(path, made_by=MADE_BY)
+
+
+def test_what_is_new_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        replace_private(tmp_path / "new", b"secret")
+    finally:
+        os.umask(before)
+
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
