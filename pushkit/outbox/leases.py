@@ -125,7 +125,7 @@ class Leases:
             waiting = [head for head in {*window, *found.values()} if head.until > now]
             if waiting and not is_parking:
                 yield from self.exclusively(PARKING)
-            yield from park(waiting)
+            yield from park(waiting, now)
         seen = {head.id for head in window}
         return [head for head in found.values() if head.id not in seen]
 

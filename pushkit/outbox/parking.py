@@ -106,15 +106,19 @@ def _following(tenant: str, owner: str, origin: str) -> str:
     return f"COALESCE({', '.join(found)})"
 
 
-def park(heads: Sequence[Head]) -> Script[None]:
-    """Park heads of destinations that wait."""
+def park(heads: Sequence[Head], now: int) -> Script[None]:
+    """Park heads of destinations that wait.
+
+    The next claim looks at each destination once more: its wait may have been ended since it was
+    read.
+    """
     for clause, values in among([head.id for head in heads]):
         yield Statement(
             "UPDATE pushkit_deliveries SET head = 2 WHERE id IN (SELECT id FROM pushkit_deliveries"
             f" WHERE id {clause} AND head = 1 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
             values,
         )
-    yield from _note({head.destination: head.until for head in heads})
+    yield from _note({head.destination: now for head in heads})
 
 
 def take_turns(now: int, in_flight: InFlight, places: Places, *, most: int) -> Script[Turns]:

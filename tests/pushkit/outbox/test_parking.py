@@ -19,6 +19,7 @@ from pushkit.outbox import (
 )
 
 if TYPE_CHECKING:
+    from pushkit.storage import Script
     from tests.pushkit.outbox.conftest import Ledger
 
 ELSEWHERE = "https://elsewhere.example.com:443"
@@ -213,3 +214,19 @@ def test_what_is_parked_can_be_dealt_with_as_ever(ledger: Ledger, fate: str) -> 
         assert sorted(drain(ledger)) == sorted(ids)
         assert ledger.find(claimed.id).state is DeliveryState.DELIVERED
     assert ledger.query("SELECT * FROM pushkit_parked") == [] or fate == "moved"
+
+
+@pytest.mark.usefixtures("_one_destination")
+def test_a_wait_that_ended_while_a_claim_was_parking_keeps_nothing_back(ledger: Ledger) -> None:
+    wait(ledger, 3600)
+    ids = backlog(ledger, 20)
+    key = destination_of(ledger.find(ids[0]))
+
+    def end_the_wait(_: str) -> Script[None]:
+        # What another transaction does while this one waits for it.
+        yield from ledger.destinations.half_open([key], failures=5, now=ledger.now)
+
+    ledger.leases = Leases(end_the_wait, window=2, destinations=1)
+    assert ledger.claim(limit=1) == []
+    assert parked(ledger) > 0
+    assert sorted(drain(ledger)) == sorted(ids)
