@@ -103,11 +103,8 @@ class EnqueueBuffer:
         queue = self._queues.setdefault(task_id, _Queue())
         queue.callers += 1
         try:
-            if queue.waiting and not self._closing.is_set():
-                self._keep(task_id, queue, update, _EARLIER)
-                return
             async with queue.turn:
-                if queue.waiting:
+                if queue.waiting:  # what came first goes first
                     self._keep(task_id, queue, update, _EARLIER)
                 else:
                     await self._store(task_id, queue, update)

@@ -70,8 +70,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if is_dataclass(value):
-        members = {each.name: getattr(value, each.name) for each in fields(value)}
-        return [type(value).__name__, members]
+        return {each.name: getattr(value, each.name) for each in fields(value)}
     raise TypeError(type(value).__name__)
 
 

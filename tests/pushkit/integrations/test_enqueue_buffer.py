@@ -122,6 +122,32 @@ async def test_the_updates_of_a_task_are_stored_one_after_another(
     assert outbox.stored == [1, 2]
 
 
+async def test_who_comes_last_waits_for_all_that_came_before(make_buffer: MakeBuffer) -> None:
+    buffer = make_buffer()
+    gates = [asyncio.Event() for _ in range(3)]
+    begun: list[int] = []
+
+    def storing(number: int) -> Enqueue:
+        async def enqueue() -> None:
+            begun.append(number)
+            await gates[number].wait()
+
+        return enqueue
+
+    calls = [asyncio.create_task(run(buffer, storing(number))) for number in (0, 1)]
+    await until(lambda: begun == [0])
+    gates[0].set()
+    await until(lambda: begun == [0, 1])
+    calls.append(asyncio.create_task(run(buffer, storing(2))))
+    await calls[0]
+    await asyncio.sleep(0)
+    in_the_middle = list(begun)
+    for gate in gates:
+        gate.set()
+    await asyncio.gather(*calls)
+    assert (in_the_middle, begun) == ([0, 1], [0, 1, 2])
+
+
 @pytest.mark.parametrize(
     "limits",
     [
@@ -143,6 +169,11 @@ async def test_one_more_than_fits_is_refused_and_counted(
         await run(buffer, outbox.storing(2))
     assert (buffer.refused, len(buffer)) == (1, 1)
     assert "its webhooks will not hear of it" in caplog.text
+    outbox.away = None
+    await until(lambda: not len(buffer))
+    outbox.goes_away()
+    await run(buffer, outbox.storing(3))  # there is room again
+    assert (buffer.refused, len(buffer)) == (1, 1)
 
 
 async def test_the_end_of_a_task_has_a_place_of_its_own(
