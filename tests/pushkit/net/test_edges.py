@@ -145,3 +145,24 @@ def test_a_jwk_set_has_64_kib_at_most(octets: int, *, read: bool) -> None:
     else:
         with pytest.raises(JwksError, match="larger than 65536"):
             parse_jwks(document)
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        *("localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp"),
+        *("test", "example", "invalid", "onion", "home.arpa", "arpa", "alt", "svc"),
+    ],
+)
+def test_a_special_name_is_refused_itself_and_with_names_below_it(suffix: str) -> None:
+    for host in (suffix, f"client.{suffix}", f"a.b.{suffix.upper()}."):
+        with pytest.raises(DestinationRefusedError, match="special-use name"):
+            DestinationPolicy().check(f"https://{host}/")
+    assert DestinationPolicy().check(f"https://{suffix.replace('.', '-')}x.com/").port == 443
+
+
+def test_a_url_without_a_port_has_that_of_its_scheme() -> None:
+    policy = DestinationPolicy(["localhost:80", "localhost:443"])
+
+    assert policy.check("http://localhost/").port == 80
+    assert policy.check("https://localhost/").port == 443
