@@ -18,6 +18,7 @@ ARGUMENTS = {
     "outbox purge": ("--older-than", "1d"),
     "outbox redrive": ("--all",),
     "outbox resend": ("--task", "task-1"),
+    "outbox retry-now": ("--all",),
     "outbox show": ("dlv_1",),
     "subscriptions disable": ("--all",),
     "subscriptions enable": ("--all",),

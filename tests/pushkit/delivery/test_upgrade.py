@@ -1,0 +1,232 @@
+"""A sender's database that earlier code wrote goes on as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.clock import utc_now
+from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.outbox import DeliveryState
+from pushkit.storage import Access, Migration, open_location, opened
+from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+VECTORS = Path(__file__).resolve().parents[2] / "vectors"
+# Dumps of files that code of that time wrote: one delivered, one dead, one that failed once with
+# one behind it, one in flight at a worker that died with one behind it.
+DUMPS = sorted(int(path.stem.rpartition("_")[2]) for path in VECTORS.glob("outbox_schema_*.sql"))
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
+MICROSECONDS_SINCE_2023 = 1_672_531_200_000_000
+
+HISTORIES = {"sender": SENDER_MIGRATIONS, "receiver": RECEIVER_MIGRATIONS}
+EARLIER = [
+    pytest.param(component, count, id=f"{component} {known[count - 1].version}")
+    for component, known in HISTORIES.items()
+    for count in range(1, len(known))
+]
+
+
+def open_with(location: str, component: str, migrations: tuple[Migration, ...]) -> None:
+    """Let code that knows these migrations start once."""
+
+    async def start() -> None:
+        database = open_location(
+            location, component=component, migrations=migrations, clock=utc_now
+        )
+        async with opened(database, Access.UPGRADE):
+            pass
+
+    asyncio.run(start())
+
+
+def shape(location: str) -> set[tuple[str, ...]]:
+    """Return every column and every index of a database."""
+    if "://" in location:
+        return asyncio.run(_shape_in_postgresql(location))
+    with contextlib.closing(sqlite3.connect(location)) as connection:
+        return set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+async def _shape_in_postgresql(dsn: str) -> set[tuple[str, ...]]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        columns = await connection.fetch(
+            "SELECT table_name, column_name, data_type, is_nullable, column_default"
+            " FROM information_schema.columns WHERE table_schema = current_schema()"
+        )
+        indexes = await connection.fetch(
+            "SELECT indexname, replace(indexdef, current_schema() || '.', '')"
+            " FROM pg_indexes WHERE schemaname = current_schema()"
+        )
+        return {tuple(map(str, row)) for row in (*columns, *indexes)}
+    finally:
+        await connection.close()
+
+
+def test_versions_are_numbered_without_a_gap() -> None:
+    for known in HISTORIES.values():
+        assert [each.version for each in known] == list(range(1, len(known) + 1))
+
+
+@pytest.mark.parametrize(("component", "count"), EARLIER)
+def test_an_upgrade_comes_to_the_schema_of_a_new_database(
+    request: pytest.FixtureRequest, tmp_path: Path, *, component: str, count: int
+) -> None:
+    known = HISTORIES[component]
+    for kind in ("sqlite", "postgresql"):
+        upgraded, new = locations(request, tmp_path, kind)
+        open_with(upgraded, component, known[:count])
+        open_with(upgraded, component, known)
+        open_with(new, component, known)
+        assert shape(upgraded) == shape(new)
+
+
+def locations(request: pytest.FixtureRequest, folder: Path, kind: str) -> tuple[str, str]:
+    if kind == "sqlite":
+        return str(folder / "upgraded.db"), str(folder / "new.db")
+    from tests.databases import fresh
+
+    server: str = request.getfixturevalue("postgres_server")
+    return fresh(server), fresh(server)
+
+
+# --- what was in it -----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=DUMPS, ids=lambda version: f"schema {version}")
+def outbox(request: pytest.FixtureRequest, location: str) -> str:
+    """Where a database is that code of that version left behind."""
+    load(location, (VECTORS / f"outbox_schema_{request.param}.sql").read_text("utf-8"))
+    return location
+
+
+@pytest.fixture
+def clock() -> Clock:
+    clock = Clock()
+    clock.now = THEN + timedelta(hours=1)
+    return clock
+
+
+def load(location: str, dump: str) -> None:
+    """Load a dump of a SQLite file: as it is, or row by row into PostgreSQL."""
+    path = location if "://" not in location else ":memory:"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(dump)
+        if path == location:
+            return
+        [(version,)] = connection.execute("SELECT version FROM pushkit_schema")
+        rows = list(rows_of(connection))
+    known = tuple(each for each in SENDER_MIGRATIONS if each.version <= version)
+    open_with(location, "sender", known)
+    asyncio.run(insert(location, rows))
+
+
+def rows_of(connection: sqlite3.Connection) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every row with its table."""
+    connection.row_factory = sqlite3.Row
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    for table in (row["name"] for row in found if row["name"] != "pushkit_schema"):
+        for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608  # our own tables
+            yield table, dict(row)
+
+
+async def insert(dsn: str, rows: list[tuple[str, dict[str, Any]]]) -> None:
+    """Insert rows as if they were written an hour ago: there the server's clock counts."""
+    later = (utc_now() - timedelta(hours=1) - THEN) // timedelta(microseconds=1)
+    connection = await asyncpg.connect(dsn)
+    for table, row in rows:
+        places = ", ".join(f"${n}" for n in range(1, len(row) + 1))
+        values = [
+            value + later if isinstance(value, int) and value > MICROSECONDS_SINCE_2023 else value
+            for value in row.values()
+        ]
+        await connection.execute(
+            f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})",  # noqa: S608
+            *values,
+        )
+    await connection.close()
+
+
+async def move_to(webhook: Webhook, sender: PushSender) -> None:
+    """Let every client register its webhook again, at a place that there is today."""
+    for task in ("task-good", "task-dead", "task-failing", "task-held"):
+        config = {"url": webhook.url(f"/{task}"), "id": "config-1"}
+        await sender.subscribe(task, config, version="1.0", owner="alice")
+
+
+async def deliver(sender: PushSender) -> None:
+    while await sender.worker.run_once():
+        pass
+
+
+def contexts(webhook: Webhook, task: str) -> list[str]:
+    """Return which updates of a task arrived, in order."""
+    return [
+        number
+        for request in webhook.at(f"/{task}")
+        for number in "12"
+        if f'"contextId":"{number}"'.encode() in request.body
+    ]
+
+
+async def test_what_was_unfinished_is_delivered_in_order_and_under_its_id(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    stored = {task: await sender.deliveries(task) for task in ("task-failing", "task-held")}
+    await move_to(webhook, sender)
+    await deliver(sender)
+    for task, deliveries in stored.items():
+        assert [each.seq for each in deliveries] == [1, 2]
+        assert contexts(webhook, task) == ["1", "2"]
+        assert [request.id for request in webhook.at(f"/{task}")] == [d.id for d in deliveries]
+    assert webhook.at("/task-good") == webhook.at("/task-dead") == []
+
+
+async def test_dead_letters_are_kept_with_their_attempts_and_can_be_redriven(
+    senders: Senders, webhook: Webhook
+) -> None:
+    sender = await senders.open()
+    [dead] = await sender.deliveries("task-dead")
+    assert (dead.state, dead.last_status) == (DeliveryState.DEAD, 400)
+    report = await sender.outbox.show(dead.id)
+    assert report is not None
+    assert [(each.outcome, each.status) for each in report.attempts] == [("dead", 400)]
+    await move_to(webhook, sender)
+    assert (await sender.outbox.redrive([dead.id])).ids == (dead.id,)
+    await deliver(sender)
+    assert [request.id for request in webhook.at("/task-dead")] == [dead.id]
+
+
+async def test_an_update_that_was_stored_is_not_stored_again_under_its_key(
+    senders: Senders,
+) -> None:
+    sender = await senders.open()
+    [delivered] = await sender.deliveries("task-good")
+    again = StatusUpdate(
+        task_id="task-good", context_id="1", status=TaskStatus(state=TaskState.WORKING)
+    )
+    await sender.notify(again, idempotency_key="key-1")
+    assert [each.id for each in await sender.deliveries("task-good")] == [delivered.id]
+
+
+async def test_a_task_goes_on_with_its_next_number(
+    senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await move_to(webhook, sender)
+    await sender.notify(status(task_id="task-good"))
+    await deliver(sender)
+    assert [each.seq for each in await sender.deliveries("task-good")] == [1, 2]
+    [request] = webhook.at("/task-good")
+    assert request.claims(senders.public_keys()).seq == 2

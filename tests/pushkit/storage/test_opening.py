@@ -1,0 +1,183 @@
+"""How a SQLite file is opened: for what is meant, in time or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pushkit.errors import SchemaError, StorageError
+from pushkit.storage import Access, Migration, Script, SqliteDatabase, Statement
+from tests.eventually import DEADLINE, eventually
+
+THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY)",))
+COLOURS = Migration(2, ("ALTER TABLE things ADD COLUMN colour TEXT",))
+
+
+def things(path: Path, *migrations: Migration) -> SqliteDatabase:
+    return SqliteDatabase(
+        path,
+        component="things",
+        migrations=migrations or (THINGS,),
+        busy_timeout=timedelta(milliseconds=50),
+    )
+
+
+def insert(name: str) -> Script[None]:
+    yield Statement("INSERT INTO things (name) VALUES ($1)", (name,))
+
+
+def names() -> Script[list[str]]:
+    rows = yield Statement("SELECT name FROM things ORDER BY name")
+    return [row["name"] for row in rows]
+
+
+@contextlib.contextmanager
+def held(path: Path, *, wal: bool) -> Iterator[None]:
+    """Hold the write lock of a file, as another program may."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}")
+        connection.execute("CREATE TABLE IF NOT EXISTS others (id INTEGER)")
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def threads_of_ours() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("pushkit-")}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "things.db"
+
+
+@pytest.mark.parametrize("wal", [False, True], ids=["in any mode", "in ours"])
+async def test_a_busy_file_is_given_up_in_time_and_opened_once_it_is_free(
+    path: Path,
+    wal: bool,
+) -> None:
+    database = things(path)
+    with held(path, wal=wal):
+        async with asyncio.timeout(DEADLINE):
+            with pytest.raises(StorageError, match="locked"):
+                await database.open()
+    await database.open()
+    await database.write(insert("a"))
+    assert await database.read(names()) == ["a"]
+    await database.close()
+
+
+async def leave_garbage(path: Path) -> None:
+    await asyncio.to_thread(path.write_bytes, b"no database" * 100)
+
+
+async def leave_a_newer_one(path: Path) -> None:
+    newer = things(path, THINGS, COLOURS)
+    await newer.open()
+    await newer.close()
+
+
+@pytest.mark.parametrize("access", Access)
+@pytest.mark.parametrize("leave", [leave_garbage, leave_a_newer_one])
+async def test_an_open_that_fails_leaves_no_thread(
+    path: Path, access: Access, leave: object
+) -> None:
+    assert callable(leave)
+    await leave(path)
+    before = threads_of_ours()
+    with pytest.raises(StorageError):
+        await things(path).open(access)
+
+    async def ended() -> bool:
+        return threads_of_ours() <= before
+
+    await eventually(ended)
+
+
+async def test_an_open_of_a_busy_file_that_fails_leaves_no_thread(path: Path) -> None:
+    before = threads_of_ours()
+    with held(path, wal=True), pytest.raises(StorageError):
+        await things(path).open()
+
+    async def ended() -> bool:
+        return threads_of_ours() <= before
+
+    await eventually(ended)
+
+
+async def test_an_open_that_is_cancelled_leaves_no_thread(path: Path) -> None:
+    before = threads_of_ours()
+    with held(path, wal=True):
+        opening = asyncio.create_task(things(path).open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    async def ended() -> bool:
+        return threads_of_ours() <= before
+
+    await eventually(ended)
+
+
+# --- for what is meant --------------------------------------------------------------------------
+
+
+async def test_what_is_open_for_reading_writes_nothing(path: Path) -> None:
+    owner = things(path)
+    await owner.open()
+    await owner.write(insert("a"))
+    reader = things(path)
+    await reader.open(Access.READ)
+    assert await reader.read(names()) == ["a"]
+    for work in (reader.write(insert("b")), reader.read(insert("b"))):
+        with pytest.raises(StorageError):
+            await work
+    await owner.write(insert("c"))
+    assert await reader.read(names()) == ["a", "c"]
+    await reader.close()
+    await owner.close()
+
+
+async def test_what_is_open_for_writing_reads_and_writes_what_is_there(path: Path) -> None:
+    with pytest.raises(SchemaError, match="no such file"):
+        await things(path).open(Access.WRITE)
+    assert not (await things(path).schema()).exists
+    await things_made(path)
+    database = things(path)
+    await database.open(Access.WRITE)
+    await database.write(insert("a"))
+    assert await database.read(names()) == ["a"]
+    await database.close()
+
+
+async def things_made(path: Path) -> None:
+    database = things(path)
+    await database.open()
+    await database.close()
+
+
+@pytest.mark.parametrize("access", [Access.READ, Access.WRITE])
+async def test_an_older_schema_is_refused_and_stays(path: Path, access: Access) -> None:
+    await things_made(path)
+    with pytest.raises(SchemaError, match="schema version 1, this code needs 2"):
+        await things(path, THINGS, COLOURS).open(access)
+    assert (await things(path).schema()).missing == ()
+
+
+async def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a folder?mode=ro#%41" / "ä&things.db"
+    path.parent.mkdir()
+    await things_made(path)
+    reader = things(path)
+    await reader.open(Access.READ)
+    assert await reader.read(names()) == []
+    await reader.close()
+    assert path.exists()
