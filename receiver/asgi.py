@@ -136,8 +136,9 @@ async def _serve(
         ),
         socket_peer=client[0] if client else "",
     )
-    answer = await receiver.edge.answer(head, lambda: _chunks(receive))
-    await _send(answer, receive, send, http1=scope.get("http_version", "1.1").startswith("1"))
+    body = _Body(receive)
+    answer = await receiver.edge.answer(head, body.chunks)
+    await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
 
 
 def _path_within(scope: _Message) -> str:
@@ -155,39 +156,55 @@ def _target(scope: _Message) -> str:
     return (path + b"?" + query if query else path).decode("latin-1")
 
 
-async def _chunks(receive: _Receive) -> AsyncGenerator[bytes, None]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BrokenBodyError
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
+class _Body:
+    """A request's body, as the server hands it over.
+
+    Attributes:
+        ended: Whether all of it was read, or its connection is gone.
+    """
+
+    def __init__(self, receive: _Receive) -> None:
+        self._receive = receive
+        self.ended = False
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield what is left of it.
+
+        Raises:
+            BrokenBodyError: The peer went away within it.
+        """
+        while not self.ended:
+            message = await self._receive()
+            self.ended = not message.get("more_body", False)
+            if message["type"] == "http.disconnect":
+                raise BrokenBodyError
+            yield message.get("body", b"")
+
+    async def discard(self) -> None:
+        """Read on for a while what nobody wants."""
+        discarded = 0
+        with contextlib.suppress(TimeoutError, BrokenBodyError):
+            async with (
+                asyncio.timeout(_DISCARDING_SECONDS),
+                contextlib.aclosing(self.chunks()) as chunks,
+            ):
+                async for chunk in chunks:
+                    discarded += len(chunk)
+                    if discarded > _MAX_DISCARDED:
+                        return
 
 
-async def _send(answer: Answer, receive: _Receive, send: _Send, *, http1: bool) -> None:
+async def _send(answer: Answer, body: _Body, send: _Send, *, http1: bool) -> None:
     fields = [*answer.headers, ("Content-Length", str(len(answer.body)))]
     if answer.close and http1:  # RFC 9113 §8.2.2: HTTP/2 has no such field
         fields.append(("Connection", "close"))
     headers = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body, "more_body": answer.close})
-    if answer.close:
-        # A server that closed now, while the client writes, would reset the connection: the client
-        # would never read its answer (RFC 9112 §9.6).
-        await _discard(receive)
+    # Whoever is refused by the head alone may still be writing. A server that closed now, because
+    # one of both said so, would reset the connection: the client would never read its answer
+    # (RFC 9112 §9.6).
+    lingers = http1 and not body.ended
+    await send({"type": "http.response.body", "body": answer.body, "more_body": lingers})
+    if lingers:
+        await body.discard()
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _discard(receive: _Receive) -> None:
-    """Read on for a while what nobody wants."""
-    discarded = 0
-    with contextlib.suppress(TimeoutError, BrokenBodyError):
-        async with (
-            asyncio.timeout(_DISCARDING_SECONDS),
-            contextlib.aclosing(_chunks(receive)) as read,
-        ):
-            async for chunk in read:
-                discarded += len(chunk)
-                if discarded > _MAX_DISCARDED:
-                    return
