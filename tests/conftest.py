@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,19 @@ from tests.network import Network, the_network
 from tests.redis_server import RedisServer
 
 BOTH = ("sqlite", "postgresql")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Take back what a command sets up for the log of a whole process."""
+    root, server = logging.getLogger(), logging.getLogger("aiohttp.server")
+    levels, handlers = (root.level, server.level), list(root.handlers)
+    yield
+    root.setLevel(levels[0])
+    server.setLevel(levels[1])
+    for handler in set(root.handlers) - set(handlers):
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")
