@@ -203,7 +203,8 @@ class _Lines(logging.Handler):
 @contextlib.contextmanager
 def _listening() -> Iterator[_Lines]:
     handler, root = _Lines(), logging.getLogger()
-    levels = [(logger, logger.level) for logger in (root, logging.getLogger("receiver"))]
+    listened_to = (root, logging.getLogger("receiver"), logging.getLogger("aiohttp.server"))
+    levels = [(logger, logger.level) for logger in listened_to]
     for logger, _ in levels:
         logger.setLevel(logging.INFO)
     root.addHandler(handler)
