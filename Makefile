@@ -5,13 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test interop check format clean
+.PHONY: demo test simulate interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
 
 test: $(READY)  ## Every test.
 	$(BIN)/python -m pytest
+
+SEEDS ?= 1000
+
+simulate: $(READY)  ## Agents, workers, webhooks and receivers in virtual time: SEEDS=1000.
+	$(BIN)/python -m tests.simulation --count $(SEEDS) --shrink --coverage
 
 interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md

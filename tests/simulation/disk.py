@@ -1,0 +1,238 @@
+"""A disk with one SQLite database, shared by processes: the third driver of the scripts.
+
+The database is real SQLite, in memory; each transaction runs in one go, a moment after it was asked
+for, as the one writer of a file makes them. Between any two statements, and in the commit, a fault
+may be injected: an error of SQLite's, or the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pushkit.errors import StorageError
+from pushkit.storage.migrations import Access, Migration, migrate
+from pushkit.storage.script import Group, Script
+from pushkit.storage.sqlite import _fail, _resolve, _Writer, run_script
+from tests.simulation.loop import Process, SimulatedLoop
+
+__all__ = ["Crash", "Disk", "DiskDatabase", "watch_moves"]
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class Disk:
+    """One database file.
+
+    Attributes:
+        fault: Called before every statement with its SQL; may raise `sqlite3.Error` or `Crash`.
+        on_move: Told of each change of a delivery's state: before, after, and its error.
+    """
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.loop = loop
+        self.fault: Callable[[Process, str], None] | None = None
+        self.on_move: Callable[[str | None, str, str | None], None] | None = None
+        self.running: Process | None = None
+        self.lock_holders: dict[str, Process] = {}
+        self.connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_Connection
+        )
+        self.connection.disk = self
+        self.connection.row_factory = sqlite3.Row
+
+    def select(self, sql: str, *values: Any) -> list[sqlite3.Row]:
+        """Look at what is committed."""
+        return sqlite3.Connection.execute(self.connection, sql, values).fetchall()
+
+    def watch(self) -> None:
+        """Notice every change of a delivery's state, once there are deliveries."""
+        if self.select("SELECT 1 FROM sqlite_master WHERE name = 'pushkit_deliveries'"):
+            watch_moves(self.connection, lambda *move: self.on_move and self.on_move(*move))
+
+    def before(self, sql: str) -> None:
+        if self.fault is not None and self.running is not None:
+            self.fault(self.running, sql)
+
+    def recover(self) -> None:
+        """Do what SQLite does with what was not committed when it opens a file."""
+        if self.connection.in_transaction:
+            sqlite3.Connection.execute(self.connection, "ROLLBACK")
+
+
+def watch_moves(
+    connection: sqlite3.Connection, on_move: Callable[[str | None, str, str | None], object]
+) -> None:
+    """Call back with each change of a delivery's state: before, after, and its error."""
+
+    def moved(before: str | None, after: str, error: str | None) -> None:
+        on_move(before, after, error)
+
+    connection.create_function("moved", 3, moved)
+    for event, before in (("INSERT", "NULL"), ("UPDATE OF state", "OLD.state")):
+        sqlite3.Connection.execute(
+            connection,
+            f"CREATE TEMP TRIGGER IF NOT EXISTS moved_{event[:6]} AFTER {event}"
+            f" ON main.pushkit_deliveries BEGIN"
+            f" SELECT moved({before}, NEW.state, NEW.last_error); END",
+        )
+
+
+class _Cursor(sqlite3.Cursor):
+    def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
+        self.connection.disk.before(sql)  # type: ignore[attr-defined]
+        super().execute(sql, parameters)
+        return self
+
+
+class _Connection(sqlite3.Connection):
+    disk: Disk
+
+    def cursor(self, factory: Any = _Cursor) -> Any:
+        return super().cursor(factory)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        self.disk.before(sql)
+        return super().execute(sql, parameters)
+
+
+class _InlineWriter(_Writer):
+    """The writer, without its thread: works off what waits a moment later."""
+
+    def __init__(self, database: DiskDatabase) -> None:
+        super().__init__(lambda: database.disk.connection)
+        self._database = database
+        self._is_due = False
+
+    async def submit_to(self, group: Group[Item, T], item: Item) -> T:
+        loop = self._database.disk.loop
+        if not self._is_due:
+            self._is_due = True
+            loop.call_later(self._database.delay(), self.work)
+        return await super().submit_to(group, item)
+
+    def work(self) -> None:
+        self._is_due = False
+        batch = []
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            if job is not None:
+                batch.append(job)
+        disk, process = self._database.disk, self._database.process
+        disk.running = process
+        try:
+            self._commit(disk.connection, batch)
+        except StorageError as exc:
+            _fail(batch, exc)
+        except Crash:
+            disk.recover()
+            process.alive = False  # at once: the rest of its end follows
+            return
+        finally:
+            disk.running = None
+        _resolve(batch)
+
+
+class DiskDatabase:
+    """A process's view of a disk: a `pushkit.storage.Database`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        process: Process,
+        *,
+        component: str,
+        migrations: Sequence[Migration],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self.disk = disk
+        self.process = process
+        self.locks: Any = _Locks(disk, process)
+        self._component = component
+        self._migrations = migrations
+        self._clock = clock
+        self._writer: _InlineWriter | None = None
+
+    def delay(self) -> float:
+        return 0.0002 + self.disk.loop.random.random() * 0.003
+
+    async def open(self, access: Access = Access.UPGRADE) -> None:
+        assert access is Access.UPGRADE
+        if self._writer is None:
+            writer = _InlineWriter(self)
+            await writer.submit(migrate(self._component, self._migrations, "the disk"))
+            self.disk.watch()
+            self._writer = writer
+
+    async def close(self) -> None:
+        self._writer = None
+
+    async def write(self, script: Script[T]) -> T:
+        return await self._open_writer().submit(script)
+
+    async def write_together(self, group: Group[Item, T], item: Item) -> T:
+        return await self._open_writer().submit_to(group, item)
+
+    async def write_on(self, connection: object, script: Script[T]) -> T:
+        raise NotImplementedError
+
+    async def read(self, script: Script[T]) -> T:
+        self._open_writer()
+        await asyncio.sleep(self.delay())
+        disk = self.disk
+        disk.running = self.process
+        try:
+            return run_script(disk.connection, script)
+        except sqlite3.Error as exc:
+            raise StorageError(f"the disk: {exc}") from exc
+        except Crash:
+            self.process.alive = False
+            return await disk.loop.create_future()  # type: ignore[no-any-return]
+        finally:
+            disk.running = None
+
+    def now(self) -> Script[datetime]:
+        yield from ()
+        return self._clock()
+
+    def exclusively(self, name: str) -> Script[None]:  # noqa: ARG002  # the interface
+        yield from ()
+
+    def wake(self) -> Script[None]:
+        yield from ()
+
+    async def listen(self, wake: Callable[[], None]) -> None:  # noqa: ARG002  # the interface
+        await asyncio.Event().wait()
+
+    def _open_writer(self) -> _InlineWriter:
+        if self._writer is None:
+            raise StorageError("the disk is not open: call open() first")
+        return self._writer
+
+
+class _Locks:
+    """Lock files: those of a dead process are free."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self._disk = disk
+        self._process = process
+
+    def hold(self, worker: str) -> None:
+        self._disk.lock_holders[worker] = self._process
+
+    def release(self, worker: str) -> None:
+        self._disk.lock_holders.pop(worker, None)
+
+    def dead(self, workers: Iterable[str]) -> list[str]:
+        holders = self._disk.lock_holders
+        return [name for name in workers if name not in holders or not holders[name].alive]
+
+    def sweep(self) -> None: ...

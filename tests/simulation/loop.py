@@ -1,0 +1,243 @@
+"""An event loop in virtual time, whose every choice comes from one seed.
+
+Nothing waits: when nothing is ready, the clock leaps to the next timer. Tasks that are ready at the
+same moment run in a seeded order; plain callbacks, of which asyncio promises it, in the order in
+which they came. Each step takes a few seeded microseconds. There is no selector, no thread and no
+socket: whoever connects gets a connection of the simulated network.
+
+A process is a mark in the context of all that it runs. One that is killed simply never runs again:
+no `finally`, no `close()`, as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Network
+
+__all__ = ["PROCESS", "NothingHappensError", "Process", "SimulatedLoop", "TooLongError"]
+
+
+class NothingHappensError(Exception):
+    """Somebody waits, and nothing will ever happen again."""
+
+
+class TooLongError(Exception):
+    """More steps than a scenario may take: something spins."""
+
+
+class Process:
+    """An operating-system process: a name in the trace, and a life that ends at once.
+
+    Args:
+        name: For the trace.
+        host: The address that its connections come from.
+    """
+
+    def __init__(self, name: str, host: str) -> None:
+        self.name = name
+        self.host = host
+        self.alive = True
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+# Sets of tasks and futures are walked in the order of their hashes: addresses, which no two
+# processes have alike.
+_numbers = itertools.count(1)
+
+
+class _Task(asyncio.Task[Any]):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._number = next(_numbers)
+        super().__init__(*args, **kwargs)
+        self._log_destroy_pending = False  # a killed process leaves its tasks as they are
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Future(asyncio.Future[Any]):
+    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = next(_numbers)
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The loop of one world.
+
+    Args:
+        seed: Decides the order of what is ready, and how long each step takes.
+        max_steps: After which a scenario has gone wrong.
+    """
+
+    network: Network
+    # Of the base class:
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[Any]
+    _stopping: bool
+
+    def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
+        super().__init__()
+        self.random = random.Random(f"loop {seed}")
+        self.steps = 0
+        self.errors: list[dict[str, Any]] = []
+        self._max_steps = max_steps
+        self._now = 0.0
+        # Kept: of a killed process's tasks, collecting them would run `finally` after all.
+        self.graveyard: list[object] = []
+        self.set_task_factory(_task)
+        self.set_exception_handler(self._note_error)
+
+    # --- time and order -------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        self._wake_timers()
+        if not self._ready:
+            if self._stopping:
+                return
+            if not self._scheduled:
+                raise NothingHappensError(f"at {self._now:.3f} s")
+            self._now = max(self._now, self._scheduled[0]._when)
+            self._wake_timers()
+        ready = self._ready
+        batch = [ready.popleft() for _ in range(len(ready))]
+        for handle in self._in_seeded_order(batch):
+            if handle.cancelled():
+                continue
+            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            if process is not None and not process.alive:
+                self.graveyard.append(handle)
+                continue
+            self.steps += 1
+            self._now += self.random.random() * 2e-5
+            handle._run()
+        if self.steps > self._max_steps:
+            raise TooLongError(f"{self.steps} steps at {self._now:.3f} s")
+
+    def _wake_timers(self) -> None:
+        scheduled = self._scheduled
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self._now):
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if not handle._cancelled:
+                self._ready.append(handle)
+
+    def _in_seeded_order(self, batch: list[asyncio.Handle]) -> list[asyncio.Handle]:
+        """Shuffle the steps of tasks among their places; plain callbacks keep theirs."""
+        if len(batch) < 2:
+            return batch
+        places = [index for index, handle in enumerate(batch) if _is_step(handle)]
+        if len(places) > 1:
+            steps = [batch[index] for index in places]
+            self.random.shuffle(steps)
+            for index, handle in zip(places, steps, strict=True):
+                batch[index] = handle
+        return batch
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # found out when its time has come
+
+    def _write_to_self(self) -> None:
+        pass  # nothing sleeps in a selector
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        pass
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    def call_soon_threadsafe(  # type: ignore[override]  # as in Python 3.11
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(  # type: ignore[override]  # the same
+        self, _executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run a thread's work in one go, a moment later."""
+        future = self.create_future()
+
+        def run() -> None:
+            if future.done():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as exc:  # noqa: BLE001  # the caller's, as from a thread
+                future.set_exception(exc)
+
+        self.call_later(self.random.random() * 1e-3, run)
+        return future
+
+    def kill(self, process: Process) -> None:
+        """End a process as SIGKILL does; what it was in the middle of stays as it is."""
+        process.alive = False
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        del timeout  # there is no executor
+
+    def _note_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.errors.append(context)
+
+    # --- network --------------------------------------------------------------------------------
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return await self.network.getaddrinfo(host, port)
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        await self.network.connect(sock, address)
+
+    async def create_connection(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        *,
+        ssl: Any = None,
+        sock: Any = None,
+        server_hostname: str | None = None,
+        **_: Any,
+    ) -> Any:
+        return await self.network.open_connection(
+            protocol_factory, host, port, sock=sock, ssl=ssl, server_hostname=server_hostname
+        )
+
+    async def create_server(
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: Any = None,
+        port: int | None = None,
+        *,
+        ssl: Any = None,
+        **_: Any,
+    ) -> Any:
+        return self.network.listen(protocol_factory, host, port, tls=ssl is not None)
+
+
+def _is_step(handle: asyncio.Handle) -> bool:
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+
+
+def _task(
+    loop: asyncio.AbstractEventLoop,
+    coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+    **kwargs: Any,
+) -> asyncio.Task[Any]:
+    task = _Task(coro, loop=loop, **kwargs)
+    loop.graveyard.append(task)  # type: ignore[attr-defined]
+    return task

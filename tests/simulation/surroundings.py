@@ -1,0 +1,65 @@
+"""What a process gets from its machine, made to come from the seed: chance, time, sockets, names.
+
+Everything is put in place before the code under test is imported, and only in a process that does
+nothing but simulate.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+
+__all__ = ["Surroundings", "take_over"]
+
+
+class Surroundings:
+    """The sources that a world sets anew."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)
+        self.now: Callable[[], float] = lambda: 0.0
+
+    def begin(self, seed: int, now: Callable[[], float]) -> None:
+        """Let chance and time be a world's."""
+        self._random = random.Random(f"machine {seed}")
+        random.seed(f"process {seed}")
+        self.now = now
+
+    def urandom(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
+    def time(self) -> float:
+        return self.now()
+
+    def epoch(self) -> float:
+        return 1_767_225_600.0 + self.now()  # 2026-01-01
+
+
+def take_over() -> Surroundings:
+    """Put the sources in place. Call it before anything of pushkit or aiohttp is imported.
+
+    Raises:
+        RuntimeError: It is too late, or hashes of strings are not the same in every process.
+    """
+    if "pushkit" in sys.modules or "aiohttp" in sys.modules:
+        raise RuntimeError("simulate in a process of its own: python -m tests.simulation")
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        raise RuntimeError("expected PYTHONHASHSEED=0: sets of strings have one order then")
+    surroundings = Surroundings()
+    os.urandom = surroundings.urandom
+    random._urandom = surroundings.urandom  # type: ignore[attr-defined]
+    time.monotonic = surroundings.time
+    time.perf_counter = surroundings.time
+    time.time = surroundings.epoch
+    from tests.simulation import network
+
+    # Reading the system's roots takes longer than a whole scenario; no TLS is spoken here.
+    context = ssl.create_default_context()
+    ssl.create_default_context = lambda *_, **__: context
+    socket.socket = network.SimulatedSocket  # type: ignore[assignment,misc]
+    return surroundings

@@ -1,0 +1,213 @@
+"""Webhooks that do what webhooks do: answer, fail, hang, drip, redirect, ask to wait, go away.
+
+Each is a small HTTP server of its own, so that no mistake of ours is on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tests.simulation.loop import Process
+from tests.simulation.world import Machine, World
+
+__all__ = ["Arrival", "KeyServer", "Mood", "Webhook"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mood:
+    """How a webhook answers.
+
+    Attributes:
+        status: The status; None: it never answers.
+        after: Seconds until it does.
+        headers: More header lines.
+        drips: Seconds between two bytes of an endless answer body; None for a plain one.
+        closes: It closes the connection in place of answering.
+        is_garbage: What it answers is no HTTP.
+    """
+
+    status: int | None = 204
+    after: float = 0.001
+    headers: tuple[tuple[str, str], ...] = ()
+    drips: float | None = None
+    closes: bool = False
+    is_garbage: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrival:
+    """A request that came in whole.
+
+    Attributes:
+        at: When.
+        host: The webhook that it came to.
+        delivery_id: Its `webhook-id`.
+        marker: What tells its update from all others.
+        task: Its task.
+        process: Who sent it.
+        status: What was answered, once it was.
+        answered_at: When.
+        is_heard: Says whether the answer has reached who asked.
+        is_open: Says whether its connection still is.
+    """
+
+    at: float
+    host: str
+    delivery_id: str
+    marker: str
+    task: str
+    process: Process | None
+    status: int | None = None
+    answered_at: float | None = None
+    is_heard: Callable[[], bool] = lambda: False
+    is_open: Callable[[], bool] = lambda: False
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it was answered 2xx, and that was heard."""
+        return self.status is not None and 200 <= self.status < 300 and self.is_heard()
+
+
+class Webhook:
+    """One host that takes notifications.
+
+    Args:
+        world: Where it stands.
+        name: Its name.
+        machine: Its machine.
+        on_arrival: Told of each request.
+    """
+
+    def __init__(
+        self, world: World, name: str, machine: Machine, on_arrival: Callable[[Arrival], None]
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.machine = machine
+        self.mood = Mood()
+        self.on_arrival = on_arrival
+
+    def open(self) -> None:
+        """Begin to listen."""
+        self.world.network.names[self.name] = [self.machine.address]
+        self.world.network.listen(lambda: _Connection(self), self.machine.address, 443, tls=True)
+
+
+class _Connection(asyncio.Protocol):
+    _REASONS: ClassVar = {200: "OK", 202: "Accepted", 204: "No Content"}
+
+    def __init__(self, webhook: Webhook) -> None:
+        self._webhook = webhook
+        self._received = b""
+        self._transport: Any = None
+        self._answering = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._next()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _next(self) -> None:
+        if self._answering:
+            return
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        if not end:
+            return
+        fields = _fields(head)
+        length = int(fields.get("content-length", "0"))
+        if len(rest) < length:
+            return
+        self._received = rest[length:]
+        self._answer(fields, rest[:length])
+
+    def _answer(self, fields: dict[str, str], body: bytes) -> None:
+        webhook, world = self._webhook, self._webhook.world
+        arrival = _arrival(webhook, fields, body, self._transport.peer_process)
+        transport = self._transport
+        arrival.is_open = lambda: not transport.is_closing()
+        world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker}")
+        webhook.on_arrival(arrival)
+        self._answering = True
+        world.loop.call_later(webhook.mood.after, self._send, webhook.mood, arrival)
+
+    def _send(self, mood: Mood, arrival: Arrival) -> None:
+        if self._transport.is_closing() or mood.status is None:
+            return
+        if mood.closes:
+            self._transport.close()
+            return
+        self._answering = False
+        arrival.status, arrival.answered_at = mood.status, self._webhook.world.loop.time()
+        self._webhook.world.note(f"{self._webhook.name} says {mood.status} {arrival.delivery_id}")
+        lines = [f"HTTP/1.1 {mood.status} {self._REASONS.get(mood.status, 'Whatever')}"]
+        lines += [f"{name}: {value}" for name, value in mood.headers]
+        if mood.drips is not None:
+            lines.append("Content-Length: 1000000")
+        elif mood.status != 204:
+            lines.append("Content-Length: 0")
+        self._transport.write("\r\n".join([*lines, "", ""]).encode())
+        if not mood.is_garbage:
+            arrival.is_heard = self._transport.all_arrived()
+        if mood.drips is not None:
+            self._drip(mood.drips)
+        else:
+            self._next()
+
+    def _drip(self, every: float) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(b".")
+            self._webhook.world.loop.call_later(every, self._drip, every)
+
+
+class KeyServer(asyncio.Protocol):
+    """Answers every request with one document."""
+
+    def __init__(self, document: Callable[[], bytes]) -> None:
+        self._document = document
+        self._transport: Any = None
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if b"\r\n\r\n" in self._received:
+            self._received = b""
+            body = self._document()
+            head = f"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: {len(body)}"
+            self._transport.write(f"{head}\r\n\r\n".encode() + body)
+
+    def eof_received(self) -> bool:
+        return False
+
+
+def _fields(head: bytes) -> dict[str, str]:
+    lines = head.decode("latin-1").split("\r\n")[1:]
+    return {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+
+
+def _arrival(
+    webhook: Webhook, fields: dict[str, str], body: bytes, process: Process | None
+) -> Arrival:
+    update = json.loads(body)
+    event = next(iter(update.values())) if len(update) == 1 else update
+    return Arrival(
+        at=webhook.world.loop.time(),
+        host=webhook.name,
+        delivery_id=fields["webhook-id"],
+        marker=str((event.get("metadata") or {}).get("marker", "")),
+        task=str(event.get("taskId") or event.get("id")),
+        process=process,
+    )

@@ -1,0 +1,217 @@
+"""A world: machines, processes on them, a disk, a network, and the clock that they all live by.
+
+All of pushkit is the real code. What stands around it is simulated: see `loop`, `network`, `disk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.simulation.disk import Disk
+from tests.simulation.loop import PROCESS, Process, SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.postgres import PostgresServer
+
+__all__ = ["EPOCH", "Machine", "Unit", "World"]
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that goes wrong: `death` of a process, `disk`, `clock`, `network`."""
+
+    kind: str
+    whom: str
+    begin: float
+    end: float
+
+
+class World:
+    """What one seed brings about.
+
+    Attributes:
+        loop: The event loop of all processes.
+        network: Between all of them.
+        trace: What happened, a line each, by virtual time; the same for the same seed.
+        violations: Promises that were broken.
+        troubles: What went wrong, and may explain a repetition.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop(seed)
+        self.network = Network(self.loop, seed)
+        self.trace: list[str] = []
+        self.violations: list[str] = []
+        self.troubles: list[Trouble] = []
+        self.log_lines = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def note(self, what: str) -> None:
+        process = PROCESS.get()
+        self.trace.append(f"{self.loop.time():14.6f} {process.name if process else '-'}: {what}")
+
+    def violated(self, what: str) -> None:
+        self.note(f"VIOLATION {what}")
+        self.violations.append(what)
+
+    def trouble(self, kind: str, *, whom: str = "", lasts: float = 0.0) -> None:
+        """Note that something goes wrong from now on, for so many seconds."""
+        now = self.loop.time()
+        self.note(f"trouble: {kind} {whom} for {lasts:g} s")
+        self.troubles.append(Trouble(kind, whom, now, now + lasts))
+
+    def had_trouble(self, kind: str, begin: float, end: float, *, whom: str | None = None) -> bool:
+        """Say whether something of a kind went wrong between two moments."""
+        return any(
+            each.kind == kind
+            and each.begin <= end
+            and each.end >= begin
+            and whom in (None, each.whom)
+            for each in self.troubles
+        )
+
+    def spawn(self, coro: Coroutine[Any, Any, Any], process: Process | None) -> asyncio.Task[Any]:
+        """Start a task of a process, or of the world itself."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, process)
+        task = context.run(self.loop.create_task, coro)
+        self._tasks.add(task)
+        return task
+
+
+@dataclass(slots=True)
+class Machine:
+    """A computer with a clock of its own.
+
+    Attributes:
+        world: Where it stands.
+        address: Its address on the network.
+        offset: How many seconds its clock is ahead.
+        drift: How many seconds it gains in each.
+        disk: Its disk, or the server that its programs store in.
+    """
+
+    world: World
+    address: str
+    offset: float = 0.0
+    drift: float = 0.0
+    disk: Disk | PostgresServer | None = None
+
+    def now(self) -> datetime:
+        seconds = self.world.loop.time() * (1 + self.drift) + self.offset
+        return EPOCH + timedelta(seconds=seconds)
+
+
+class Unit:
+    """A program that is started, stopped, killed and started again.
+
+    Args:
+        world: Where it lives.
+        name: For the trace.
+        machine: Where it runs.
+        main: Runs it until it is stopped; made anew for each start.
+    """
+
+    def __init__(self, world: World, name: str, machine: Machine) -> None:
+        self.world = world
+        self.name = name
+        self.machine = machine
+        self.process: Process | None = None
+        self.starts = 0
+        self.failures = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self.is_up:
+            return
+        self.starts += 1
+        self.process = Process(f"{self.name}.{self.starts}", self.machine.address)
+        self.world.spawn(self._run(self.process), self.process)
+
+    def crash(self, *, down_for: float | None = None, power: bool = False) -> None:
+        """End its process as SIGKILL does; come back after a while, if at all.
+
+        Args:
+            down_for: Seconds until it is started again; None: when the world heals.
+            power: The machine lost its power: peers get no reset.
+        """
+        process = self.process
+        if process is None:
+            return
+        self._die(process)
+        self.world.network.drop(process, reset=not power)
+        if down_for is not None:
+            self.world.loop.call_later(down_for, self.start, context=contextvars.Context())
+
+    def stop(self, down_for: float) -> None:
+        """Stop it as SIGTERM does, and start it again after a while."""
+        process = self.process
+        if process is None or not process.alive:
+            return
+
+        async def stopping() -> None:
+            try:
+                await self.shut()
+            except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
+                self.world.violated(f"{process.name} did not stop in good order: {exc!r}")
+            self.world.note("stopped")
+            self.world.loop.call_soon(gone, context=contextvars.Context())
+
+        def gone() -> None:
+            was_ours = self.process is process
+            self._die(process)
+            self.world.network.drop(process)
+            if was_ours:
+                self.world.loop.call_later(down_for, self.start, context=contextvars.Context())
+
+        self.world.note(f"{process.name} is asked to stop")
+        self.world.spawn(stopping(), process)
+
+    def do(self, coro: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any] | None:
+        """Run something in its process; None if that is down."""
+        if not self.is_up:
+            return None
+        return self.world.spawn(coro(), self.process)
+
+    async def _run(self, process: Process) -> None:
+        try:
+            await self.main()
+        except Exception as exc:  # a supervisor's view of a program
+            logging.getLogger("simulation").debug("%s ended", process.name, exc_info=exc)
+            self.world.note(f"ended: {type(exc).__name__}: {exc}")
+            self._die(process)
+            self.world.network.drop(process)
+            self.failures += 1
+            if self.failures > 100:
+                self.world.violated(f"{self.name} does not come up: {type(exc).__name__}: {exc}")
+                return
+            # What a supervisor does.
+            self.world.loop.call_later(1.0, self.start, context=contextvars.Context())
+
+    def _die(self, process: Process) -> None:
+        self.world.trouble("death", whom=process.name)
+        self.world.loop.kill(process)
+        if self.process is process:
+            self.process = None
+        if isinstance(self.machine.disk, PostgresServer):
+            self.machine.disk.drop(process)
+
+    async def main(self) -> None:
+        """Run until stopped."""
+        raise NotImplementedError
+
+    async def shut(self) -> None:
+        """End what `main` began, in good order."""
+        raise NotImplementedError
