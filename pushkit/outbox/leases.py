@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import pass_heads_on
@@ -42,6 +42,9 @@ __all__ = ["Leases"]
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1
 _A_FEW, _MANY = 16, 256
+# Of all that was in flight when a process died, one at most was to blame: the others, and what
+# waits behind them, must not pay for it with minutes.
+_LONGEST_AFTER_A_DEATH = timedelta(seconds=30)
 
 
 _START = ("", "", "")
@@ -274,7 +277,7 @@ def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
         alike.setdefault(row["fruitless_claims"], []).append(row["id"])
     for claims, ids in alike.items():
         # The first time it may have been any other delivery that ended the process.
-        wait = after_fruitless_claims(claims - 1)
+        wait = min(after_fruitless_claims(claims - 1), _LONGEST_AFTER_A_DEATH)
         again_at = to_micros(now + wait) if wait else None
         for clause, values in among(ids, after=2):
             yield Statement(
