@@ -22,8 +22,7 @@ import functools
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from a2a.auth.user import User
 from a2a.server.context import ServerCallContext
@@ -46,7 +45,7 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError, InvalidUpdateError
-from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.subscriptions import Subscription
 
 __all__ = ["PushkitConfigStore", "PushkitNotificationSender", "TaskReader"]
@@ -122,7 +121,7 @@ class PushkitConfigStore(PushNotificationConfigStore):
         await self._sender.unsubscribe(task_id, config_id, owner=self._owner_of(context))
 
 
-class PushkitNotificationSender(PushNotificationSender):
+class PushkitNotificationSender(Buffered, PushNotificationSender):
     """The SDK's notification sender over a `PushSender`.
 
     Args:
@@ -163,21 +162,6 @@ class PushkitNotificationSender(PushNotificationSender):
 
         is_last = update.state is not None and update.state.terminal
         await self.buffer.run(task_id, enqueue, size=event.ByteSize(), is_last=is_last)
-
-    async def close(self) -> None:
-        """Store what still waits in memory; before the `PushSender` is closed."""
-        await self.buffer.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def _task_of(self, task_id: str, owner: str) -> Task | None:
         # Task stores are scoped by owner too: read it as the subscriber does.

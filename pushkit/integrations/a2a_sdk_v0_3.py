@@ -20,14 +20,13 @@ import importlib
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from pushkit.a2a import WireVersion, format_push_config, parse_push_config, parse_update
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError
-from pushkit.integrations.enqueue_buffer import EnqueueBuffer
+from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.subscriptions import Subscription
 
 __all__ = ["PushkitConfigStore", "PushkitNotificationSender", "SdkObject"]
@@ -99,7 +98,7 @@ class PushkitConfigStore:
         return self._sdk.PushNotificationConfig.model_validate(inner)
 
 
-class PushkitNotificationSender:
+class PushkitNotificationSender(Buffered):
     """The SDK's notification sender over a `PushSender`.
 
     Args:
@@ -127,21 +126,6 @@ class PushkitNotificationSender:
             size=len(json.dumps(document)),
             is_last=update.state is not None and update.state.terminal,
         )
-
-    async def close(self) -> None:
-        """Store what still waits in memory; before the `PushSender` is closed."""
-        await self.buffer.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:

@@ -13,12 +13,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from pushkit.errors import PushkitError, StorageError
 from pushkit.repeated_log import RepeatedLog
 
-__all__ = ["EnqueueBuffer"]
+__all__ = ["Buffered", "EnqueueBuffer"]
 
 _log: Final = logging.getLogger("pushkit.integrations")
 
@@ -217,3 +218,28 @@ class EnqueueBuffer:
             reason if expected else type(reason).__name__,
             exc_info=False if expected else reason,
         )
+
+
+class Buffered:
+    """What the adapters to every SDK have of the buffer: they end by storing what waits in it.
+
+    Attributes:
+        buffer: Where updates wait while the outbox is out of reach.
+    """
+
+    buffer: EnqueueBuffer
+
+    async def close(self) -> None:
+        """Store what still waits in memory; before the `PushSender` is closed."""
+        await self.buffer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
