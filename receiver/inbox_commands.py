@@ -13,10 +13,10 @@ from typing import ParamSpec, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject
-from pushkit.command import age, json_option
 from pushkit.errors import ConfigError
-from pushkit.output import document, example, harmless, moment, table
 from pushkit.storage import Access, is_file, opened, upgrade
+from pushkit.terminal.command import age, json_option
+from pushkit.terminal.output import document, example, harmless, moment, table
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import (
     CallbackState,

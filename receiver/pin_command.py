@@ -14,7 +14,7 @@ from pushkit.cards import CardTrust, load_card_trust
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
-from pushkit.output import example
+from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
 
 __all__ = ["pin"]

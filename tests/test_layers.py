@@ -21,12 +21,9 @@ SENDER_ROWS = [
     {
         "bounded_json",
         "clock",
-        "command",
         "masking",
-        "output",
-        "processes",
         "repeated_log",
-        "toml_places",
+        "terminal",
         "webhook",
     },
     {"errors", "version"},
@@ -60,7 +57,7 @@ DOORS = {
     "aiohappyeyeballs": {"pushkit.net"},
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
     | {"receiver.serving", "receiver.testing"},
-    "click": {"pushkit.cli", "pushkit.command", "pushkit.processes", "receiver.cli"}
+    "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"},
     "cryptography": {"pushkit.keys"},
     "http_sf": {"pushkit.signing"},

@@ -38,7 +38,7 @@ from pushkit.keys.files import load_key_ring
 from pushkit.net.destination import DestinationPolicy, origin_of
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
-from pushkit.output import example
+from pushkit.terminal.output import example
 
 __all__ = ["card"]
 

@@ -15,7 +15,7 @@ from pushkit.cards.projection import Uncovered
 from pushkit.cards.registry import CardOutcome, CardSummary
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
-from pushkit.output import harmless, table
+from pushkit.terminal.output import harmless, table
 
 __all__ = [
     "Inspection",

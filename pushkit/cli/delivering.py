@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
-from pushkit.command import age, parse_age
 from pushkit.outbox import Retention
+from pushkit.terminal.command import age, parse_age
 from pushkit.work import RetryPolicy, stop_after_attempt, stop_after_delay, wait_schedule
 
 __all__ = ["Delivering", "delivery_options"]

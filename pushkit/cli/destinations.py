@@ -23,7 +23,7 @@ from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
 from pushkit.net.proxy import EgressProxy
 from pushkit.net.tls import ClientCertificate
-from pushkit.toml_places import Location, did_you_mean, line_of, name_of
+from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
 
 __all__ = ["DestinationsFile", "load_destinations"]
 

@@ -13,13 +13,13 @@ from typing import Final, ParamSpec, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject
-from pushkit.command import json_option
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from_pem
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
-from pushkit.output import example, moment, table
+from pushkit.terminal.command import json_option
+from pushkit.terminal.output import example, moment, table
 
 __all__ = ["key_file_options", "keys", "read_passphrase"]
 

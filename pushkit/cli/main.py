@@ -14,7 +14,7 @@ from pushkit.cli.send import send
 from pushkit.cli.subscriptions import subscriptions
 from pushkit.cli.verify import verify
 from pushkit.cli.worker import worker
-from pushkit.command import run_command
+from pushkit.terminal.command import run_command
 from pushkit.version import __version__
 
 __all__ = ["cli", "main"]

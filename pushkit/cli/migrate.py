@@ -9,8 +9,8 @@ import click
 
 from pushkit.cli.outbox import database_option
 from pushkit.delivery.admin import open_outbox
-from pushkit.output import example
 from pushkit.storage import upgrade
+from pushkit.terminal.output import example
 
 __all__ = ["migrate"]
 

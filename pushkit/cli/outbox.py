@@ -17,7 +17,6 @@ from pushkit.cli.outbox_report import (
     stats_document,
     summary_row,
 )
-from pushkit.command import age, json_option
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import ConfigError
@@ -27,9 +26,10 @@ from pushkit.outbox import (
     DeliveryState,
     Envelopes,
 )
-from pushkit.output import document, example, harmless, table
 from pushkit.storage import Access, is_file, opened
-from pushkit.toml_places import did_you_mean
+from pushkit.terminal.command import age, json_option
+from pushkit.terminal.output import document, example, harmless, table
+from pushkit.terminal.toml_places import did_you_mean
 
 __all__ = [
     "change_outbox",

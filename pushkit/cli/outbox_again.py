@@ -17,12 +17,12 @@ from pushkit.cli.outbox import (
     filter_options,
     look_at_outbox,
 )
-from pushkit.command import json_option
 from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
 from pushkit.outbox import CancelledBy, DeliveryFilter, DeliveryState
-from pushkit.output import example, table
+from pushkit.terminal.command import json_option
+from pushkit.terminal.output import example, table
 
 __all__ = ["errors", "redrive", "resend", "retry_now"]
 

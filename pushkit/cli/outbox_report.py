@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pushkit.bounded_json import JsonObject
 from pushkit.outbox import DeliveryReport, DeliverySummary, LoggedAttempt, OutboxStats
-from pushkit.output import document, milliseconds, moment
+from pushkit.terminal.output import document, milliseconds, moment
 
 __all__ = ["attempt_row", "report_document", "stats_document", "summary_row"]
 

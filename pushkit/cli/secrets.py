@@ -13,13 +13,13 @@ import click
 
 from pushkit.bounded_json import JsonObject
 from pushkit.cli.outbox import checked_database, database_option
-from pushkit.command import json_option
 from pushkit.delivery.admin import open_outbox
 from pushkit.delivery.secrets import SecretsAdmin, SecretsStatus
 from pushkit.errors import ConfigError, SealedSecretError
 from pushkit.keys.sealing import SecretKey, SecretKeys, add_secret_key
-from pushkit.output import example, table
 from pushkit.storage import Access, opened
+from pushkit.terminal.command import json_option
+from pushkit.terminal.output import example, table
 
 __all__ = ["secrets"]
 

@@ -11,13 +11,13 @@ import click
 
 from pushkit.cli.outbox import checked_database, database_option
 from pushkit.cli.subscriptions_report import subscription_document, subscription_row
-from pushkit.command import json_option
 from pushkit.delivery.admin import open_outbox
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
-from pushkit.output import example, table
 from pushkit.storage import Access, opened
 from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
+from pushkit.terminal.command import json_option
+from pushkit.terminal.output import example, table
 
 __all__ = ["subscriptions"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import urlsplit, urlunsplit
 
 from pushkit.bounded_json import JsonObject
-from pushkit.output import moment
 from pushkit.subscriptions import Subscription
+from pushkit.terminal.output import moment
 
 __all__ = ["subscription_document", "subscription_row"]
 

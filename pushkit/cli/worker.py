@@ -27,8 +27,8 @@ from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
-from pushkit.output import example
-from pushkit.processes import Supervisor, until_stopped
+from pushkit.terminal.output import example
+from pushkit.terminal.processes import Supervisor, until_stopped
 
 __all__ = ["worker"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.processes import Supervisor, accept_signal, until_stopped
+from pushkit.terminal.processes import Supervisor, accept_signal, until_stopped
 from receiver.app import handler
 from receiver.logs import log_to_stderr
 from receiver.receiver import Receiver

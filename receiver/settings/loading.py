@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError
-from pushkit.toml_places import Location, did_you_mean, line_of, name_of
+from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
 from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
