@@ -37,13 +37,13 @@ from pushkit.keys.files import load_key_ring, save_key_ring
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
-from pushkit.keys.sealing import SecretKeys
 from pushkit.net.agentvault import agentvault_credentials
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
 from pushkit.net.oauth import OAuthClient
 from pushkit.net.tls import ClientCertificate
 from pushkit.outbox import DeliveryFilter, DeliveryState, Retention
+from pushkit.secrets.sealing import SecretKeys
 from pushkit.signing.scheme import Scheme
 from pushkit.subscriptions import (
     Filter,

@@ -20,12 +20,9 @@ from pushkit.cli.outbox_report import (
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import ConfigError
-from pushkit.keys.sealing import SecretKeys
-from pushkit.outbox import (
-    DeliveryFilter,
-    DeliveryState,
-    Envelopes,
-)
+from pushkit.outbox import DeliveryFilter, DeliveryState
+from pushkit.secrets.envelopes import Envelopes
+from pushkit.secrets.sealing import SecretKeys
 from pushkit.storage import Access, is_file, opened
 from pushkit.terminal.command import age, json_option
 from pushkit.terminal.output import document, example, harmless, table

@@ -16,7 +16,7 @@ from pushkit.cli.outbox import checked_database, database_option
 from pushkit.delivery.admin import open_outbox
 from pushkit.delivery.secrets import SecretsAdmin, SecretsStatus
 from pushkit.errors import ConfigError, SealedSecretError
-from pushkit.keys.sealing import SecretKey, SecretKeys, add_secret_key
+from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
 from pushkit.storage import Access, opened
 from pushkit.terminal.command import json_option
 from pushkit.terminal.output import example, table

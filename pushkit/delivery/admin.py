@@ -17,14 +17,12 @@ from pushkit.outbox import (
     CANCELLING_MIGRATION,
     CLAIMS_MIGRATION,
     IDEMPOTENCY_MIGRATION,
-    PLAIN,
     CancelledBy,
     DeadLetters,
     DeliveryFilter,
     DeliveryReport,
     DeliveryState,
     DeliverySummary,
-    Envelopes,
     Inspection,
     OutboxStats,
     OutboxStore,
@@ -32,6 +30,7 @@ from pushkit.outbox import (
     Retention,
 )
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
+from pushkit.secrets.envelopes import PLAIN, Envelopes
 from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
 from pushkit.subscriptions import OWNERS_MIGRATION, QUOTAS_MIGRATION, SubscriptionStore

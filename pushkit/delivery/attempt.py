@@ -36,7 +36,8 @@ from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
-from pushkit.outbox import Delivery, Envelopes, Made, Outcome, Result
+from pushkit.outbox import Delivery, Made, Outcome, Result
+from pushkit.secrets.envelopes import Envelopes
 from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers

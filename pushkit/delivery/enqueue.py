@@ -21,15 +21,14 @@ from pushkit.delivery.lines import Line, Lines
 from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import (
-    PLAIN,
     Enqueued,
-    Envelopes,
     IdempotencyKey,
     OutboxStore,
     StatusMark,
     TaskKey,
     find_enqueued,
 )
+from pushkit.secrets.envelopes import PLAIN, Envelopes
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
 from pushkit.subscriptions import Recipient, SubscriptionStore
 

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.outbox import (
-    Envelopes,
     IdempotencyKey,
     NewDelivery,
     OutboxStore,
     StatusMark,
     new_delivery_id,
 )
+from pushkit.secrets.envelopes import Envelopes
 from pushkit.storage import Script
 from pushkit.subscriptions import Recipient, SubscriptionStore
 

@@ -22,15 +22,14 @@ from pushkit.a2a import (
 )
 from pushkit.delivery.lines import Lines
 from pushkit.outbox import (
-    PLAIN,
     CancelledBy,
     DeadLetters,
     DeliveryState,
-    Envelopes,
     OutboxStore,
     hold_back,
     mark_oldest,
 )
+from pushkit.secrets.envelopes import PLAIN, Envelopes
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
     DisabledBy,

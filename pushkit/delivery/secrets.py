@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Final
 
 from pushkit.errors import SealedSecretError
-from pushkit.keys.sealing import SecretKeys
-from pushkit.outbox import BodyResealing, Envelopes, ResealedBody, StoredBody
+from pushkit.outbox import BodyResealing, ResealedBody, StoredBody
+from pushkit.secrets.envelopes import Envelopes
+from pushkit.secrets.sealing import SecretKeys
 from pushkit.storage import Database, SqliteDatabase
 from pushkit.subscriptions import Resealed, Resealing, StoredSubscription, Vault, head_of
 

@@ -44,12 +44,13 @@ from pushkit.errors import (
 from pushkit.keys.jwks import JwksResponse, jwks_response
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
-from pushkit.keys.sealing import SecretKeys
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.outbox import Delivery, Envelopes, IdempotencyKey, OutboxStore
+from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
+from pushkit.secrets.envelopes import Envelopes
+from pushkit.secrets.sealing import SecretKeys
 from pushkit.subscriptions import (
     EVERYTHING,
     Filter,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pushkit.delivery.registered import Registered
-from pushkit.outbox import PLAIN, DeliveryState, Envelopes, Inspection
+from pushkit.outbox import DeliveryState, Inspection
+from pushkit.secrets.envelopes import PLAIN, Envelopes
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionFilter, SubscriptionInspection
 

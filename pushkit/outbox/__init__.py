@@ -4,7 +4,6 @@ from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttemp
 from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationStore, destination_of
-from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.idempotency import (
     IDEMPOTENCY_MIGRATION,
@@ -44,7 +43,6 @@ __all__ = [
     "CLAIMS_MIGRATION",
     "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
-    "PLAIN",
     "AttemptLog",
     "BodyResealing",
     "CancelledBy",
@@ -57,7 +55,6 @@ __all__ = [
     "DeliverySummary",
     "DestinationStore",
     "Enqueued",
-    "Envelopes",
     "IdempotencyKey",
     "Inspection",
     "Leases",

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pushkit.errors import SealedSecretError
-from pushkit.keys.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.cancelling import CancelledBy
-from pushkit.outbox.envelopes import PLAIN, Envelopes
 from pushkit.outbox.model import DeliveryState
+from pushkit.secrets.envelopes import PLAIN, Envelopes
+from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
 
 __all__ = [

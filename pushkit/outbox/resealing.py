@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pushkit.keys.sealing import SEALED, SEALED_HEAD_BYTES
+from pushkit.secrets.sealing import SEALED, SEALED_HEAD_BYTES
 from pushkit.storage import Script, Statement
 
 __all__ = ["BodyResealing", "ResealedBody", "StoredBody"]

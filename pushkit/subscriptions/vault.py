@@ -14,7 +14,7 @@ from typing import Final
 
 from pushkit.a2a import PushConfig
 from pushkit.errors import SealedSecretError, SecretKeyMissingError
-from pushkit.keys.sealing import SEALED, SEALED_HEAD_BYTES, SecretKeys
+from pushkit.secrets.sealing import SEALED, SEALED_HEAD_BYTES, SecretKeys
 from pushkit.subscriptions.model import Subscription, SubscriptionKey
 
 __all__ = [

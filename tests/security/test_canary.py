@@ -54,7 +54,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.secrets import SecretsAdmin
 from pushkit.errors import StorageError
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
-from pushkit.keys.sealing import SecretKey
+from pushkit.secrets.sealing import SecretKey
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
 from tests.security.canaries import Canaries

@@ -87,6 +87,11 @@ ROOMS: Mapping[str, Room] = {
         near=("tests/pushkit/keys",),
         far=("tests/pushkit/cli", "tests/pushkit/delivery/test_remote_keys.py"),
     ),
+    "secrets": Room(
+        modules=("pushkit/secrets/*.py",),
+        near=("tests/pushkit/secrets",),
+        far=("tests/pushkit/delivery/test_sealed.py", "tests/pushkit/subscriptions/test_vault.py"),
+    ),
     "cards": Room(modules=("pushkit/cards/*.py",), near=("tests/cards",), far=("tests/cli",)),
     "net": Room(
         modules=("pushkit/net/*.py",),

@@ -19,7 +19,7 @@ from pushkit.errors import (
     IdempotencyConflictError,
     SealedSecretError,
 )
-from pushkit.keys.sealing import SecretKey
+from pushkit.secrets.sealing import SecretKey
 from pushkit.storage import Row, Script, Statement
 from pushkit.subscriptions import Resealed, Resealing, Vault, head_of
 from tests.pushkit.delivery.conftest import DEADLINE, Clock, Received, Senders, Webhook, status

@@ -11,7 +11,7 @@ from pushkit.errors import (
     SealedSecretError,
     SecretKeyMissingError,
 )
-from pushkit.keys.sealing import SecretKeys
+from pushkit.secrets.sealing import SecretKeys
 from pushkit.subscriptions import (
     Profile,
     Secrets,

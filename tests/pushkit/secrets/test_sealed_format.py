@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from pushkit.errors import SealedSecretError
-from pushkit.keys.sealing import SEALED_HEAD_BYTES, SecretKey, SecretKeys, is_sealed
+from pushkit.secrets.sealing import SEALED_HEAD_BYTES, SecretKey, SecretKeys, is_sealed
 
 KEY: Final = "psk1_000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 SEALED: Final = bytes.fromhex(

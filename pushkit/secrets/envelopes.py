@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from pushkit.errors import ConfigError, SealedSecretError, SecretKeyMissingError
-from pushkit.keys.sealing import SecretKeys, is_sealed
+from pushkit.secrets.sealing import SecretKeys, is_sealed
 
 __all__ = ["PLAIN", "Envelopes"]
 

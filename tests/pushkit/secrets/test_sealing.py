@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
-from pushkit.keys.sealing import (
+from pushkit.secrets.sealing import (
     SEALED_HEAD_BYTES,
     SEALING_OVERHEAD,
     SecretKey,

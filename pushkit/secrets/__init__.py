@@ -1,0 +1,1 @@
+"""Secrets at rest: the keys they are sealed with, and what is sealed."""
