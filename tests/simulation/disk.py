@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.storage.migrations import Access, Migration, migrate
+from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.script import Group, Script
-from pushkit.storage.sqlite import _fail, _resolve, _Writer, run_script
+from pushkit.storage.sqlite import SqliteDatabase, _fail, _resolve, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
 
 __all__ = ["Crash", "Disk", "DiskDatabase", "watch_moves"]
@@ -59,7 +59,7 @@ class Disk:
             watch_moves(self.connection, lambda *move: self.on_move and self.on_move(*move))
 
     def before(self, sql: str) -> None:
-        if self.fault is not None and self.running is not None:
+        if self.fault is not None and self.running is not None and not sql.startswith("PRAGMA"):
             self.fault(self.running, sql)
 
     def recover(self) -> None:
@@ -107,16 +107,16 @@ class _Connection(sqlite3.Connection):
 class _InlineWriter(_Writer):
     """The writer, without its thread: works off what waits a moment later."""
 
-    def __init__(self, database: DiskDatabase) -> None:
-        super().__init__(lambda: database.disk.connection)
+    def __init__(self, database: DiskDatabase, connect: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(connect)
         self._database = database
+        self._connection: sqlite3.Connection | None = None
         self._is_due = False
 
     async def submit_to(self, group: Group[Item, T], item: Item) -> T:
-        loop = self._database.disk.loop
         if not self._is_due:
             self._is_due = True
-            loop.call_later(self._database.delay(), self.work)
+            self._database.disk.loop.call_later(self._database.delay(), self.work)
         return await super().submit_to(group, item)
 
     def work(self) -> None:
@@ -126,10 +126,13 @@ class _InlineWriter(_Writer):
             job = self._jobs.get()
             if job is not None:
                 batch.append(job)
+        if not batch:
+            return
         disk, process = self._database.disk, self._database.process
         disk.running = process
         try:
-            self._commit(disk.connection, batch)
+            self._connection = self._connection or self._connect()
+            self._commit(self._connection, batch)
         except StorageError as exc:
             _fail(batch, exc)
         except Crash:
@@ -141,8 +144,8 @@ class _InlineWriter(_Writer):
         _resolve(batch)
 
 
-class DiskDatabase:
-    """A process's view of a disk: a `pushkit.storage.Database`."""
+class DiskDatabase(SqliteDatabase):
+    """A process's view of a disk: `SqliteDatabase` without its threads."""
 
     def __init__(
         self,
@@ -153,39 +156,36 @@ class DiskDatabase:
         migrations: Sequence[Migration],
         clock: Callable[[], datetime],
     ) -> None:
+        super().__init__("disk.db", component=component, migrations=migrations, clock=clock)
         self.disk = disk
         self.process = process
         self.locks: Any = _Locks(disk, process)
-        self._component = component
-        self._migrations = migrations
-        self._clock = clock
-        self._writer: _InlineWriter | None = None
 
     def delay(self) -> float:
         return 0.0002 + self.disk.loop.random.random() * 0.003
 
-    async def open(self, access: Access = Access.UPGRADE) -> None:
-        assert access is Access.UPGRADE
-        if self._writer is None:
-            writer = _InlineWriter(self)
-            await writer.submit(migrate(self._component, self._migrations, "the disk"))
-            self.disk.watch()
-            self._writer = writer
+    async def _start_writer(self, access: Access, first: Script[None] | None) -> None:
+        writer = _InlineWriter(self, lambda: self._connect(access))
+        if first is not None:
+            await writer.submit(first)
+        self.disk.watch()
+        self._writer = writer
+
+    def _connect(self, access: Access) -> sqlite3.Connection:
+        try:
+            self._configure(self.disk.connection, access)
+        except sqlite3.Error as exc:
+            raise StorageError(f"the disk: {exc}") from exc
+        return self.disk.connection
 
     async def close(self) -> None:
-        self._writer = None
-
-    async def write(self, script: Script[T]) -> T:
-        return await self._open_writer().submit(script)
-
-    async def write_together(self, group: Group[Item, T], item: Item) -> T:
-        return await self._open_writer().submit_to(group, item)
-
-    async def write_on(self, connection: object, script: Script[T]) -> T:
-        raise NotImplementedError
+        writer, self._writer, self._reader = self._writer, None, None
+        if isinstance(writer, _InlineWriter):
+            writer.work()
 
     async def read(self, script: Script[T]) -> T:
-        self._open_writer()
+        if self._reader is None:
+            raise StorageError("the disk is not open: call open() first")
         await asyncio.sleep(self.delay())
         disk = self.disk
         disk.running = self.process
@@ -198,24 +198,6 @@ class DiskDatabase:
             return await disk.loop.create_future()  # type: ignore[no-any-return]
         finally:
             disk.running = None
-
-    def now(self) -> Script[datetime]:
-        yield from ()
-        return self._clock()
-
-    def exclusively(self, name: str) -> Script[None]:  # noqa: ARG002  # the interface
-        yield from ()
-
-    def wake(self) -> Script[None]:
-        yield from ()
-
-    async def listen(self, wake: Callable[[], None]) -> None:  # noqa: ARG002  # the interface
-        await asyncio.Event().wait()
-
-    def _open_writer(self) -> _InlineWriter:
-        if self._writer is None:
-            raise StorageError("the disk is not open: call open() first")
-        return self._writer
 
 
 class _Locks:

@@ -256,6 +256,8 @@ class _Play:
                 await call(sender)
             except PushkitError as exc:
                 self.world.note(f"refused: {exc.code}")
+            except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
+                self.world.violated(f"raised to an agent: {exc!r}")
 
         unit.do(ask)
 
