@@ -56,13 +56,7 @@ class CommandForward:
             ForwardFailedError: It did not start, did not end in time, or not with 0.
         """
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                env=_environment(notification),
-                cwd=self._folder,
-                start_new_session=True,  # one group, to be killed as a whole
-            )
+            process = await self._start(notification)
         except OSError as exc:
             raise ForwardFailedError(f"{self.name}: {exc.strerror}") from exc
         try:
@@ -80,6 +74,23 @@ class CommandForward:
 
     async def close(self) -> None:
         """Hold nothing open."""
+
+    async def _start(self, notification: Notification) -> asyncio.subprocess.Process:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                env=_environment(notification),
+                cwd=self._folder,
+                start_new_session=True,  # one group, to be killed as a whole
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill the command alone, and leave what that has started.
+            await _end(await starting)
+            raise
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -27,7 +27,7 @@ from receiver.forwards import (
     StreamForward,
 )
 from receiver.settings.handlers import ForwardSettings
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually, eventually_sync
 from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -288,30 +288,64 @@ fcntl.flock(file, fcntl.LOCK_EX)
 os.fork()
 file.write("locked")
 file.flush()
-time.sleep(1000)
+time.sleep(100)
 """
+
+
+def free(path: Path) -> bool:
+    """Say whether no process holds the lock."""
+    with path.open() as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def both_run(path: Path) -> bool:
+    """Say whether the command and its child hold the lock."""
+    return path.exists() and "locked" in path.read_text()
 
 
 async def test_a_command_is_killed_with_what_it_started(world: World, tmp_path: Path) -> None:
     path = tmp_path / "lock"
+    forward = CommandForward(
+        [sys.executable, "-c", LOCK, str(path)], timeout=timedelta(milliseconds=500)
+    )
+    sending = asyncio.create_task(forward.send(await accepted(world)))
+    with pytest.raises(ForwardFailedError, match="did not end within"):
+        await sending
+    assert not path.exists() or eventually_sync(lambda: free(path))
+
+
+async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing_behind(
+    world: World, tmp_path: Path
+) -> None:
+    path = tmp_path / "lock"
+    forward = CommandForward([sys.executable, "-c", LOCK, str(path)])
+    sending = asyncio.create_task(forward.send(await accepted(world)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    eventually_sync(lambda: both_run(path))  # while the event loop knows nothing of it
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(sending, DEADLINE)
+    assert eventually_sync(lambda: free(path))
+
+
+async def test_a_command_that_is_cancelled_while_it_runs_leaves_nothing_behind(
+    world: World, tmp_path: Path
+) -> None:
+    path = tmp_path / "lock"
     forward = CommandForward([sys.executable, "-c", LOCK, str(path)])
     sending = asyncio.create_task(forward.send(await accepted(world)))
 
-    async def both_run() -> bool:
-        return path.exists() and path.read_text().count("locked") >= 1
+    async def running() -> bool:
+        return both_run(path)
 
-    await eventually(both_run)
+    await eventually(running)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await sending
-
-    async def none_holds_the_lock() -> bool:
-        with path.open() as file, contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        return False
-
-    await eventually(none_holds_the_lock)
+        await asyncio.wait_for(sending, DEADLINE)
+    assert eventually_sync(lambda: free(path))
 
 
 async def test_a_command_is_run_in_its_folder(world: World, tmp_path: Path) -> None:
