@@ -16,7 +16,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ _numbers = itertools.count(1)
 class _Task(asyncio.Task[Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._number = next(_numbers)
+        self.process = PROCESS.get()
         super().__init__(*args, **kwargs)
         self._log_destroy_pending = False  # a killed process leaves its tasks as they are
 
@@ -187,6 +188,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def kill(self, process: Process) -> None:
         """End a process as SIGKILL does; what it was in the middle of stays as it is."""
         process.alive = False
+
+    def unheard(self) -> Iterator[BaseException]:
+        """Yield what tasks of living processes raised, and nobody asked for."""
+        for task in self.graveyard:
+            if isinstance(task, _Task) and (task.process is None or task.process.alive):
+                exception = task.exception() if task.done() and task._log_traceback else None
+                if exception is not None:
+                    yield exception
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         del timeout  # there is no executor

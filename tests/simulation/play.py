@@ -29,6 +29,7 @@ from pushkit import (
 )
 from pushkit.errors import PushkitError
 from pushkit.keys.jwk import SigningKey
+from pushkit.storage.database import Database
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
@@ -193,6 +194,8 @@ class _Play:
             loop.run_until_complete(self._course())
         except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
             self.world.violated(f"the world ended: {type(exc).__name__}: {exc}")
+        for exception in loop.unheard():
+            self.world.violated(f"a task failed, and nobody heard: {exception!r}")
         for error in loop.errors:
             self.world.violated(f"unhandled: {error.get('message')} {error.get('exception')!r}")
         return Outcome(
@@ -410,7 +413,7 @@ class _Play:
 
     def open_location(
         self, _location: object, *, component: str, migrations: Any, clock: Callable[[], datetime]
-    ) -> Any:
+    ) -> Database:
         process, disk = self.disk_of_process()
         if isinstance(disk, PostgresServer):
             return PostgresDatabase(process.name, component=component, migrations=migrations)
