@@ -83,7 +83,8 @@ class ReceivingUnit(Unit):
         world: Where it lives.
         name: Its name.
         machine: Where it runs, and stores.
-        callback: The client's own code.
+        callback: The client's own code, with the name that it is registered by.
+        host: The name under which it is reached; that of its twin, if it is one.
     """
 
     def __init__(
@@ -91,16 +92,18 @@ class ReceivingUnit(Unit):
         world: World,
         name: str,
         machine: Machine,
-        callback: Callable[[str, Notification], Awaitable[None]],
+        callback: Callable[[str, str, Notification], Awaitable[None]],
+        host: str,
     ) -> None:
         super().__init__(world, name, machine)
         self._callback = callback
+        self._host = host
         self._runner: web.AppRunner | None = None
 
     async def main(self) -> None:
         self._runner = None
         receiver = Receiver(
-            url=f"https://{self.name}.example.com",
+            url=f"https://{self._host}.example.com",
             senders=[
                 TrustedSender(
                     name="agent",
@@ -118,7 +121,11 @@ class ReceivingUnit(Unit):
 
         @receiver.on_update(name="client")
         async def client(notification: Notification) -> None:
-            await self._callback(self.name, notification)
+            await self._callback(self._host, "client", notification)
+
+        @receiver.on_update(name="audit")
+        async def audit(notification: Notification) -> None:
+            await self._callback(self._host, "audit", notification)
 
         runner = web.AppRunner(receiver.app(), handle_signals=False, access_log=None)
         await runner.setup()

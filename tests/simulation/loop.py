@@ -46,6 +46,7 @@ class Process:
         self.name = name
         self.host = host
         self.alive = True
+        self.frozen: list[asyncio.Handle] | None = None  # what waits for it to go on
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -125,6 +126,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if process is not None and not process.alive:
                 self.graveyard.append(handle)
                 continue
+            if process is not None and process.frozen is not None:
+                process.frozen.append(handle)
+                continue
             self.steps += 1
             self._now += self.random.random() * 2e-5
             handle._run()
@@ -196,6 +200,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 exception = task.exception() if task.done() and task._log_traceback else None
                 if exception is not None:
                     yield exception
+
+    def freeze(self, process: Process, seconds: float) -> None:
+        """Stop a process as SIGSTOP does, or the pause of its machine; it goes on later."""
+        if process.frozen is not None:
+            return
+        process.frozen = []
+
+        def thaw() -> None:
+            held, process.frozen = process.frozen or [], None
+            self._ready.extend(held)
+
+        self.call_later(seconds, thaw, context=Context())
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         del timeout  # there is no executor

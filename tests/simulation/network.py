@@ -31,6 +31,8 @@ __all__ = ["Fate", "Link", "Network", "SimulatedResolver", "SimulatedSocket"]
 
 _HIGH_WATER = 65_536
 _MSS = 1_460
+_PUBLIC = "93.184."
+_FRESH = 12.0  # seconds: a lookup, and the dialling of other addresses before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ class Network:
         self.names: dict[str, Sequence[str]] = {}
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
+        self.on_violation: Callable[[str], object] = lambda _: None
+        self._looked_up: dict[str, float] = {}
         self._listeners: dict[tuple[str, int], _Listener] = {}
         self._links: dict[str, Link] = {}
         self._ports = itertools.count(40_000)
@@ -142,12 +146,18 @@ class Network:
         await asyncio.sleep(0.001 + self.random.random() * 0.01)
         if host not in self.names:
             raise OSError(None, "no such name")
+        for address in self.names[host]:
+            self._looked_up[address] = self.loop.time()
         return self.names[host]
 
     async def connect(self, sock: SimulatedSocket, address: tuple[str, int]) -> None:
         """Dial: what `connect` of a socket does."""
         self.dialled += 1
         host, port = str(address[0]), int(address[1])
+        if not host.startswith(_PUBLIC):
+            self.on_violation(f"dialled {host}, which is not public")
+        if self.loop.time() - self._looked_up.get(host, -_FRESH) > _FRESH:
+            self.on_violation(f"dialled {host}, and did not look its name up")
         link = self.link(host)
         fate = link.fates()
         listener = self._listeners.get((host, port))

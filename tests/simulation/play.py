@@ -35,6 +35,7 @@ from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
 from receiver import Notification
 from tests.simulation.cast import ReceivingUnit, SendingUnit
+from tests.simulation.conduct import Conduct
 from tests.simulation.disk import Crash, Disk, DiskDatabase
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import Fate, SimulatedResolver
@@ -42,7 +43,7 @@ from tests.simulation.postgres import PostgresServer
 from tests.simulation.promises import Notice, Promises
 from tests.simulation.scenario import Scenario
 from tests.simulation.surroundings import Surroundings
-from tests.simulation.webhook import Mood, Webhook
+from tests.simulation.webhook import Arrival, Mood, Webhook
 from tests.simulation.world import EPOCH, Machine, Unit, World
 
 __all__ = ["Outcome", "play"]
@@ -55,7 +56,9 @@ _OPTIONS = SenderOptions(
     rate_per_origin=None,
 )
 _DRAIN = 2 * 3600.0  # seconds: the breaker's longest waits, times the tries
-_AGENTS, _HOOKS, _RECEIVERS, _KEYS = "198.51.100", "93.184.216", "93.184.218", "93.184.217"
+_AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
+_RECEIVERS, _TWINS = "93.184.218", "93.184.219"
+_CALLBACKS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that the client's own code takes
 
 _MOODS: dict[str, Mood] = {
     "ok": Mood(),
@@ -133,18 +136,26 @@ class _Play:
         }
         self.webhooks: dict[str, Webhook] = {}
         self.receivers: dict[str, ReceivingUnit] = {}
+        self.twins: dict[str, ReceivingUnit] = {}
         self.hosts: dict[str, Machine] = {}
+        self.addresses: dict[str, list[str]] = {}
+        self.world.network.on_violation = self.world.violated
         for number in range(scenario.webhooks):
             self._add_webhook(f"hook{number}", Machine(self.world, f"{_HOOKS}.{number + 1}"))
         for number in range(scenario.receivers):
             machine = Machine(self.world, f"{_RECEIVERS}.{number + 1}", disk=self._new_disk())
-            self._add_receiver(f"recv{number}", machine)
-        self.units: dict[str, Unit] = {**self.senders, **self.receivers}
+            self._add_receiver(number, machine)
+        self.units: dict[str, Unit] = {**self.senders, **self.receivers, **self.twins}
         self.promises = Promises(
             self.world,
             self.outbox,
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
             timeout=_TIMEOUT.total_seconds(),
+        )
+        self.conduct = Conduct(
+            self.world,
+            self.outbox,
+            {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
         )
         self._last_statement: tuple[Process, int, float] | None = None
         self._disk_error: tuple[str, float] | None = None
@@ -162,13 +173,24 @@ class _Play:
             self.world,
             f"{name}.example.com",
             machine,
-            lambda each: self.promises.arrived(each),  # noqa: PLW0108  # made later
+            self._arrived,
         )
+        self.addresses[name] = [machine.address]
 
-    def _add_receiver(self, name: str, machine: Machine) -> None:
+    def _arrived(self, arrival: Arrival) -> None:
+        self.conduct.arrived(arrival)
+        self.promises.arrived(arrival)
+
+    def _add_receiver(self, number: int, machine: Machine) -> None:
+        name, twin = f"recv{number}", f"twin{number}"
         self.hosts[name] = machine
-        self.receivers[name] = ReceivingUnit(self.world, name, machine, self._called_back)
-        self.world.network.names[f"{name}.example.com"] = [machine.address]
+        self.receivers[name] = ReceivingUnit(self.world, name, machine, self._called_back, name)
+        self.addresses[name] = [machine.address]
+        if self.scenario.twins:
+            other = Machine(self.world, f"{_TWINS}.{number + 1}", disk=machine.disk)
+            self.twins[twin] = ReceivingUnit(self.world, twin, other, self._called_back, name)
+            self.addresses[name].append(other.address)
+        self.world.network.names[f"{name}.example.com"] = self.addresses[name]
 
     def _new_disk(self) -> Disk | PostgresServer:
         world = self.world
@@ -177,6 +199,7 @@ class _Play:
             server = PostgresServer(world.loop, lambda: begin + int(world.loop.time() * 1_000_000))
             server.fault = self._fault_of_disk
             server.on_move = self._moved
+            server.on_deadlock = lambda: world.violated("two transactions waited for each other")
             return server
         disk = Disk(world.loop)
         disk.fault = self._fault_of_disk
@@ -216,6 +239,7 @@ class _Play:
         for step in self.scenario.steps:
             await self._until(step.at)
             self.world.note(f"step {step}")
+            self.conduct.step(step.kind)
             getattr(self, f"do_{step.kind}")(*step.args)
         await self._until(self.scenario.ends)
         await self._heal()
@@ -223,6 +247,7 @@ class _Play:
         while self.world.loop.time() < ends and not self.promises.is_drained():
             await asyncio.sleep(5)
         self.promises.check_end(_host_of)
+        self.conduct.check_end()
 
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(moment - self.world.loop.time(), 0))
@@ -237,7 +262,7 @@ class _Play:
         for name, machine in self.hosts.items():
             self._set_fate(name, "none", 0)
             self.world.network.link(machine.address).cut = False
-            self.world.network.names[f"{name}.example.com"] = [machine.address]
+            self.world.network.names[f"{name}.example.com"] = self.addresses[name]
         for unit in self.units.values():
             unit.start()
         while self.senders["agent0"].sender is None and self.senders["agent0"].failures < 100:
@@ -314,15 +339,23 @@ class _Play:
     def do_rotate(self, _agent: int) -> None:
         self.keys.current = self.keys.current.rotate(self.machine.now())
 
-    async def _called_back(self, receiver_name: str, notification: Notification) -> None:
-        """Be the client's own code: quick, slow, or failing."""
+    async def _called_back(self, host: str, callback: str, notification: Notification) -> None:
+        """Be the client's own code: quick, slow, failing, or hanging."""
         process = PROCESS.get()
         assert process is not None
-        call = self.promises.begin_call(receiver_name, notification.delivery_id, process)
-        self.world.note(f"called back {notification.delivery_id}")
+        self.conduct.calls_back(host, notification.delivery_id)
+        call = self.promises.begin_call(host, callback, notification.delivery_id, process)
+        self.world.note(f"called back {callback} {notification.delivery_id}")
         chance = self.world.loop.random
-        await asyncio.sleep(chance.choice((0.0, 0.01, 1.0, 5.0)))
-        if not self._is_healed and chance.random() < 0.2:
+        mood = 1.0 if self._is_healed or callback == "audit" else chance.random()
+        try:
+            await asyncio.sleep(0.01 if mood == 1.0 else chance.choice(_CALLBACKS))
+            if mood < 0.02:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            call.failed = True
+            raise
+        if mood < 0.2:
             call.failed = True
             raise RuntimeError("the client's own mistake")
         call.ended = self.world.loop.time()
@@ -353,11 +386,14 @@ class _Play:
         name, names = f"{host}.example.com", self.world.network.names
         names.pop(name, None)
         if how != "none":
-            own = self.hosts[host].address
-            names[name] = [own, "10.0.0.7"] if how == "private" else [own]
+            own = self.addresses[host]
+            names[name] = [*own, "10.0.0.7"] if how == "private" else own
 
     def do_crash(self, unit: str, down_for: float) -> None:
         self.units[unit].crash(down_for=down_for)
+
+    def do_freeze(self, unit: str, seconds: float) -> None:
+        self.units[unit].freeze(seconds)
 
     def do_stop(self, unit: str, down_for: float) -> None:
         self.units[unit].stop(down_for)

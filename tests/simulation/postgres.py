@@ -73,6 +73,7 @@ class PostgresServer:
         self.loop = loop
         self.fault: Callable[[Process | None, str], None] | None = None
         self.on_move: Callable[[str | None, str, str | None], None] | None = None
+        self.on_deadlock: Callable[[], object] = lambda: None
         self.is_away = False
         self._storage = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._storage.row_factory = sqlite3.Row
@@ -203,6 +204,7 @@ class PostgresServer:
             found: _Transaction | None = holder
             while found is not None:
                 if found is transaction:
+                    self.on_deadlock()
                     raise asyncpg.DeadlockDetectedError("deadlock detected")
                 found = found.waits_for
             assert holder.ended is not None

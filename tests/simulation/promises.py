@@ -83,7 +83,7 @@ class Promises:
         self._timeout = timeout
         self.notices: list[Notice] = []
         self.arrivals: dict[str, list[Arrival]] = defaultdict(list)
-        self.calls: dict[tuple[str, str], list[Call]] = defaultdict(list)
+        self.calls: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
         self.brought_back: set[str] = set()
         self.moves: Counter[str] = Counter()
 
@@ -111,6 +111,7 @@ class Promises:
             arrival.delivery_id in self.brought_back
             or self._world.had_trouble("death", before.at, known_until, whom=process)
             or self._world.had_trouble("clock", before.at - 2 * self._timeout, known_until)
+            or self._world.had_trouble("freeze", before.at, known_until, whom=process)
             or self._world.had_trouble("disk", before.at, known_until)
         ):
             return
@@ -137,10 +138,10 @@ class Promises:
         if overtaken and row["id"] not in self.brought_back:
             self._world.violated(f"{row['id']} (seq {row['seq']}) overtook {overtaken}")
 
-    def begin_call(self, receiver: str, delivery_id: str, process: Process) -> Call:
+    def begin_call(self, receiver: str, callback: str, delivery_id: str, process: Process) -> Call:
         """Judge a callback that begins."""
         now = self._world.loop.time()
-        calls = self.calls[receiver, delivery_id]
+        calls = self.calls[receiver, callback, delivery_id]
         for before in calls:
             self._check_call(before, delivery_id, now)
         if not self._outbox.select("SELECT 1 FROM pushkit_deliveries WHERE id = ?", delivery_id):
@@ -156,6 +157,7 @@ class Promises:
         known_until = (before.ended or now) + _SETTLING
         if (
             self._world.had_trouble("death", before.begun, known_until, whom=before.process.name)
+            or self._world.had_trouble("freeze", before.begun, now, whom=before.process.name)
             or self._world.had_trouble("disk", before.begun, known_until)
             or self._world.had_trouble("clock", before.begun - self._timeout, known_until)
         ):
@@ -208,7 +210,10 @@ class Promises:
 
     def _check_called(self, host: str, row: sqlite3.Row) -> None:
         """What a receiver accepted was called back, unless it became a dead letter there."""
-        if row["state"] != "delivered" or any(c.ended for c in self.calls[host, row["id"]]):
+        if row["state"] != "delivered" or all(
+            any(call.ended for call in self.calls[host, callback, row["id"]])
+            for callback in ("client", "audit")
+        ):
             return
         found = self._inboxes[host].select(
             "SELECT status FROM pushkit_inbox WHERE delivery_id = ?", row["id"]

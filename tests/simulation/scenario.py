@@ -37,6 +37,7 @@ class Scenario:
         workers: How many processes deliver and do nothing else.
         webhooks: How many plain webhooks there are.
         receivers: How many of our receivers.
+        twins: Whether each receiver is two processes that share an inbox.
         postgres: Whether they share a PostgreSQL server; a SQLite file otherwise.
         steps: The story.
         ends: When all faults end.
@@ -47,6 +48,7 @@ class Scenario:
     workers: int
     webhooks: int
     receivers: int
+    twins: bool
     postgres: bool
     steps: tuple[Step, ...]
     ends: float
@@ -83,6 +85,7 @@ def make_scenario(seed: int) -> Scenario:
     workers = chance.choice((0, 0, 1, 2, 3))
     webhooks = chance.randint(1, 4)
     receivers = chance.choice((0, 0, 1, 2))
+    twins = chance.random() < 0.3
     hosts = [f"hook{n}" for n in range(webhooks)] + [f"recv{n}" for n in range(receivers)]
     owners = [f"owner{n}" for n in range(chance.randint(1, 4))]
     tasks = [f"task{n}" for n in range(chance.randint(1, 6))]
@@ -112,7 +115,7 @@ def make_scenario(seed: int) -> Scenario:
         if chance.random() < 0.6:
             add(min(at + 1, _SPAN), "finish", chance.randrange(agents), task)
     _add_operators_work(chance, add, agents, tasks, owners, hosts)
-    _add_faults(chance, add, agents, workers, receivers, hosts[:webhooks], hosts)
+    _add_faults(chance, add, agents, workers, receivers, twins, hosts[:webhooks], hosts)
     steps.sort(key=lambda step: step.at)
     return Scenario(
         seed=seed,
@@ -120,6 +123,7 @@ def make_scenario(seed: int) -> Scenario:
         workers=workers,
         webhooks=webhooks,
         receivers=receivers,
+        twins=twins,
         postgres=postgres,
         steps=tuple(steps),
         ends=_SPAN + 30,
@@ -154,11 +158,13 @@ def _add_faults(
     agents: int,
     workers: int,
     receivers: int,
+    twins: bool,
     webhooks: list[str],
     hosts: list[str],
 ) -> None:
     units = [f"agent{n}" for n in range(agents)] + [f"worker{n}" for n in range(workers)]
     units += [f"recv{n}" for n in range(receivers)]
+    units += [f"twin{n}" for n in range(receivers)] if twins else []
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
         at = 2 + chance.random() * _SPAN
         what = chance.choice(
@@ -172,6 +178,7 @@ def _add_faults(
                 "crash",
                 "statement",
                 "stop",
+                "freeze",
                 "disk",
                 "cut",
                 "clock",
@@ -193,6 +200,8 @@ def _add_faults(
             for _ in range(chance.choice((1, 1, 1, 5))):
                 add(at, what, chance.choice(units), chance.choice((0.1, 1.0, 20.0)))
                 at += chance.random() * 3
+        elif what == "freeze":
+            add(at, what, chance.choice(units), chance.choice((3.0, 30.0, 40.0, 90.0)))
         elif what == "statement":
             add(at, what, chance.choice(units), chance.randint(0, 60), chance.choice((0.1, 5.0)))
         elif what == "disk":

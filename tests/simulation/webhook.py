@@ -49,8 +49,10 @@ class Arrival:
         marker: What tells its update from all others.
         task: Its task.
         process: Who sent it.
+        path: What was asked for.
         status: What was answered, once it was.
         answered_at: When.
+        asked_for: How many seconds of rest the answer asked for.
         is_heard: Says whether the answer has reached who asked.
         is_open: Says whether its connection still is.
     """
@@ -61,8 +63,10 @@ class Arrival:
     marker: str
     task: str
     process: Process | None
+    path: str
     status: int | None = None
     answered_at: float | None = None
+    asked_for: float = 0.0
     is_heard: Callable[[], bool] = lambda: False
     is_open: Callable[[], bool] = lambda: False
 
@@ -127,11 +131,11 @@ class _Connection(asyncio.Protocol):
         if len(rest) < length:
             return
         self._received = rest[length:]
-        self._answer(fields, rest[:length])
+        self._answer(head.split(b" ", 2)[1].decode("latin-1"), fields, rest[:length])
 
-    def _answer(self, fields: dict[str, str], body: bytes) -> None:
+    def _answer(self, path: str, fields: dict[str, str], body: bytes) -> None:
         webhook, world = self._webhook, self._webhook.world
-        arrival = _arrival(webhook, fields, body, self._transport.peer_process)
+        arrival = _arrival(webhook, path, fields, body, self._transport.peer_process)
         transport = self._transport
         arrival.is_open = lambda: not transport.is_closing()
         world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker}")
@@ -150,6 +154,7 @@ class _Connection(asyncio.Protocol):
         self._webhook.world.note(f"{self._webhook.name} says {mood.status} {arrival.delivery_id}")
         lines = [f"HTTP/1.1 {mood.status} {self._REASONS.get(mood.status, 'Whatever')}"]
         lines += [f"{name}: {value}" for name, value in mood.headers]
+        arrival.asked_for = float(dict(mood.headers).get("Retry-After", "0"))
         if mood.drips is not None:
             lines.append("Content-Length: 1000000")
         elif mood.status != 204:
@@ -199,7 +204,7 @@ def _fields(head: bytes) -> dict[str, str]:
 
 
 def _arrival(
-    webhook: Webhook, fields: dict[str, str], body: bytes, process: Process | None
+    webhook: Webhook, path: str, fields: dict[str, str], body: bytes, process: Process | None
 ) -> Arrival:
     update = json.loads(body)
     event = next(iter(update.values())) if len(update) == 1 else update
@@ -210,4 +215,5 @@ def _arrival(
         marker=str((event.get("metadata") or {}).get("marker", "")),
         task=str(event.get("taskId") or event.get("id")),
         process=process,
+        path=path,
     )

@@ -21,6 +21,7 @@ from tests.simulation.postgres import PostgresServer
 __all__ = ["EPOCH", "Machine", "Unit", "World"]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_DRAIN = 19.9  # seconds that programs have to end in good order
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +170,24 @@ class Unit:
             self.world.note("stopped")
             self.world.loop.call_soon(gone, context=contextvars.Context())
 
+        begun = self.world.loop.time()
+
         def gone() -> None:
             was_ours = self.process is process
-            self._die(process)
+            # Whoever ended within the time that it had may leave nothing behind.
+            self._die(process, is_excuse=self.world.loop.time() - begun > _DRAIN)
             self.world.network.drop(process)
             if was_ours:
                 self.world.loop.call_later(down_for, self.start, context=contextvars.Context())
 
         self.world.note(f"{process.name} is asked to stop")
         self.world.spawn(stopping(), process)
+
+    def freeze(self, seconds: float) -> None:
+        """Let nothing of its process run for a while."""
+        if self.process is not None:
+            self.world.trouble("freeze", whom=self.process.name, lasts=seconds)
+            self.world.loop.freeze(self.process, seconds)
 
     def do(self, coro: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any] | None:
         """Run something in its process; None if that is down."""
@@ -200,8 +210,9 @@ class Unit:
             # What a supervisor does.
             self.world.loop.call_later(1.0, self.start, context=contextvars.Context())
 
-    def _die(self, process: Process) -> None:
-        self.world.trouble("death", whom=process.name)
+    def _die(self, process: Process, *, is_excuse: bool = True) -> None:
+        if is_excuse:
+            self.world.trouble("death", whom=process.name)
         self.world.loop.kill(process)
         if self.process is process:
             self.process = None

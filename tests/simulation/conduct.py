@@ -1,0 +1,147 @@
+"""How senders treat webhooks, and receivers their clients: more than that all of it arrives.
+
+Each check has its excuses: what went wrong just then, or an operator who was in a hurry.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tests.simulation.disk import Disk
+from tests.simulation.postgres import PostgresServer
+from tests.simulation.webhook import Arrival
+from tests.simulation.world import World
+
+__all__ = ["Conduct"]
+
+_SETTLED = 1.0  # seconds after which an answer that was heard is written down
+_FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
+_TRIES = 8  # what the schedule has
+_HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
+# What an answer may say for good; the rest is given up when the schedule is used up.
+_FOR_GOOD = frozenset(
+    {
+        *("rejected", "conflict", "gone", "too_large", "unsupported_media_type", "unprocessable"),
+        *("address_refused", "destination_refused", "subscription_missing", "too_old"),
+    }
+)
+
+
+class Conduct:
+    """Judges what arrives and what is called back.
+
+    Args:
+        world: Which.
+        outbox: Where the deliveries are.
+        inboxes: Where the receivers' notifications are, by receiver.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        outbox: Disk | PostgresServer,
+        inboxes: Mapping[str, Disk | PostgresServer],
+    ) -> None:
+        self._world = world
+        self._outbox = outbox
+        self._inboxes = inboxes
+        self._arrivals: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
+        self._claims: dict[str, int] = {}
+        self._hurries: list[float] = []
+
+    def step(self, kind: str) -> None:
+        """Note a step of the story: some let deliveries go out before their time."""
+        if kind in _HURRYING:
+            self._hurries.append(self._world.loop.time())
+
+    # --- senders --------------------------------------------------------------------------------
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Judge a request that reached a webhook."""
+        if "elsewhere" in arrival.path:
+            self._world.violated(f"followed a redirect: {arrival.delivery_id}")
+        rows = self._outbox.select(
+            "SELECT d.*, s.id AS known, s.active, s.paused FROM pushkit_deliveries d"
+            " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id WHERE d.id = ?",
+            arrival.delivery_id,
+        )
+        if not rows:
+            return
+        row = rows[0]
+        if row["state"] == "in_flight":  # else it was lost to somebody on its way
+            self._check_wanted(row)
+        earlier = self._arrivals[row["owner"], arrival.host]
+        for before in earlier[-20:]:
+            self._check_wait(before, arrival)
+        earlier.append(arrival)
+
+    def _check_wanted(self, row: sqlite3.Row) -> None:
+        """What nobody wants, or not now, is not sent."""
+        number = self._claims.get(row["id"], 0)
+        if row["claims"] < number:
+            self._world.violated(f"claimed {row['claims']} times, and before {number}: {row['id']}")
+        self._claims[row["id"]] = row["claims"]
+        if row["known"] is None or not row["active"]:
+            self._world.violated(f"sent for a subscription that is no more: {row['id']}")
+        elif row["paused"] and row["head"]:
+            self._world.violated(f"sent for a subscription that is paused: {row['id']}")
+
+    def _check_wait(self, before: Arrival, arrival: Arrival) -> None:
+        """After a failure a delivery waits, and a whole destination where its webhook asks so."""
+        heard = before.answered_at
+        if heard is None or not before.is_heard() or before.status in (None, 410):
+            return
+        waited = arrival.at - heard
+        is_same = before.delivery_id == arrival.delivery_id
+        too_early = (is_same and not before.is_taken and waited < _FIRST_WAIT) or (
+            _SETTLED < waited < before.asked_for - 0.2
+        )
+        if too_early and not self._is_excused(before, arrival):
+            whom = "the same" if is_same else "another"
+            self._world.violated(
+                f"{whom} delivery came {waited:.3f} s after {before.status}: {arrival.delivery_id}"
+            )
+
+    def _is_excused(self, before: Arrival, arrival: Arrival) -> bool:
+        begin, end = before.at - 2, arrival.at
+        return any(
+            self._world.had_trouble(kind, begin, end) for kind in ("death", "disk", "freeze")
+        ) or (
+            self._world.had_trouble("clock", begin - 30, end)
+            or self._world.had_trouble("network", begin - 15, end)
+            or any(begin <= moment <= end for moment in self._hurries)
+        )
+
+    # --- receivers ------------------------------------------------------------------------------
+
+    def calls_back(self, receiver: str, delivery_id: str) -> None:
+        """Judge a callback that begins: of a task one at a time, in order."""
+        older = self._inboxes[receiver].select(
+            "SELECT b.delivery_id FROM pushkit_inbox a JOIN pushkit_inbox b ON b.sender = a.sender"
+            " AND b.task_id = a.task_id AND b.id < a.id WHERE a.delivery_id = ?"
+            " AND b.status IN ('received', 'in_progress')",
+            delivery_id,
+        )
+        for row in older:
+            self._world.violated(f"called back {delivery_id} before {row['delivery_id']}")
+
+    # --- at the end -----------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """See what used up the schedules."""
+        rows = self._outbox.select(
+            "SELECT d.*, (SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = d.id)"
+            " AS logged FROM pushkit_deliveries d"
+        )
+        for row in rows:
+            what = f"{row['id']} {row['attempts']} of {row['logged']} {row['last_error']}"
+            if row["attempts"] > row["logged"]:
+                self._world.violated(f"more attempts than requests: {what}")
+            if (
+                row["state"] == "dead"
+                and row["last_error"] not in _FOR_GOOD
+                and row["attempts"] < _TRIES
+            ):
+                self._world.violated(f"given up before its time: {what}")

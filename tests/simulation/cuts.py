@@ -1,0 +1,372 @@
+"""What `removals.py` takes out: promises, each with the text that keeps it and what replaces that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CUTS", "Cut", "Edit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text of a module that is replaced; it has to stand there exactly once."""
+
+    module: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A promise, and what takes it out."""
+
+    name: str
+    promise: str
+    edits: tuple[Edit, ...]
+
+
+def _cut(name: str, promise: str, module: str, *texts: tuple[str, str]) -> Cut:
+    return Cut(name, promise, tuple(Edit(module, old, new) for old, new in texts))
+
+
+_LEASES = "pushkit.outbox.leases"
+_HEADS = "pushkit.outbox.heads"
+_ENQUEUE = "pushkit.delivery.enqueue"
+_ATTEMPT = "pushkit.delivery.attempt"
+_WORKER = "pushkit.delivery.worker"
+_CONSEQUENCES = "pushkit.delivery.consequences"
+_SUBSCRIPTIONS = "pushkit.subscriptions.store"
+_SQLITE = "pushkit.storage.sqlite"
+_DISPATCHER = "receiver.callbacks.dispatcher"
+_PIPELINE = "receiver.pipeline"
+_INBOX = "receiver.inbox.store"
+
+CUTS = (
+    # --- claims and leases ----------------------------------------------------------------------
+    _cut(
+        "fencing",
+        "A result is dropped unless its worker still has the row.",
+        _LEASES,
+        (
+            "\" WHERE lease_worker = $7 AND state = 'in_flight'\"",
+            "\" WHERE CAST($7 AS TEXT) IS NOT NULL AND state = 'in_flight'\"",
+        ),
+        ('f"id = ${n} AND claims = ${n + 1}"', 'f"id = ${n} AND ${n + 1} > 0"'),
+    ),
+    _cut(
+        "claim number",
+        "A result of an earlier claim of the same worker is dropped.",
+        _LEASES,
+        ('f"id = ${n} AND claims = ${n + 1}"', 'f"id = ${n} AND ${n + 1} > 0"'),
+    ),
+    _cut(
+        "lease",
+        "What a worker has is nobody else's until its lease ends.",
+        _LEASES,
+        (
+            'has_expired=any(row["until"] <= now for row in leased)',
+            "has_expired=bool(leased)",
+        ),
+        (
+            "AND lease_until <= $1 FOR UPDATE SKIP LOCKED",
+            "AND lease_until > $1 - $1 FOR UPDATE SKIP LOCKED",
+        ),
+    ),
+    _cut(
+        "lease end",
+        "What a worker has is anybody's once its lease ends.",
+        _LEASES,
+        ('has_expired=any(row["until"] <= now for row in leased)', "has_expired=False"),
+    ),
+    _cut(
+        "claim once",
+        "Of two claims at once one has the row.",
+        _LEASES,
+        (
+            "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
+            "WHERE id {clause} AND head > 0)",
+        ),
+    ),
+    # --- order ----------------------------------------------------------------------------------
+    _cut(
+        "head passing",
+        "Behind what was settled, the oldest is next.",
+        _HEADS,
+        (
+            "AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1)",
+            "AND d.{UNFINISHED} ORDER BY d.seq DESC LIMIT 1)",
+        ),
+    ),
+    _cut(
+        "order",
+        "An update waits for the one before it, of its subscription.",
+        "pushkit.delivery.lines",
+        ("head=first and not recipient.paused", "head=not recipient.paused"),
+    ),
+    _cut(
+        "one of a subscription",
+        "What is in flight keeps the mark when another one is brought back.",
+        _HEADS,
+        (
+            "ORDER BY CASE WHEN state = 'in_flight' THEN 0 ELSE 1 END, seq LIMIT 1",
+            "ORDER BY seq LIMIT 1",
+        ),
+    ),
+    _cut(
+        "held subscription",
+        "Whoever settles holds the subscription, so that the mark is never lost.",
+        _SUBSCRIPTIONS,
+        (
+            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id"\n'
+            '                f" FOR UPDATE{_or_not(wait)}",',
+            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id",',
+        ),
+    ),
+    _cut(
+        "lock order",
+        "Whoever holds several subscriptions takes them in one order.",
+        _SUBSCRIPTIONS,
+        (
+            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id"\n',
+            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id DESC"\n',
+        ),
+    ),
+    _cut(
+        "pause",
+        "Nothing of a paused subscription is sent.",
+        "pushkit.delivery.lines",
+        ("head=first and not recipient.paused", "head=first"),
+    ),
+    # --- attempts -------------------------------------------------------------------------------
+    _cut(
+        "requests count",
+        "Only a request uses up the schedule.",
+        _LEASES,
+        ("    int(result.made is not None),\n", "    1,\n"),
+    ),
+    _cut(
+        "local fault",
+        "What fails on this side is tried again for ever.",
+        _ATTEMPT,
+        (
+            "return Result(outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait)",
+            "return Result(outcome=Outcome.DEAD if delivery.fruitless_claims > 2 else"
+            " Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait)",
+        ),
+    ),
+    _cut(
+        "crash is no attempt",
+        "A process that dies uses up no schedule.",
+        _LEASES,
+        (
+            "\"UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,\"\n"
+            '                " lease_until = NULL,',
+            "\"UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,\"\n"
+            '                " attempts = attempts + 1, lease_until = NULL,',
+        ),
+    ),
+    _cut(
+        "back-off",
+        "After a failure the next attempt waits as the schedule says.",
+        _ATTEMPT,
+        ("retry_at=max(retry_at, hold_until or retry_at),", "retry_at=hold_until or now,"),
+    ),
+    _cut(
+        "Retry-After",
+        "A webhook that asks for time gets it, for all its owner's deliveries.",
+        _ATTEMPT,
+        ("hold_until = now + hold if hold else None", "hold_until = None"),
+    ),
+    _cut(
+        "time-out",
+        "An attempt ends in time, whatever the webhook does.",
+        "pushkit.net.transport",
+        (
+            "async with asyncio.timeout(seconds) as deadline:",
+            "async with asyncio.timeout(seconds + 1e6) as deadline:",
+        ),
+    ),
+    _cut(
+        "no redirect",
+        "A redirect is not followed.",
+        "pushkit.net.transport",
+        ("allow_redirects=False", "allow_redirects=True"),
+    ),
+    _cut(
+        "guard",
+        "No address is dialled that is not public.",
+        "pushkit.net.guard",
+        (
+            "        if reason is not None:\n            probe",
+            "        if False:\n            probe",
+        ),
+    ),
+    _cut(
+        "name at dial",
+        "A name is looked up for each connection.",
+        "pushkit.net.transport",
+        ("use_dns_cache=False,", "use_dns_cache=True, ttl_dns_cache=3600,"),
+    ),
+    # --- subscriptions and operators ------------------------------------------------------------
+    _cut(
+        "410",
+        "A webhook that is gone gets nothing more.",
+        _CONSEQUENCES,
+        (
+            "yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)",
+            "pass",
+        ),
+    ),
+    _cut(
+        "removed",
+        "What is unfinished of a removed subscription is cancelled with it.",
+        "pushkit.delivery.registered",
+        (
+            "yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)",
+            "pass",
+        ),
+    ),
+    _cut(
+        "claims grow",
+        "A delivery that is brought back keeps the number of its claims.",
+        "pushkit.outbox.dead_letters",
+        (
+            '" origin = $4, fruitless_claims = 0"',
+            '" origin = $4, fruitless_claims = 0, claims = 0"',
+        ),
+    ),
+    # --- what is stored -------------------------------------------------------------------------
+    _cut(
+        "idempotency",
+        "The same key stores nothing twice.",
+        _ENQUEUE,
+        (
+            "return [] if key is None else self._enqueued.setdefault(key, [])",
+            "return []",
+        ),
+    ),
+    _cut(
+        "uncertain commit",
+        "What may have been committed is not run again.",
+        "pushkit.storage.gathering",
+        (
+            "            for each in items:\n"
+            "                each.fail(exc)  # a second time might be once too often\n",
+            "            for each in items:\n"
+            "                self._start(self._run([each]), [each])\n",
+        ),
+    ),
+    _cut(
+        "savepoint",
+        "Of a script that failed beside others nothing is stored.",
+        _SQLITE,
+        (
+            '    if error is not None:\n        connection.execute("ROLLBACK TO job")\n',
+            "",
+        ),
+    ),
+    _cut(
+        "each alone",
+        "Of scripts that failed together each is run alone.",
+        _SQLITE,
+        ("    if error is not None and len(jobs) > 1:\n", "    if False:\n"),
+    ),
+    _cut(
+        "failed commit",
+        "Whoever waits for a commit that failed hears of it.",
+        _SQLITE,
+        (
+            'raise StorageError(f"the database refused: {exc}; nothing was stored") from exc',
+            "return",
+        ),
+    ),
+    # --- workers that end -----------------------------------------------------------------------
+    _cut(
+        "drain",
+        "A sender that is stopped gives its attempts time.",
+        "pushkit.delivery.sender",
+        ("await worker.pump.finish(within=self.options.drain)", "await worker.pump.abandon()"),
+    ),
+    _cut(
+        "persistent settling",
+        "What a webhook has is written down however long the database is away.",
+        _WORKER,
+        (
+            "within=self._lease_margin,\n        )\n        _report",
+            "within=self._lease_margin * 0,\n        )\n        _report",
+        ),
+    ),
+    _cut(
+        "callback drain",
+        "A receiver that is stopped gives its callbacks time.",
+        "receiver.life",
+        (
+            "await self._dispatcher.finish(within=timedelta(seconds=max(left, 0)))",
+            "await self._dispatcher.finish(within=timedelta(0))",
+        ),
+    ),
+    # --- receiver -------------------------------------------------------------------------------
+    _cut(
+        "called back once",
+        "A retry of what was accepted calls nobody back.",
+        "receiver.replay.database",
+        (
+            "            return Replay.FRESH\n",
+            "            return Replay.FRESH\n        return Replay.FRESH\n",
+        ),
+    ),
+    _cut(
+        "one transaction",
+        "An id is remembered with its notification, or not at all.",
+        _PIPELINE,
+        (
+            "        try:\n            verdict = await self._database.write(\n",
+            "        if await self._database.write(self._remember(reservation)) is Replay.DUPLICATE:\n"
+            "            return _DUPLICATE\n"
+            "        try:\n            verdict = await self._database.write(\n",
+        ),
+        (
+            "        if (yield from self._replay.remember(reservation, now)) is Replay.DUPLICATE:\n"
+            "            return _DUPLICATE\n",
+            "",
+        ),
+        (
+            "    def _accept(\n",
+            "    def _remember(self, reservation: Reservation) -> Script[Replay]:\n"
+            "        now = yield from self._database.now()\n"
+            "        return (yield from self._replay.remember(reservation, now))\n\n"
+            "    def _accept(\n",
+        ),
+    ),
+    _cut(
+        "order of callbacks",
+        "Of a task one notification is called back at a time, the oldest first.",
+        _INBOX,
+        (
+            'CASE WHEN EXISTS (SELECT 1 FROM pushkit_inbox WHERE sender = $1 AND task_id = $3"\n'
+            '            f" AND {_UNFINISHED}) THEN 0 ELSE 1 END)"',
+            '1)"',
+        ),
+    ),
+    _cut(
+        "callback done",
+        "A callback that had a notification does not get it again.",
+        _DISPATCHER,
+        ("if not claimed.had_by(callback.name)]", "]"),
+    ),
+    _cut(
+        "callback lease",
+        "A callback that runs long keeps its lease.",
+        _DISPATCHER,
+        (
+            "            await asyncio.sleep(_LEASE.total_seconds() / 3)\n",
+            "            await asyncio.sleep(_LEASE.total_seconds() * 1e6)\n",
+        ),
+    ),
+    _cut(
+        "callback time-out",
+        "A callback that hangs is cut off.",
+        "receiver.callbacks.calls",
+        ("await asyncio.wait([call], timeout=limit)", "await asyncio.wait([call])"),
+    ),
+)

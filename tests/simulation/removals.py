@@ -1,0 +1,161 @@
+"""`python -m tests.simulation.removals`: shows that the simulation can see.
+
+Each promise of `cuts.py` is taken out of the code, one at a time, by exact text that is replaced
+while a process imports it; nothing is written to disk. That process plays seeds until one fails.
+The same seed is then played with the promise in: only if it passes was it the promise.
+
+    python -m tests.simulation.removals                            all of them
+    python -m tests.simulation.removals --only fencing --seeds 500
+    python -m tests.simulation.removals --results FILE             go on where that ends
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tests.simulation.cuts import CUTS, Cut
+
+__all__ = ["source_without"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def source_without(cut: Cut) -> dict[str, str]:
+    """Return the changed source of each module, by name, without a promise.
+
+    Raises:
+        LookupError: The text to be replaced does not stand there exactly once.
+    """
+    found: dict[str, str] = {}
+    for edit in cut.edits:
+        path = _ROOT.joinpath(*edit.module.split(".")).with_suffix(".py")
+        source = found.get(edit.module) or path.read_text()
+        if source.count(edit.old) != 1:
+            raise LookupError(
+                f"{cut.name}: expected once in {edit.module}, found {source.count(edit.old)} times:"
+                f" {edit.old!r}"
+            )
+        found[edit.module] = source.replace(edit.old, edit.new)
+    return found
+
+
+class _Changed(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, source: str) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return compile(self._source, self.get_filename(fullname), "exec", dont_inherit=True)
+
+
+class _Finder:
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources = sources
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if name not in self._sources or spec is None or spec.origin is None:
+            return None
+        loader = _Changed(name, spec.origin, self._sources[name])
+        return importlib.util.spec_from_file_location(name, spec.origin, loader=loader)
+
+
+def _play(cut: Cut | None, seeds: Iterable[int]) -> None:
+    """Play seeds until one fails, and print that one; runs in a process of its own."""
+    if cut is not None:
+        sys.meta_path.insert(0, _Finder(source_without(cut)))
+    from tests.simulation.surroundings import take_over
+
+    surroundings = take_over()
+    import logging
+
+    from pushkit.keys.jwk import Algorithm, generate_key
+    from tests.simulation.play import play
+    from tests.simulation.scenario import make_scenario
+
+    logging.disable(logging.CRITICAL)
+    key = generate_key(Algorithm.ES256)
+    for seed in seeds:
+        violations = play(make_scenario(seed), surroundings, key).violations
+        if violations:
+            print(json.dumps({"seed": seed, "saw": violations[0]}))
+            return
+
+
+def _run(name: str, first: int, count: int) -> dict[str, object] | None:
+    """Let a process play; return the first failure."""
+    command = [sys.executable, "-m", "tests.simulation.removals", "--play", name]
+    played = subprocess.run(
+        [*command, "--from", str(first), "--seeds", str(count)],
+        cwd=_ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, object] | None = json.loads(played.stdout) if played.stdout.strip() else None
+    return found
+
+
+def _look_for(cut: Cut, first: int, count: int) -> dict[str, object]:
+    """Return in which seed a removal is found, if in any of so many."""
+    end = first + count
+    while first < end and (found := _run(cut.name, first, end - first)) is not None:
+        seed = int(str(found["seed"]))
+        if _run("", seed, 1) is None:
+            return {"cut": cut.name, **found}
+        first = seed + 1  # that one fails anyway
+    return {"cut": cut.name, "seed": None, "saw": f"not found until seed {end - 1}"}
+
+
+def main() -> int:
+    """Look for removals, and return the exit code."""
+    args = _arguments()
+    by_name = {cut.name: cut for cut in CUTS}
+    if args.play is not None:
+        _play(by_name.get(args.play), range(args.first, args.first + args.seeds))
+        return 0
+    results = Path(args.results) if args.results else None
+    lines = results.read_text().splitlines() if results and results.exists() else []
+    known = {line["cut"]: line for line in map(json.loads, lines)}
+    chosen = [by_name[name] for name in args.only] or list(CUTS)
+    for cut in chosen:
+        found = known.get(cut.name)
+        if found is None or args.only:
+            found = _look_for(cut, args.first, args.seeds)
+            if results:
+                with results.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+        known[cut.name] = found
+        seed = "-" if found["seed"] is None else found["seed"]
+        print(f"| {cut.name} | {cut.promise} | {seed} | {str(found['saw'])[:90]} |", flush=True)
+    missed = [cut.name for cut in chosen if known[cut.name]["seed"] is None]
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} found; not found: {missed or 'none'}")
+    return 1 if missed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.removals")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many to play of each")
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
+    parser.add_argument("--results", metavar="FILE", help="keep them there; those are not redone")
+    parser.add_argument("--play", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # tasks of killed processes must not clean up now
