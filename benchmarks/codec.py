@@ -66,8 +66,15 @@ def measure() -> Figures:
 
     status = TaskStatus(state=TaskState.WORKING, timestamp=datetime(2026, 1, 2, tzinfo=UTC))
     records: list[JsonValue] = [
-        {"id": number, "name": f"item {number}", "price": number * 1.25, "tags": ["alpha", "beta"]}
-        | {"ok": True, "note": None, "nested": {"x": number, "y": "z" * 10}}
+        {
+            "id": number,
+            "name": f"item {number}",
+            "price": number * 1.25,
+            "tags": ["alpha", "beta"],
+            "ok": True,
+            "note": None,
+            "nested": {"x": number, "y": "z" * 10},
+        }
         for number in range(120)
     ]
     artifact = Artifact(artifact_id="rows", parts=(DataPart(data={"rows": records}),))

@@ -14,7 +14,7 @@ from typing import Self
 
 from aiohttp import web
 
-from pushkit.a2a import TaskState, UpdateKind, WireVersion, check_structured_data_apart
+from pushkit.a2a import TaskState, UpdateKind, WireVersion
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
@@ -467,5 +467,7 @@ class Receiver(CallbackDecorators):
         sender = self.senders.get(notification.sender)
         if sender is None or sender.schemas is None:
             return notification
+        from pushkit.schemas import check_structured_data_apart
+
         found = await check_structured_data_apart(notification.update, sender.schemas)
         return replace(notification, data=tuple(found))

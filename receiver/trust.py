@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pushkit.a2a import CardSchemas
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
@@ -22,6 +22,9 @@ from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
 from pushkit.signing.token import hash_credentials, hash_token
 from receiver.limits import RateLimit
+
+if TYPE_CHECKING:
+    from pushkit.schemas import CardSchemas
 
 __all__ = ["DEFAULT_PATH", "SenderProfile", "TaskPolicy", "TrustedSender", "check_senders"]
 
@@ -146,7 +149,7 @@ class TrustedSender:
             raise ConfigError(f"sender {self.name!r}: webhook_secrets: {exc}") from exc
         object.__setattr__(self, "_verifiers", verifiers)
         try:
-            schemas = None if self.card is None else CardSchemas.of_card(self.card)
+            schemas = None if self.card is None else _schemas_of(self.card)
         except ConfigError as exc:
             raise ConfigError(f"sender {self.name!r}: card: {exc}") from exc
         object.__setattr__(self, "_schemas", schemas)
@@ -182,6 +185,12 @@ class TrustedSender:
     def credential_hashes(self) -> frozenset[str]:
         """The SHA-256 of each static `Authorization` value or API key."""
         return self._credential_hashes
+
+
+def _schemas_of(card: Mapping[str, JsonValue]) -> CardSchemas:
+    from pushkit.schemas import CardSchemas  # most senders have no card here
+
+    return CardSchemas.of_card(card)
 
 
 def _mistakes_of(sender: TrustedSender) -> Iterable[str]:

@@ -11,14 +11,6 @@ from pushkit.a2a.codec import (
 from pushkit.a2a.config import Authentication, PushConfig
 from pushkit.a2a.config_wire import format_push_config, parse_push_config
 from pushkit.a2a.inline import parse_inline_config
-from pushkit.a2a.structured_data import (
-    CardSchemas,
-    DataVerdict,
-    Fit,
-    check_structured_data,
-    check_structured_data_apart,
-    check_structured_input,
-)
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -46,10 +38,7 @@ __all__ = [
     "ArtifactUpdate",
     "AuthScheme",
     "Authentication",
-    "CardSchemas",
     "DataPart",
-    "DataVerdict",
-    "Fit",
     "Message",
     "MessageUpdate",
     "Part",
@@ -67,9 +56,6 @@ __all__ = [
     "UpdateKind",
     "UrlPart",
     "WireVersion",
-    "check_structured_data",
-    "check_structured_data_apart",
-    "check_structured_input",
     "decode_update",
     "encode_update",
     "format_push_config",

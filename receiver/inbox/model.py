@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from pushkit.a2a import DataVerdict, TaskState, TaskUpdate, UpdateKind, decode_update
+from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
+
+if TYPE_CHECKING:
+    from pushkit.schemas import DataVerdict
 
 __all__ = [
     "CallbackState",

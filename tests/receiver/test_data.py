@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pushkit.a2a import Fit
 from pushkit.errors import ConfigError
+from pushkit.schemas import Fit
 from receiver import Notification, TrustedSender
 
 if TYPE_CHECKING:

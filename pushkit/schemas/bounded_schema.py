@@ -24,7 +24,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pushkit.a2a.schema_keywords import (
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import InvalidSchemaError
+from pushkit.schemas.keywords import (
     MAX_SECONDS,
     STEPS,
     Steps,
@@ -35,8 +37,6 @@ from pushkit.a2a.schema_keywords import (
     require_extra,
     walk,
 )
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import InvalidSchemaError
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -1,6 +1,6 @@
 """The keywords of JSON Schema, each costing steps, and none of them backtracking.
 
-See `pushkit.a2a.bounded_schema`, which this is the inner half of.
+See `pushkit.schemas.bounded_schema`, which this is the inner half of.
 """
 
 from __future__ import annotations

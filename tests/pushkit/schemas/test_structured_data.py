@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,9 +18,7 @@ from hypothesis import strategies as st
 from pushkit.a2a import (
     Artifact,
     ArtifactUpdate,
-    CardSchemas,
     DataPart,
-    Fit,
     Message,
     MessageUpdate,
     Part,
@@ -29,13 +29,12 @@ from pushkit.a2a import (
     TaskState,
     TaskStatus,
     TextPart,
-    check_structured_data,
-    check_structured_input,
     decode_update,
 )
-from pushkit.a2a.bounded_schema import BoundedSchema, UndecidedError
-from pushkit.a2a.structured_data import EXTENSION_URI
 from pushkit.errors import InvalidSchemaError
+from pushkit.schemas import CardSchemas, Fit, check_structured_data, check_structured_input
+from pushkit.schemas.bounded_schema import BoundedSchema, UndecidedError
+from pushkit.schemas.structured_data import EXTENSION_URI
 from tests.pushkit.a2a.strategies import values
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -418,3 +417,11 @@ def test_says_what_the_plain_library_says(schema: Any, data: Any) -> None:
     whole = {"$defs": {"own": {"type": "object"}}, "allOf": [schema]}
     plain = jsonschema.Draft202012Validator(whole)
     assert (check(whole, data) is None) is plain.is_valid(data)
+
+
+@pytest.mark.parametrize("package", ["pushkit", "receiver"])
+def test_who_checks_no_data_loads_nothing_for_it(package: str) -> None:
+    code = f"import sys, {package}; print('pushkit.schemas' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # ours
+    assert found.stdout.strip() == "False"

@@ -15,14 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pushkit.a2a.bounded_schema import (
-    MAX_SECONDS,
-    MAX_STEPS,
-    BoundedSchema,
-    Steps,
-    UndecidedError,
-)
-from pushkit.a2a.schema_keywords import require_extra
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     DataPart,
@@ -35,6 +27,14 @@ from pushkit.a2a.updates import (
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidSchemaError
+from pushkit.schemas.bounded_schema import (
+    MAX_SECONDS,
+    MAX_STEPS,
+    BoundedSchema,
+    Steps,
+    UndecidedError,
+)
+from pushkit.schemas.keywords import require_extra
 
 __all__ = [
     "EXTENSION_URI",

@@ -12,18 +12,10 @@ from typing import Any
 
 import pytest
 
-from pushkit.a2a import (
-    CardSchemas,
-    DataPart,
-    Fit,
-    Message,
-    MessageUpdate,
-    Role,
-    check_structured_data,
-    check_structured_data_apart,
-)
-from pushkit.a2a.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
+from pushkit.a2a import DataPart, Message, MessageUpdate, Role
 from pushkit.errors import ConfigError, InvalidSchemaError
+from pushkit.schemas import CardSchemas, Fit, check_structured_data, check_structured_data_apart
+from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
