@@ -1,15 +1,17 @@
 """Change the code in one place, and see whether a test notices, for a seeded sample of places.
 
 python tests/soak/mutate.py run --room signing --seed 7 --count 40 [--from 40]
+python tests/soak/mutate.py retry --room signing tests/pushkit/signing/test_audience.py
 python tests/soak/mutate.py report
 python tests/soak/mutate.py judge 1a2b3c4d "the second check refuses the same"
 
 A mutant is a comparison turned round, a condition negated, a constant, an argument, a statement or
-a piece of SQL changed. `ROOMS` says which modules carry promises, and which tests hold them: the
-near ones run first, the others only for what these let pass. All of it happens in a copy of the
-tree, one process at a time, at low priority. Results are appended to one file, so that a run goes
-on with `--from`; mutants have names that survive changes elsewhere. Whether a survivor is
-equivalent to the code, a person says with `judge`.
+a piece of SQL changed. `ROOMS` says which modules carry promises, and which tests hold them. They
+run once as they are, to see which test runs which line; a mutant then meets those that run its own,
+one case of each test first, and those that start a process last. All of it happens in a copy of
+the tree, one process at a time, at low priority. Results are appended to one file, so that a run
+goes on with `--from`; mutants have names that survive changes elsewhere. `retry` tries new tests on
+all survivors. Whether one is equivalent to the code, a person says with `judge`.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
@@ -46,15 +48,16 @@ import pydantic_settings  # noqa: E402, F401
 import pytest  # noqa: E402
 
 from tests.soak.mutants import Mutant, mutants_of  # noqa: E402  # also run as a script
+from tests.soak.touched import Chosen, Touched, Watch, place  # noqa: E402
 
 __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
 
 RESULTS = Path(tempfile.gettempdir()) / "pushkit-mutants.jsonl"
 _COPIED = ("pushkit", "receiver", "tests", "examples", "docs", "pyproject.toml", "README.md")
-_NICENESS = 10
+_NICENESS = 5
 _ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 _SPARE_SECONDS = 60.0
-_MEASURED_SECONDS = 3600.0
+_MEASURED_SECONDS = 7200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +66,11 @@ class Room:
 
     Attributes:
         modules: Patterns of files.
-        near: Tests that run for every mutant.
-        far: Tests that run for a mutant that the near ones let pass.
+        tests: Who holds them: folders and files.
     """
 
     modules: tuple[str, ...]
-    near: tuple[str, ...]
-    far: tuple[str, ...] = ()
+    tests: tuple[str, ...]
 
 
 _PIPELINE = ("tests/receiver/test_pipeline.py", "tests/receiver/test_schemes.py")
@@ -79,49 +80,53 @@ _STORED = (*_DELIVERY, "tests/pushkit/subscriptions", "tests/pushkit/storage", "
 ROOMS: Mapping[str, Room] = {
     "signing": Room(
         modules=("pushkit/signing/*.py",),
-        near=("tests/pushkit/signing",),
-        far=(*_PIPELINE, "tests/cards/test_signing.py", "tests/cards/test_headers.py"),
+        tests=(
+            *("tests/pushkit/signing", *_PIPELINE),
+            *("tests/cards/test_signing.py", "tests/cards/test_headers.py"),
+        ),
     ),
     "keys": Room(
         modules=("pushkit/keys/*.py",),
-        near=("tests/pushkit/keys",),
-        far=("tests/pushkit/cli", "tests/pushkit/delivery/test_remote_keys.py"),
+        tests=(
+            *("tests/pushkit/keys", "tests/pushkit/cli"),
+            "tests/pushkit/delivery/test_remote_keys.py",
+        ),
     ),
     "secrets": Room(
         modules=("pushkit/secrets/*.py",),
-        near=("tests/pushkit/secrets",),
-        far=("tests/pushkit/delivery/test_sealed.py", "tests/pushkit/subscriptions/test_vault.py"),
+        tests=(
+            *("tests/pushkit/secrets", "tests/pushkit/delivery/test_sealed.py"),
+            "tests/pushkit/subscriptions/test_vault.py",
+        ),
     ),
-    "cards": Room(modules=("pushkit/cards/*.py",), near=("tests/cards",), far=("tests/cli",)),
+    "cards": Room(modules=("pushkit/cards/*.py",), tests=("tests/cards", "tests/cli/test_card.py")),
     "net": Room(
         modules=("pushkit/net/*.py",),
-        near=("tests/pushkit/net",),
-        far=("tests/receiver/test_hostile_keys.py", "tests/pushkit/delivery/test_delivery.py"),
+        tests=(
+            *("tests/pushkit/net", "tests/receiver/test_hostile_keys.py"),
+            "tests/pushkit/delivery/test_delivery.py",
+        ),
     ),
-    "storage": Room(
-        modules=("pushkit/storage/*.py",),
-        near=("tests/pushkit/storage",),
-        far=("tests/faults/test_sqlite.py", "tests/faults/test_postgresql.py", *_DELIVERY),
-    ),
+    "storage": Room(modules=("pushkit/storage/*.py",), tests=_STORED),
     "subscriptions": Room(
         modules=("pushkit/subscriptions/*.py",),
-        near=("tests/pushkit/subscriptions",),
-        far=_DELIVERY,
+        tests=("tests/pushkit/subscriptions", *_DELIVERY),
     ),
-    "outbox": Room(modules=("pushkit/outbox/*.py",), near=("tests/pushkit/outbox",), far=_STORED),
-    "delivery": Room(modules=("pushkit/delivery/*.py",), near=_DELIVERY, far=("tests/faults",)),
+    "outbox": Room(modules=("pushkit/outbox/*.py",), tests=_STORED),
+    "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/faults")),
     "verification": Room(
         modules=(
             *("receiver/verify.py", "receiver/selection.py", "receiver/credentials.py"),
             *("receiver/pipeline.py", "receiver/admission.py", "receiver/verdicts.py"),
         ),
-        near=(*_PIPELINE, "tests/receiver/test_unsigned.py", "tests/receiver/test_trust.py"),
-        far=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),
+        tests=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),
     ),
     "replay": Room(
         modules=("receiver/replay/*.py",),
-        near=("tests/receiver/replay", "tests/receiver/test_replay.py"),
-        far=("tests/receiver/test_shared_state.py", "tests/receiver/test_pipeline.py"),
+        tests=(
+            *("tests/receiver/replay", "tests/receiver/test_replay.py"),
+            *("tests/receiver/test_shared_state.py", "tests/receiver/test_pipeline.py"),
+        ),
     ),
     "receiver": Room(
         modules=(
@@ -130,17 +135,11 @@ ROOMS: Mapping[str, Room] = {
             *("receiver/edge.py", "receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
             "receiver/connections.py",
         ),
-        near=(
-            *("tests/receiver/test_expected.py", "tests/receiver/test_expected_store.py"),
-            *("tests/receiver/test_limits.py", "tests/receiver/test_peers.py"),
-            *("tests/receiver/test_trust.py", "tests/receiver/test_edge.py"),
-        ),
-        far=("tests/receiver",),
+        tests=("tests/receiver",),
     ),
     "inbox": Room(
         modules=("receiver/inbox/*.py", "receiver/callbacks/*.py", "receiver/admin.py"),
-        near=("tests/receiver/inbox", "tests/receiver/callbacks", "tests/receiver/test_admin.py"),
-        far=("tests/receiver",),
+        tests=("tests/receiver",),
     ),
 }
 
@@ -154,6 +153,7 @@ class Result:
         room: Where it is.
         seed: Of the sample.
         outcome: `caught`, `late` (no end in time: caught), or `survived`.
+        by: The test that caught it.
         seconds: How long that took.
         where: File and line.
         what: Which kind of change.
@@ -165,6 +165,7 @@ class Result:
     room: str
     seed: int
     outcome: str
+    by: str
     seconds: float
     where: str
     what: str
@@ -193,6 +194,7 @@ class Scratch:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
+        self.output = folder / "output"
         for name in _COPIED:
             source = root / name
             if source.is_dir():
@@ -218,19 +220,21 @@ class Scratch:
         texts = (before.splitlines(), mutant.applied(before).splitlines())
         return "\n".join(difflib.unified_diff(*texts, mutant.path, mutant.path, lineterm="", n=1))
 
-    def passes(self, tests: Sequence[str], *, seconds: float) -> bool | None:
-        """Run tests until the first that fails; None if they do not end in time."""
+    def run(
+        self, tests: Iterable[str], plugin: object, *options: str, seconds: float
+    ) -> bool | None:
+        """Run tests with a plugin; None if they do not end in time."""
         process = os.fork()
         if process == 0:
-            self._test(tests)
+            self._test(tests, plugin, options)
         with os.fdopen(os.pidfd_open(process)) as ended:
             in_time, _, _ = select.select([ended], [], [], seconds)
-        if not in_time:
+        with contextlib.suppress(ProcessLookupError):  # what it left behind, too
             os.killpg(process, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         return status == 0 if in_time else None
 
-    def _test(self, tests: Sequence[str]) -> NoReturn:
+    def _test(self, tests: Iterable[str], plugin: object, options: Sequence[str]) -> NoReturn:
         """Be a process that runs tests: what they import from elsewhere is imported already."""
         os.setsid()
         os.nice(_NICENESS)
@@ -241,70 +245,144 @@ class Scratch:
         sys.dont_write_bytecode = True
         for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
             del sys.modules[name]
-        with open(os.devnull, "w") as nowhere:  # noqa: PTH123  # it is none of ours
+        with self.output.open("w") as output:
             for stream in (1, 2):
-                os.dup2(nowhere.fileno(), stream)
+                os.dup2(output.fileno(), stream)
         there = [test for test in tests if (self.folder / test).exists()]
-        quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", _ALREADY_IMPORTED]
-        os._exit(pytest.main([*quiet, *there]))
+        quiet = ["-q", "-p", "no:cacheprovider", "-W", _ALREADY_IMPORTED]
+        os._exit(pytest.main([*quiet, *options, *there], plugins=[plugin]))
 
 
-class Stage:
-    """Tests that are tried on mutants; how long they may take is measured without one.
+class Tests:
+    """The tests of a room, and what each of them touches.
 
     Args:
         scratch: The copy of the tree.
-        tests: The tests.
+        tests: Folders and files.
+        modules: What is looked at.
     """
 
-    def __init__(self, scratch: Scratch, tests: Sequence[str]) -> None:
+    def __init__(self, scratch: Scratch, tests: Sequence[str], modules: Iterable[str]) -> None:
         self._scratch = scratch
-        self._tests = tests
-        self._limit: float | None = None
+        self._written = scratch.folder / "written"
+        watch = Watch({str(scratch.folder / path) for path in modules}, self._written)
+        scratch.run(tests, watch, seconds=_MEASURED_SECONDS)
+        found = json.loads(self._written.read_text())
+        self.touched = {name: Touched(**one) for name, one in found.items()}
+        if not self.touched:
+            sys.exit(f"no test ran:\n{scratch.output.read_text()}")
 
-    def outcome(self, mutant: Mutant) -> str | None:
-        """Return how a mutant was caught; None if it was not."""
-        if self._limit is None:
-            started = time.monotonic()
-            if not self._scratch.passes(self._tests, seconds=_MEASURED_SECONDS):
-                sys.exit(f"the tests fail without a mutant: {' '.join(self._tests)}")
-            self._limit = 2 * (time.monotonic() - started) + _SPARE_SECONDS
-        with self._scratch.changed(mutant):
-            passed = self._scratch.passes(self._tests, seconds=self._limit)
-        return None if passed else "late" if passed is None else "caught"
+    def chosen(self, mutant: Mutant) -> list[list[str]]:
+        """Return the tests that can catch a mutant, in portions, the most promising first.
+
+        What runs at import can be noticed anywhere.
+        """
+        path = self._scratch.folder / mutant.path
+        lines = place(path.read_text(), mutant.line)
+        good = {name: one for name, one in self.touched.items() if one.passed}
+        run = {name: one.lines.get(str(path), []) for name, one in good.items()}
+        touching = {
+            name for name in good if (lines.intersection(run[name]) if lines else run[name])
+        }
+        alone = {name for name, one in good.items() if one.processes}
+        cases: Counter[str] = Counter()
+        portions: list[list[str]] = [[], [], [], []]
+        for name in sorted(good, key=lambda name: good[name].seconds):
+            test = name.partition("[")[0]
+            if name in alone:
+                portions[3].append(name)
+            elif name in touching:
+                portions[1 if cases[test] else 0].append(name)
+                cases[test] += 1
+            elif lines is None:
+                portions[2].append(name)
+        return portions
+
+    def outcome(self, mutant: Mutant) -> tuple[str, str]:
+        """Return what becomes of a mutant, and by whom."""
+        for tests in self.chosen(mutant):
+            if not tests:
+                continue
+            self._written.write_text("")
+            plugin = Chosen(tests, self.touched, self._written)
+            seconds = 3 * sum(self.touched[test].seconds for test in tests) + _SPARE_SECONDS
+            files = dict.fromkeys(test.partition("::")[0] for test in tests)
+            with self._scratch.changed(mutant):
+                passed = self._scratch.run(files, plugin, "-x", seconds=seconds)
+            if not passed:
+                outcome = "late" if passed is None else "caught"
+                return outcome, self._written.read_text() or "before any test"
+        return "survived", ""
 
 
-def run(room_name: str, *, seed: int, numbers: range, results: Path, root: Path = ROOT) -> None:
-    """Try these mutants of a room's sample, and append what became of each."""
-    room = ROOMS[room_name]
+def run(
+    names: Sequence[str], *, seed: int, numbers: range, results: Path, root: Path = ROOT
+) -> None:
+    """Try these mutants of each room's sample, and append what became of each."""
     commit = _commit(root)
     with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
         scratch = Scratch(root, Path(folder))
-        chosen = sample(room, seed, scratch.folder)
-        sys.stdout.write(f"{room_name}: {len(chosen)} mutants, seed {seed}, {numbers}\n")
-        stages = [Stage(scratch, tests) for tests in (room.near, room.far) if tests]
-        for number in numbers:
-            if number >= len(chosen):
-                return
+        chosen = {name: sample(ROOMS[name], seed, scratch.folder) for name in names}
+        started = time.monotonic()
+        modules = {mutant.path for mutants in chosen.values() for mutant in mutants}
+        tests = Tests(
+            scratch, sorted({test for one in names for test in ROOMS[one].tests}), modules
+        )
+        sys.stdout.write(f"{len(tests.touched)} tests in {time.monotonic() - started:.0f} s\n")
+        for test in [test for test, one in tests.touched.items() if not one.passed]:
+            sys.stdout.write(f"fails without a mutant, left out: {test}\n")
+        for name, mutants in chosen.items():
+            sys.stdout.write(f"{name}: {len(mutants)} mutants, seed {seed}, {numbers}\n")
+            for mutant in mutants[numbers.start : numbers.stop]:
+                started = time.monotonic()
+                outcome, by = tests.outcome(mutant)
+                result = Result(
+                    name=mutant.name,
+                    room=name,
+                    seed=seed,
+                    outcome=outcome,
+                    by=by,
+                    seconds=round(time.monotonic() - started, 1),
+                    where=f"{mutant.path}:{mutant.line}",
+                    what=mutant.what,
+                    diff=scratch.diff(mutant),
+                    commit=commit,
+                )
+                _tell(result, results)
+
+
+def retry(tests: Sequence[str], *, names: Sequence[str], results: Path, root: Path = ROOT) -> None:
+    """Try these tests on the survivors of rooms, and append who was caught."""
+    survivors = [line for line in _survivors(_last(results)) if line["room"] in names]
+    commit = _commit(root)
+    with tempfile.TemporaryDirectory(prefix="pushkit-mutants-") as folder:
+        scratch = Scratch(root, Path(folder))
+        there = {
+            mutant.name: mutant
+            for room in {line["room"] for line in survivors}
+            for mutant in sample(ROOMS[room], 0, scratch.folder)
+        }
+        for line in survivors:
+            if line["name"] not in there:
+                sys.stdout.write(f"no longer there: {line['name']} {line['where']}\n")
+                continue
+            written = scratch.folder / "written"
+            written.write_text("")
             started = time.monotonic()
-            mutant = chosen[number]
-            caught = (stage.outcome(mutant) for stage in stages)
-            outcome = next(filter(None, caught), "survived")
-            result = Result(
-                name=mutant.name,
-                room=room_name,
-                seed=seed,
-                outcome=outcome,
-                seconds=round(time.monotonic() - started, 1),
-                where=f"{mutant.path}:{mutant.line}",
-                what=mutant.what,
-                diff=scratch.diff(mutant),
-                commit=commit,
-            )
-            with results.open("a") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
-            sys.stdout.write(f"{number} {result.outcome} {result.where} {result.what}\n")
-            sys.stdout.flush()
+            with scratch.changed(there[line["name"]]):
+                scratch.run(tests, Chosen([], [], written), "-x", seconds=_MEASURED_SECONDS)
+            by = written.read_text()
+            if by:
+                line |= {"outcome": "caught", "by": by, "commit": commit}
+                line["seconds"] = round(time.monotonic() - started, 1)
+            _tell(Result(**{"by": by, **line}), results)
+
+
+def _tell(result: Result, results: Path) -> None:
+    with results.open("a") as file:
+        file.write(json.dumps(asdict(result)) + "\n")
+    sys.stdout.write(f"{result.outcome} {result.where} {result.what} {result.by}\n")
+    sys.stdout.flush()
 
 
 def _commit(root: Path) -> str:
@@ -313,28 +391,63 @@ def _commit(root: Path) -> str:
     return found.stdout.strip()
 
 
+def _last(results: Path) -> list[dict[str, Any]]:
+    """Return the last word about every mutant; those that a person judged are equivalent."""
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    judged = {line["name"] for line in lines if "equivalent" in line}
+    last = {(line["name"], line["seed"]): line for line in lines if "outcome" in line}
+    for line in last.values():
+        if line["outcome"] == "survived" and line["name"] in judged:
+            line["outcome"] = "equivalent"
+    return list(last.values())
+
+
+def _survivors(last: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in last if line["outcome"] == "survived"]
+
+
 def report(results: Path) -> None:
     """Print the score of every room, and each survivor with its diff."""
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    judged = {line["name"]: line["equivalent"] for line in lines if "equivalent" in line}
-    last = {(line["name"], line["seed"]): line for line in lines if "outcome" in line}
+    last = _last(results)
+    for line in _survivors(last):
+        sys.stdout.write(f"--- {line['name']} {line['where']} {line['what']}\n{line['diff']}\n\n")
     counts: dict[str, Counter[str]] = {}
-    for line in last.values():
-        outcome = "survived" if line["outcome"] == "survived" else "caught"
-        if outcome == "survived" and line["name"] in judged:
-            outcome = "equivalent"
+    for line in last:
+        outcome = "caught" if line["outcome"] == "late" else line["outcome"]
         counts.setdefault(f"{line['room']} (seed {line['seed']})", Counter())[outcome] += 1
-        if outcome == "survived":
-            sys.stdout.write(
-                f"--- {line['name']} {line['where']} {line['what']}\n{line['diff']}\n\n"
-            )
-    for room, count in sorted(counts.items()):
+    for room, count in [*sorted(counts.items()), ("all", sum(counts.values(), Counter()))]:
         telling = count["caught"] + count["survived"]
         share = 100 * count["caught"] / telling if telling else 100.0
         sys.stdout.write(
             f"{room:28} caught {count['caught']:4}  survived {count['survived']:3}"
             f"  equivalent {count['equivalent']:3}  {share:5.1f} %\n"
         )
+
+
+@contextlib.contextmanager
+def _servers() -> Iterator[None]:
+    """Have one PostgreSQL and one Redis for all tests of all mutants."""
+    command = [sys.executable, "-c", _SERVERS]
+    ends = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=ends, stdout=ends, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.environ.update(json.loads(process.stdout.readline()))
+        yield
+        process.stdin.close()
+
+
+_SERVERS = """
+import json, sys
+from tests.databases import PostgresServer
+from tests.redis_server import RedisServer
+servers = {"PUSHKIT_TEST_POSTGRES_DSN": PostgresServer(), "PUSHKIT_TEST_REDIS_URL": RedisServer()}
+urls = [servers["PUSHKIT_TEST_POSTGRES_DSN"].dsn, servers["PUSHKIT_TEST_REDIS_URL"].url]
+print(json.dumps(dict(zip(servers, urls))), flush=True)
+sys.stdin.read()
+for server in servers.values():
+    server.remove()
+"""
 
 
 def main() -> int:
@@ -347,6 +460,9 @@ def main() -> int:
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--from", type=int, default=0, dest="first")
     running.add_argument("--count", type=int, default=25)
+    retrying = commands.add_parser("retry")
+    retrying.add_argument("--room", choices=[*ROOMS], action="append", dest="rooms")
+    retrying.add_argument("tests", nargs="+")
     commands.add_parser("report")
     judging = commands.add_parser("judge")
     judging.add_argument("name")
@@ -354,8 +470,11 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "run":
         numbers = range(given.first, given.first + given.count)
-        for room in given.rooms or ROOMS:
-            run(room, seed=given.seed, numbers=numbers, results=given.results)
+        with _servers():
+            run(given.rooms or list(ROOMS), seed=given.seed, numbers=numbers, results=given.results)
+    elif given.command == "retry":
+        with _servers():
+            retry(given.tests, names=given.rooms or list(ROOMS), results=given.results)
     elif given.command == "judge":
         with given.results.open("a") as file:
             file.write(json.dumps({"name": given.name, "equivalent": given.reason}) + "\n")

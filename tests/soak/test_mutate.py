@@ -12,6 +12,7 @@ import pytest
 from tests.eventually import DEADLINE
 from tests.soak import mutate
 from tests.soak.mutants import mutants_of
+from tests.soak.touched import place
 
 MODULE = '''\
 """Says who may enter."""
@@ -77,15 +78,82 @@ def test_a_mutant_keeps_its_name_while_code_around_it_moves() -> None:
     assert names[0] == names[1]
 
 
+PLACES = """\
+LIMIT = 18  # 1
+
+def may_enter(age, limit=LIMIT):  # 3
+    if (  # 4
+        age < 0
+    ):
+        raise ValueError(
+            age,
+        )
+    elif age > 200:  # 10
+        return False
+    try:
+        return age >= limit
+    except TypeError:  # 14
+        return False
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        pytest.param(1, None, id="at import"),
+        pytest.param(3, None, id="a default is made at import"),
+        pytest.param(5, {4, 5, 6}, id="a condition over several lines"),
+        pytest.param(8, {7, 8, 9}, id="a statement over several lines"),
+        pytest.param(10, {10}, id="an elif"),
+        pytest.param(14, {14}, id="what is caught"),
+        pytest.param(13, {13}, id="one line"),
+    ],
+)
+def test_a_place_is_the_statement_around_it(line: int, lines: set[int] | None) -> None:
+    assert place(PLACES, line) == lines
+
+
 ALL_MUTANTS = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.soak import mutate
 root, results = map(Path, sys.argv[2:])
-mutate.ROOMS = {"door": mutate.Room(modules=("pushkit/*.py",), near=("tests",))}
-mutate.run("door", seed=1, numbers=range(99), results=results, root=root)
+mutate.ROOMS = {"door": mutate.Room(modules=("pushkit/*.py",), tests=("tests",))}
+mutate.run(["door"], seed=1, numbers=range(99), results=results, root=root)
 """
+
+
+GUESTS = """\
+MOTTO = "be kind"
+
+def may_enter(age):
+    return age >= 18
+
+if __name__ == "__main__":
+    print(may_enter(18))
+"""
+TEST_GUESTS = """
+import subprocess, sys
+from pushkit import guests
+
+def test_a_child_may_not():
+    assert guests.may_enter(99) and not guests.may_enter(3)
+
+def test_the_program_lets_an_adult_in():
+    command = [sys.executable, "-m", "pushkit.guests"]
+    assert subprocess.check_output(command, text=True) == "True\\n"
+
+def test_the_motto_is_told():
+    assert vars(guests)["MOTTO"] == "be kind"
+
+def test_what_fails_without_a_mutant_catches_none():
+    assert not guests.may_enter(18)
+"""
+
+
+def added(diff: str) -> str:
+    return next(line[1:].strip() for line in diff.splitlines()[2:] if line.startswith("+"))
 
 
 def test_who_is_caught_and_who_survives_is_told_with_a_diff(
@@ -95,11 +163,8 @@ def test_who_is_caught_and_who_survives_is_told_with_a_diff(
     for folder in ("pushkit", "tests"):
         (root / folder).mkdir(parents=True)
     (root / "pushkit" / "__init__.py").touch()
-    (root / "pushkit" / "guests.py").write_text("def may_enter(age):\n    return age >= 18\n")
-    (root / "tests" / "test_guests.py").write_text(
-        "from pushkit.guests import may_enter\n\n"
-        "def test_a_child_may_not():\n    assert may_enter(99) and not may_enter(3)\n"
-    )
+    (root / "pushkit" / "guests.py").write_text(GUESTS)
+    (root / "tests" / "test_guests.py").write_text(TEST_GUESTS)
     # A process of its own: it forks.
     ran = subprocess.run(
         [sys.executable, "-c", ALL_MUTANTS, str(mutate.ROOT), str(root), str(results)],
@@ -111,12 +176,16 @@ def test_who_is_caught_and_who_survives_is_told_with_a_diff(
 
     assert ran.returncode == 0, ran.stderr
     found = [json.loads(line) for line in results.read_text().splitlines()]
-    outcomes = {line["diff"].splitlines()[-1].strip("+ "): line["outcome"] for line in found}
-    assert outcomes["return (age > 18)"] == "survived"
-    assert outcomes["return None"] == "caught"
-    assert (root / "pushkit" / "guests.py").read_text().endswith("age >= 18\n")
+    tests = "tests/test_guests.py::test_"
+    outcomes = {added(line["diff"]): line["by"] or line["outcome"] for line in found}
+    assert outcomes["return age >= 17"] == "survived"
+    assert outcomes["return (age < 18)"] == f"{tests}a_child_may_not"
+    assert outcomes["return (age > 18)"] == f"{tests}the_program_lets_an_adult_in"
+    assert outcomes['MOTTO = "be kindX"'] == f"{tests}the_motto_is_told"
+    assert "left out: tests/test_guests.py::test_what_fails" in ran.stdout
+    assert (root / "pushkit" / "guests.py").read_text() == GUESTS
     mutate.report(results)
-    assert "+    return (age > 18)" in capsys.readouterr().out
+    assert "+    return age >= 17" in capsys.readouterr().out
 
 
 def test_what_a_person_judged_equivalent_counts_no_longer(
