@@ -194,7 +194,7 @@ class SchemaError(StorageError):
 
 
 class CommitUncertainError(StorageError):
-    """The connection broke in the commit: what was asked for may have been stored or not.
+    """Connection or disk failed in the commit: what was asked for may have been stored or not.
 
     Repeating an update with the same idempotency key stores it once either way. The same is true
     of a call that was cancelled, and raises `asyncio.CancelledError`: what it asked for may have

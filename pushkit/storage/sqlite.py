@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate, schema_of
 from pushkit.storage.script import Group, Refused, Rows, Script, driver_connection
@@ -146,6 +146,7 @@ class SqliteDatabase:
         """Run a script in a transaction; return its result once that is on disk.
 
         Raises:
+            CommitUncertainError: The disk failed in the very commit.
             StorageError: The database refused; nothing of the script has been stored.
             PushkitError: What the script itself raised; nothing of it has been stored.
         """
@@ -432,15 +433,30 @@ class _Writer(threading.Thread):
             connection.execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
                 error = _run_script_of(connection, batch)
-                connection.execute("COMMIT" if error is None else "ROLLBACK")
+                if error is not None:
+                    connection.execute("ROLLBACK")
+                    return
             else:
                 for jobs in _side_by_side(batch):
                     _run_beside_others(connection, jobs)
-                connection.execute("COMMIT")
+            _make_durable(connection)
         except sqlite3.Error as exc:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
+
+
+def _make_durable(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as exc:
+        if connection.in_transaction or exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
+            raise
+        # It may be in the log, and be found there when the file is next opened.
+        raise CommitUncertainError(
+            f"the disk failed in the commit: {exc}: it may have been stored or not; repeat the call"
+            " with the same idempotency key"
+        ) from exc
 
 
 def _one_script(scripts: Sequence[Script[T]], /, *, wait: bool) -> Script[Sequence[T]]:  # noqa: ARG001

@@ -29,6 +29,7 @@ from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from pushkit.keys.jwk import Algorithm, generate_key  # noqa: E402
+from tests.simulation.kept import KEPT  # noqa: E402
 from tests.simulation.play import Outcome, play  # noqa: E402
 from tests.simulation.scenario import Scenario, make_scenario  # noqa: E402
 from tests.simulation.shrink import shrink  # noqa: E402
@@ -40,6 +41,8 @@ def main() -> int:
     """Play, and return the exit code."""
     args = _arguments()
     logging.disable(logging.CRITICAL)
+    if args.kept:
+        return _play_kept()
     first = args.first if args.seed is None else args.seed
     count = args.count if args.seed is None else 1
     moves: Counter[str] = Counter()
@@ -72,6 +75,15 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def _play_kept() -> int:
+    failed = 0
+    for name, scenario in KEPT.items():
+        violations = _play(scenario).violations
+        failed += bool(violations)
+        print(f"{name}:", *(violations or ("ok",)), sep="\n    ")
+    return 1 if failed else 0
+
+
 def _play(scenario: Scenario) -> Outcome:
     return play(scenario, _SURROUNDINGS, _KEY)
 
@@ -97,6 +109,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100, metavar="M")
     parser.add_argument("--trace", action="store_true", help="print all that happened")
     parser.add_argument("--digest", action="store_true", help="print a hash of each trace")
+    parser.add_argument("--kept", action="store_true", help="play the stories of former defects")
     parser.add_argument("--shrink", action="store_true", help="look for the smallest story")
     parser.add_argument("--stop", action="store_true", help="end with the first that fails")
     parser.add_argument("--coverage", action="store_true", help="print which moves were made")

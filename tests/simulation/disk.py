@@ -1,8 +1,10 @@
 """A disk with one SQLite database, shared by processes: the third driver of the scripts.
 
 The database is real SQLite, in memory; each transaction runs in one go, a moment after it was asked
-for, as the one writer of a file makes them. Between any two statements, and in the commit, a fault
-may be injected: an error of SQLite's, or the end of the process.
+for, as the one writer of a file makes them. Before any statement, and after a commit, a fault may
+be injected: an error of SQLite's, or the end of the process. A power cut takes back what was
+committed and not synced: what was written with less than `synchronous = FULL` since the last commit
+that had it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ __all__ = ["Crash", "Disk", "DiskDatabase", "watch_moves"]
 Item = TypeVar("Item")
 T = TypeVar("T")
 
+_SYNCHRONOUS = "PRAGMA synchronous = "
+_SYNCED = {"FULL", "EXTRA"}
+_ENDING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+
 
 class Crash(BaseException):
     """The process ends here."""
@@ -33,7 +39,8 @@ class Disk:
     """One database file.
 
     Attributes:
-        fault: Called before every statement with its SQL; may raise `sqlite3.Error` or `Crash`.
+        fault: Called before every statement with its SQL, and with `COMMITTED` after a commit;
+            may raise `sqlite3.Error` or `Crash`.
         on_move: Told of each change of a delivery's state: before, after, and its error.
     """
 
@@ -43,6 +50,8 @@ class Disk:
         self.on_move: Callable[[str | None, str, str | None], None] | None = None
         self.running: Process | None = None
         self.lock_holders: dict[str, Process] = {}
+        self._is_synced: dict[Process, bool] = {}
+        self._synced: sqlite3.Connection | None = None  # what a power cut leaves, if that is less
         self.connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, factory=_Connection
         )
@@ -59,13 +68,43 @@ class Disk:
             watch_moves(self.connection, lambda *move: self.on_move and self.on_move(*move))
 
     def before(self, sql: str) -> None:
-        if self.fault is not None and self.running is not None and not sql.startswith("PRAGMA"):
-            self.fault(self.running, sql)
+        process = self.running
+        if process is None:
+            return
+        if sql.startswith("PRAGMA"):
+            if sql.startswith(_SYNCHRONOUS):
+                self._is_synced[process] = sql.removeprefix(_SYNCHRONOUS) in _SYNCED
+            return
+        if sql == "BEGIN IMMEDIATE" and not self._is_synced[process] and self._synced is None:
+            self._synced = sqlite3.connect(":memory:")
+            self.connection.backup(self._synced)
+        if self.fault is None:
+            return
+        try:
+            self.fault(process, sql)
+        except sqlite3.OperationalError as exc:
+            # SQLite itself may end the whole transaction then, and does so in a commit.
+            if exc.sqlite_errorcode in _ENDING and (
+                sql == "COMMIT" or self.loop.random.random() < 0.5
+            ):
+                self.recover()
+            raise
+
+    def committed(self) -> None:
+        if self.running is not None and self._is_synced[self.running]:
+            self._synced = None
+        self.before("COMMITTED")
 
     def recover(self) -> None:
         """Do what SQLite does with what was not committed when it opens a file."""
         if self.connection.in_transaction:
             sqlite3.Connection.execute(self.connection, "ROLLBACK")
+
+    def lose_power(self) -> None:
+        """Be as it was when it was last synced."""
+        self.recover()
+        if self._synced is not None:
+            self._synced.backup(self.connection)
 
 
 def watch_moves(
@@ -101,7 +140,10 @@ class _Connection(sqlite3.Connection):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         self.disk.before(sql)
-        return super().execute(sql, parameters)
+        result = super().execute(sql, parameters)
+        if sql == "COMMIT":
+            self.disk.committed()
+        return result
 
 
 class _InlineWriter(_Writer):

@@ -47,6 +47,21 @@ class Process:
         self.host = host
         self.alive = True
         self.frozen: list[asyncio.Handle] | None = None  # what waits for it to go on
+        self._steps_left: int | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def end_after(self, steps: int, end: Callable[[], object]) -> None:
+        """End it after so many more of its steps, each of which is from one `await` to the next."""
+        self._steps_left, self._end = steps, end
+
+    def lives(self) -> bool:
+        """Say whether it may take one more step."""
+        if self._steps_left is not None and self.alive:
+            self._steps_left -= 1
+            if self._steps_left < 0:
+                self._steps_left = None
+                self._end()
+        return self.alive
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -123,7 +138,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if handle.cancelled():
                 continue
             process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-            if process is not None and not process.alive:
+            if process is not None and not process.lives():
                 self.graveyard.append(handle)
                 continue
             if process is not None and process.frozen is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
-import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,7 +25,7 @@ from pushkit import (
     TaskStatus,
     wait_schedule,
 )
-from pushkit.errors import PushkitError
+from pushkit.errors import CommitUncertainError, PushkitError, StorageError
 from pushkit.keys.jwk import SigningKey
 from pushkit.storage.database import Database
 from pushkit.storage.postgres import PostgresDatabase
@@ -36,7 +34,8 @@ from pushkit.work import stop_after_attempt
 from receiver import Notification
 from tests.simulation.cast import ReceivingUnit, SendingUnit
 from tests.simulation.conduct import Conduct
-from tests.simulation.disk import Crash, Disk, DiskDatabase
+from tests.simulation.disk import Disk, DiskDatabase
+from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import Fate, SimulatedResolver
 from tests.simulation.postgres import PostgresServer
@@ -77,11 +76,6 @@ _MOODS: dict[str, Mood] = {
     "301": Mood(status=301, headers=(("Location", "https://hook0.example.com/elsewhere"),)),
     "garbage": Mood(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
 }
-_DISK_ERRORS = {
-    "busy": "database is locked",
-    "full": "database or disk is full",
-    "error": "disk I/O error",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +113,7 @@ class _Play:
     def __init__(self, scenario: Scenario, key: SigningKey) -> None:
         self.scenario = scenario
         self.world = World(scenario.seed)
+        self.faults = Faults(self.world, is_postgres=scenario.postgres)
         self.keys = _Keys(KeyRing.create(EPOCH, key=key))
         self.outbox = self._new_disk()
         self.machine = Machine(self.world, f"{_AGENTS}.1", disk=self.outbox)
@@ -157,8 +152,6 @@ class _Play:
             self.outbox,
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
         )
-        self._last_statement: tuple[Process, int, float] | None = None
-        self._disk_error: tuple[str, float] | None = None
         self._is_healed = False
 
     def _roles(self) -> list[tuple[str, bool, str | None]]:
@@ -197,12 +190,12 @@ class _Play:
         if self.scenario.postgres:
             begin = to_micros(EPOCH)
             server = PostgresServer(world.loop, lambda: begin + int(world.loop.time() * 1_000_000))
-            server.fault = self._fault_of_disk
+            server.fault = self.faults.before
             server.on_move = self._moved
             server.on_deadlock = lambda: world.violated("two transactions waited for each other")
             return server
         disk = Disk(world.loop)
-        disk.fault = self._fault_of_disk
+        disk.fault = self.faults.before
         disk.on_move = self._moved
         return disk
 
@@ -256,7 +249,7 @@ class _Play:
         """Let all faults end, and start what is down."""
         self.world.note("healed")
         self._is_healed = True
-        self._last_statement = self._disk_error = None
+        self.faults.heal()
         for webhook in self.webhooks.values():
             webhook.mood = _MOODS["ok"]
         for name, machine in self.hosts.items():
@@ -314,7 +307,11 @@ class _Play:
         )
 
         async def notify(sender: PushSender) -> None:
-            result = await sender.notify(update, idempotency_key=marker)
+            try:
+                result = await sender.notify(update, idempotency_key=marker)
+            except StorageError as exc:
+                notice.not_stored = not isinstance(exc, CommitUncertainError)
+                raise
             notice.ids = list(result.ids)
             self.world.note(f"acknowledged {marker} {notice.ids}")
 
@@ -399,46 +396,40 @@ class _Play:
         self.units[unit].stop(down_for)
 
     def do_statement(self, unit: str, number: int, down_for: float) -> None:
-        """Let a process end before its n-th statement from now."""
+        """Let a process end at its n-th statement from now: before it, or after a commit."""
         process = self.units[unit].process
         if process is not None:
-            self._last_statement = (process, number, down_for)
+            end = functools.partial(self.units[unit].crash, down_for=down_for)
+            self.faults.end_at(process, number, end)
+
+    def do_await(self, unit: str, number: int, down_for: float) -> None:
+        """Let a process end at its n-th `await` from now."""
+        process = self.units[unit].process
+        if process is not None:
+            process.end_after(number, functools.partial(self.units[unit].crash, down_for=down_for))
+
+    def do_flap(self, unit: str, number: int, times: int) -> None:
+        """Let a process end soon after every start."""
+        self.do_await(unit, number, 0.5)
+        if times and not self._is_healed:
+            self.world.loop.call_later(2.0, self.do_flap, unit, number * 2, times - 1)
+
+    def do_power(self, unit: str, down_for: float) -> None:
+        """Let a machine lose its power: all its processes end, and nobody is told."""
+        machine = self.units[unit].machine
+        for each in self.units.values():
+            if each.machine is machine:
+                each.crash(down_for=down_for, power=True)
+        if isinstance(machine.disk, Disk):
+            machine.disk.lose_power()
 
     def do_disk(self, error: str, lasts: float) -> None:
         self.world.trouble("disk", lasts=lasts)
-        self._disk_error = (error, self.world.loop.time() + lasts)
+        self.faults.fail(error, lasts=lasts)
 
     def do_clock(self, seconds: float) -> None:
         self.world.trouble("clock")
         self.machine.offset += seconds
-
-    def _fault_of_disk(self, process: Process | None, what: str) -> None:
-        """Be the disk's, or the server's, fault before a statement."""
-        if process is None:
-            return
-        if self._last_statement is not None and self._last_statement[0] is process:
-            victim, left, down_for = self._last_statement
-            self._last_statement = (victim, left - 1, down_for) if left else None
-            if not left:
-                self._end_in_statement(process, down_for)
-        if self._disk_error is None or what.startswith("ROLLBACK"):
-            return
-        error, until = self._disk_error
-        if self.world.loop.time() > until:
-            self._disk_error = None
-        elif self.world.loop.random.random() < 0.3:
-            if self.scenario.postgres:
-                raise asyncpg.ConnectionDoesNotExistError("connection was closed")
-            raise sqlite3.OperationalError(_DISK_ERRORS[error])
-
-    def _end_in_statement(self, process: Process, down_for: float) -> None:
-        unit = self.units[process.name.partition(".")[0]]
-        if self.scenario.postgres:
-            unit.crash(down_for=down_for)
-            raise asyncpg.ConnectionDoesNotExistError("its process is gone")
-        end = functools.partial(unit.crash, down_for=down_for)
-        self.world.loop.call_soon(end, context=contextvars.Context())
-        raise Crash
 
     # --- where the code under test asks for what is simulated -----------------------------------
 

@@ -35,11 +35,13 @@ class Notice:
         marker: What tells it from all others.
         at: When.
         ids: Its deliveries, once that was acknowledged.
+        not_stored: The agent was told that nothing was stored.
     """
 
     marker: str
     at: float
     ids: list[str] = field(default_factory=list)
+    not_stored: bool = False
 
 
 @dataclass(slots=True)
@@ -192,6 +194,10 @@ class Promises:
         for notice in self.notices:
             for lost in set(notice.ids) - set(rows):
                 self._world.violated(f"acknowledged and lost: {notice.marker} {lost}")
+        stored = {row["idempotency_key"] for row in rows.values()}
+        for notice in self.notices:
+            if notice.not_stored and notice.marker in stored:
+                self._world.violated(f"said not to be stored, and stored: {notice.marker}")
         for row in rows.values():
             host = origin_of(row["origin"])
             if host in self._inboxes:

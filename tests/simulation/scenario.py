@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,7 @@ _MOODS = (
     "garbage",
 )
 _FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")
+_DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain")
 _SPAN = 120.0
 
 
@@ -165,50 +167,45 @@ def _add_faults(
     units = [f"agent{n}" for n in range(agents)] + [f"worker{n}" for n in range(workers)]
     units += [f"recv{n}" for n in range(receivers)]
     units += [f"twin{n}" for n in range(receivers)] if twins else []
+    stage = _Stage(units, webhooks, hosts)
+    kinds, weights = list(_FAULTS), [weight for weight, _ in _FAULTS.values()]
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
         at = 2 + chance.random() * _SPAN
-        what = chance.choice(
-            (
-                "mood",
-                "mood",
-                "mood",
-                "fate",
-                "fate",
-                "crash",
-                "crash",
-                "statement",
-                "stop",
-                "freeze",
-                "disk",
-                "cut",
-                "clock",
-                "names",
-            )
-        )
-        if what == "mood":
-            add(at, "mood", chance.choice(webhooks), chance.choice(_MOODS))
-        elif what == "fate":
-            add(
-                at,
-                "fate",
-                chance.choice(hosts),
-                chance.choice(_FATES),
-                chance.randint(0, 900),
-                chance.choice((1.0, 10.0, 60.0)),
-            )
-        elif what in ("crash", "stop"):
-            for _ in range(chance.choice((1, 1, 1, 5))):
-                add(at, what, chance.choice(units), chance.choice((0.1, 1.0, 20.0)))
-                at += chance.random() * 3
-        elif what == "freeze":
-            add(at, what, chance.choice(units), chance.choice((3.0, 30.0, 40.0, 90.0)))
-        elif what == "statement":
-            add(at, what, chance.choice(units), chance.randint(0, 60), chance.choice((0.1, 5.0)))
-        elif what == "disk":
-            add(at, what, chance.choice(("busy", "full", "error")), chance.choice((0.2, 3.0, 30.0)))
-        elif what == "cut":
-            add(at, what, chance.choice(hosts), chance.choice((1.0, 20.0)))
-        elif what == "clock":
-            add(at, what, chance.choice((-3600.0, 3600.0, -5.0, 5.0, 60.0)))
-        else:
-            add(at, what, chance.choice(hosts), chance.choice(("none", "private", "back")))
+        [what] = chance.choices(kinds, weights)
+        for _ in range(chance.choice((1, 1, 1, 5)) if what in _REPEATED else 1):
+            add(at, what, *_FAULTS[what][1](chance, stage))
+            at += chance.random() * 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    units: list[str]
+    webhooks: list[str]
+    hosts: list[str]
+
+
+# What may go wrong: how often beside the others, and the arguments of its step.
+_FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]]] = {
+    "mood": (3, lambda c, on: (c.choice(on.webhooks), c.choice(_MOODS))),
+    "fate": (
+        2,
+        lambda c, on: (
+            c.choice(on.hosts),
+            c.choice(_FATES),
+            c.randint(0, 900),
+            c.choice((1.0, 10.0, 60.0)),
+        ),
+    ),
+    "crash": (2, lambda c, on: (c.choice(on.units), c.choice((0.1, 1.0, 20.0)))),
+    "stop": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 1.0, 20.0)))),
+    "statement": (2, lambda c, on: (c.choice(on.units), c.randint(0, 60), c.choice((0.1, 5.0)))),
+    "await": (2, lambda c, on: (c.choice(on.units), c.randint(0, 400), c.choice((0.1, 5.0)))),
+    "flap": (1, lambda c, on: (c.choice(on.units), c.randint(5, 100), c.randint(2, 8))),
+    "power": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 5.0, 60.0)))),
+    "freeze": (1, lambda c, on: (c.choice(on.units), c.choice((3.0, 30.0, 40.0, 90.0)))),
+    "disk": (2, lambda c, _: (c.choice(_DISK_ERRORS), c.choice((0.2, 3.0, 30.0)))),
+    "cut": (1, lambda c, on: (c.choice(on.hosts), c.choice((1.0, 20.0)))),
+    "clock": (1, lambda c, _: (c.choice((-3600.0, 3600.0, -5.0, 5.0, 60.0)),)),
+    "names": (1, lambda c, on: (c.choice(on.hosts), c.choice(("none", "private", "back")))),
+}
+_REPEATED = {"crash", "stop"}

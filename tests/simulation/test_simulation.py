@@ -35,3 +35,9 @@ def test_a_seed_gives_the_same_trace_in_every_process() -> None:
     digests = [line for line in first.splitlines() if len(line.split()) == 2]
     assert len(digests) == 12
     assert digests == [line for line in second.splitlines() if len(line.split()) == 2]
+
+
+def test_what_seeds_found_once_does_not_come_back() -> None:
+    played = simulate("--kept")
+
+    assert played.returncode == 0, played.stdout + played.stderr

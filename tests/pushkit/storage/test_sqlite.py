@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import sqlite3
 import stat
 import threading
@@ -14,7 +15,7 @@ from sys import executable
 
 import pytest
 
-from pushkit.errors import PushkitError, StorageError
+from pushkit.errors import CommitUncertainError, PushkitError, StorageError
 from pushkit.storage import Migration, Refused, Script, SqliteDatabase, Statement
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
@@ -405,6 +406,22 @@ async def test_with_a_full_disk_nobody_in_the_batch_is_told_done_for_nothing(
     told_done = sorted(result for result in results if isinstance(result, str))
     assert await database.read(names()) == told_done
     assert all(isinstance(result, str | StorageError) for result in results)
+
+
+async def test_a_commit_in_which_the_disk_fails_may_have_happened(
+    path: Path, database: SqliteDatabase
+) -> None:
+    await database.write(insert("a"))
+    log = path.with_name(f"{path.name}-wal")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 100, limits[1]))
+    try:
+        with pytest.raises(CommitUncertainError, match="may have been stored or not"):
+            await database.write(insert("b"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    await database.write(insert("c"))
+    assert await database.read(names()) in (["a", "c"], ["a", "b", "c"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""What goes wrong between a process and its database: before a statement, in a commit, after it.
+
+Both stand-ins call `Faults.before` with every statement, with `COMMIT`, and with `COMMITTED` once
+that has happened and before anybody is told. A process may end at each of these places.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import asyncpg
+
+from tests.simulation.disk import Crash
+from tests.simulation.loop import Process
+from tests.simulation.world import World
+
+__all__ = ["KINDS", "Faults"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A way to fail.
+
+    Attributes:
+        sqlite: Code and text of SQLite's error.
+        postgres: The error of PostgreSQL's driver.
+        at: The first word of the statements that it strikes; all if there are none.
+        chance: How often it strikes.
+    """
+
+    sqlite: tuple[int, str]
+    postgres: Callable[[str], Exception]
+    at: tuple[str, ...] = ()
+    chance: float = 0.3
+
+
+KINDS = {
+    "busy": _Kind(
+        (sqlite3.SQLITE_BUSY, "database is locked"),
+        asyncpg.TooManyConnectionsError,
+        at=("BEGIN",),
+        chance=0.7,
+    ),
+    "full": _Kind(
+        (sqlite3.SQLITE_FULL, "database or disk is full"),
+        asyncpg.DiskFullError,
+        at=("INSERT", "UPDATE", "DELETE", "COMMIT"),
+    ),
+    "error": _Kind((sqlite3.SQLITE_IOERR, "disk I/O error"), asyncpg.ConnectionDoesNotExistError),
+    "refused": _Kind(
+        (sqlite3.SQLITE_CANTOPEN, "unable to open database file"),
+        asyncpg.CannotConnectNowError,
+        chance=1.0,
+    ),
+    # It is stored, and nobody is told so.
+    "uncertain": _Kind(
+        (sqlite3.SQLITE_IOERR, "disk I/O error"),
+        asyncpg.ConnectionDoesNotExistError,
+        at=("COMMITTED",),
+        chance=0.5,
+    ),
+}
+
+
+class Faults:
+    """What a scenario has in store for statements.
+
+    Args:
+        world: Whose chance and time count.
+        is_postgres: Which of the two databases fails.
+    """
+
+    def __init__(self, world: World, *, is_postgres: bool) -> None:
+        self._world = world
+        self._is_postgres = is_postgres
+        self._kind: _Kind | None = None
+        self._until = 0.0
+        self._victim: Process | None = None
+        self._left = 0
+        self._end: Callable[[], None] = lambda: None
+
+    def fail(self, kind: str, *, lasts: float) -> None:
+        """Let statements fail from now on."""
+        self._kind, self._until = KINDS[kind], self._world.loop.time() + lasts
+
+    def end_at(self, process: Process, number: int, end: Callable[[], None]) -> None:
+        """Let a process end at its n-th statement from now: `end` does what is left to do."""
+        self._victim, self._left, self._end = process, number, end
+
+    def heal(self) -> None:
+        """Let nothing fail any more."""
+        self._kind = self._victim = None
+
+    def before(self, process: Process | None, what: str) -> None:
+        """Be in the way of a statement.
+
+        Raises:
+            Crash: The process ends here.
+            sqlite3.OperationalError: SQLite refuses.
+            asyncpg.PostgresError: PostgreSQL does, or its connection breaks.
+        """
+        if process is None:
+            return
+        if process is self._victim:
+            self._left -= 1
+            if self._left < 0:
+                self._victim = None
+                self._world.note(f"{process.name} ends at {what[:40]}")
+                self._end_here()
+        kind = self._kind
+        if kind is None or what.startswith("ROLLBACK"):
+            return
+        if self._world.loop.time() > self._until:
+            self._kind = None
+        elif self._strikes(kind, what):
+            self._fail_with(kind)
+
+    def _strikes(self, kind: _Kind, what: str) -> bool:
+        word = what.partition(" ")[0]
+        # "COMMITTED" is stored: an error there is "uncertain", and no other.
+        is_there = word in kind.at if kind.at else word != "COMMITTED"
+        return is_there and self._world.loop.random.random() < kind.chance
+
+    def _fail_with(self, kind: _Kind) -> None:
+        if self._is_postgres:
+            raise kind.postgres("simulated")
+        code, text = kind.sqlite
+        error = sqlite3.OperationalError(text)
+        error.sqlite_errorcode = code
+        raise error
+
+    def _end_here(self) -> None:
+        if self._is_postgres:
+            self._end()
+            raise asyncpg.ConnectionDoesNotExistError("its process is gone")
+        self._world.loop.call_soon(self._end, context=contextvars.Context())
+        raise Crash
