@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from pushkit.net.destination import Decision
     from pushkit.net.timing import Timing
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "InvalidSchemaError",
     "InvalidSignatureError",
     "InvalidUpdateError",
+    "InvalidUrlError",
     "IssuerError",
     "JwksError",
     "KeyFileError",
@@ -85,6 +87,12 @@ class InvalidPushConfigError(ConfigError):
     code = "invalid_push_config"
 
 
+class InvalidUrlError(InvalidPushConfigError):
+    """A URL is none, or not written as plainly as a URL from outside has to be."""
+
+    code = "invalid_url"
+
+
 class TooManyConfigsError(InvalidPushConfigError):
     """An owner has as many configs for a task as the sender allows."""
 
@@ -104,9 +112,17 @@ class UnsupportedVersionError(ConfigError):
 
 
 class DestinationRefusedError(InvalidPushConfigError):
-    """The webhook URL breaks a rule of the destination policy."""
+    """The webhook URL breaks a rule of the destination policy.
+
+    Attributes:
+        decision: Which rule.
+    """
 
     code = "destination_refused"
+
+    def __init__(self, message: str, *, decision: Decision) -> None:
+        super().__init__(message)
+        self.decision = decision
 
 
 class InvalidUpdateError(PushkitError):
@@ -234,9 +250,17 @@ class TransportError(OutboundError):
 
 
 class AddressRefusedError(TransportError):
-    """The destination's name leads to an address that may not be dialled; nothing was sent."""
+    """The destination's name leads to an address that may not be dialled; nothing was sent.
+
+    Attributes:
+        decision: Why it may not.
+    """
 
     code = "address_refused"
+
+    def __init__(self, message: str, *, decision: Decision, timing: Timing | None = None) -> None:
+        super().__init__(message, timing=timing)
+        self.decision = decision
 
 
 class ConnectionFailedError(TransportError):

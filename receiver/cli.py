@@ -15,11 +15,11 @@ import click
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import PushkitError
-from pushkit.masking import masked_url
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
 from pushkit.terminal.command import run_command
+from pushkit.url import masked_url
 from pushkit.version import __version__
 from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from pushkit.webhook import Headers, WebhookRequest
 from pushkit.work import Flight
 from receiver.peers import Peers

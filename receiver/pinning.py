@@ -14,8 +14,8 @@ from datetime import datetime
 from pushkit.bounded_json import JsonObject
 from pushkit.cards import STRICT, CardPolicy, CardTrust, card_url, fetch_card, verify_card
 from pushkit.errors import ConfigError
-from pushkit.net.destination import origin_of
 from pushkit.net.transport import Transport
+from pushkit.url import Url
 
 __all__ = ["PinnedCard", "pin_card"]
 
@@ -73,7 +73,7 @@ async def pin_card(
         )
     return PinnedCard(
         url=url,
-        issuer=origin_of(url),
+        issuer=Url.parse(url).origin,
         jwks_url=verdict.jwks_url,
         card=verdict.card,
         warnings=verdict.warnings,

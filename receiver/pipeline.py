@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias, TypeVar
 
 from pushkit.errors import InboundError, MalformedRequestError, StorageError
-from pushkit.masking import printable
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog, printable
 from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.admission import Admission, Limits

@@ -17,7 +17,7 @@ from pushkit.errors import (
     KeysUnavailableError,
 )
 from pushkit.keys.jwk import VerificationKey
-from pushkit.masking import printable
+from pushkit.logs import printable
 from pushkit.signing.audience import audience_of
 from pushkit.signing.http_message_signatures import (
     TAG,

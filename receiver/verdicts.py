@@ -9,8 +9,7 @@ from datetime import timedelta
 from http import HTTPStatus
 
 from pushkit.errors import InboundError
-from pushkit.masking import printable
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog, printable
 from receiver.inbox import BacklogFullError, InboxFullError
 from receiver.limits import RateLimitedError
 from receiver.peers import rate_key

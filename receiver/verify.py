@@ -24,7 +24,7 @@ from pushkit.errors import (
     MalformedJsonError,
     MalformedRequestError,
 )
-from pushkit.masking import masked_url, printable
+from pushkit.logs import printable
 from pushkit.signing.audience import audience_of, audience_with_query
 from pushkit.signing.content_digest import check_content_digest
 from pushkit.signing.http_message_signatures import (
@@ -51,6 +51,7 @@ from pushkit.signing.standard_webhooks import (
     read_unverified_webhook,
 )
 from pushkit.signing.token import hash_token
+from pushkit.url import masked_url
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.credentials import HandedOut, check_presented, presented
 from receiver.selection import Selected, TrustSnapshot

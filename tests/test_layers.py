@@ -22,9 +22,9 @@ SENDER_ROWS = [
     {
         "bounded_json",
         "clock",
-        "masking",
-        "repeated_log",
+        "logs",
         "terminal",
+        "url",
         "webhook",
     },
     {"errors", "version"},

@@ -14,8 +14,8 @@ from datetime import datetime
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey, thumbprint
-from pushkit.net.destination import origin_of
 from pushkit.net.jwks_client import FetchJwks, JwksClient
+from pushkit.url import Url
 
 __all__ = ["CardTrust", "OriginTrust", "TrustedKey", "TrustedKeys"]
 
@@ -125,7 +125,7 @@ class CardTrust:
         fetch: FetchJwks | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._origins = {origin_of(origin): trust for origin, trust in origins.items()}
+        self._origins = {Url.parse(origin).origin: trust for origin, trust in origins.items()}
         urls = {url for trust in self._origins.values() for url in trust.jwks_urls}
         if urls and fetch is None:
             raise ConfigError("card trust: JWKS URLs need a `fetch`")
@@ -136,14 +136,14 @@ class CardTrust:
 
     def knows(self, url: str) -> bool:
         """Say whether the operator trusts anything for cards from the origin of a URL."""
-        return origin_of(url) in self._origins
+        return Url.parse(url).origin in self._origins
 
     async def keys_for(self, url: str) -> TrustedKeys:
         """Return the keys for cards from the origin of a URL; none for an unknown origin.
 
         A JWK Set that cannot be had is listed as unavailable, and takes only its own keys away.
         """
-        trust = self._origins.get(origin_of(url))
+        trust = self._origins.get(Url.parse(url).origin)
         if trust is None:
             return TrustedKeys()
         keys, unavailable = list(trust.keys), []

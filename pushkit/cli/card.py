@@ -35,10 +35,11 @@ from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
-from pushkit.net.destination import DestinationPolicy, origin_of
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
 from pushkit.terminal.output import example
+from pushkit.url import Url
 
 __all__ = ["card"]
 
@@ -231,7 +232,7 @@ def _origins_of(
         keys=tuple(TrustedKey(key=key) for path in keys for key in load_public_keys(path)),
         jwks_urls=jwks_urls,
     )
-    origins = [origin_of(card_url(target)) for target in targets if _is_url(target)]
+    origins = [Url.parse(card_url(target)).origin for target in targets if _is_url(target)]
     return dict.fromkeys([*origins, _ANYWHERE], given)
 
 

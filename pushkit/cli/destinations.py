@@ -37,6 +37,8 @@ class _Rules(_Table):
     ports: tuple[int, ...] = (443, 8443)
     networks: tuple[str, ...] = ()
     refused_networks: tuple[str, ...] = ()
+    allow_domains: tuple[str, ...] = ()
+    allow_networks: tuple[str, ...] = ()
 
 
 class _OAuth(_Table):

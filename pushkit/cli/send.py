@@ -206,7 +206,8 @@ def _made_up(
 
 
 def _show_request(request: OutgoingRequest) -> None:
-    click.echo(f"> POST {request.destination.origin}{request.destination.target.partition('?')[0]}")
+    url = request.destination.url
+    click.echo(f"> POST {url.origin}{url.target.partition('?')[0]}")
     for name, value in request.headers:
         shown = "***" if name.lower() in _SECRET_HEADERS else value
         click.echo(f"> {name}: {shown}")

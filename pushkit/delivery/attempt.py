@@ -38,7 +38,6 @@ from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox import Delivery, Made, Outcome, Result
 from pushkit.secrets.envelopes import Envelopes
-from pushkit.signing.audience import audience_of
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
 from pushkit.subscriptions import Owner, Profile, StoredSubscription, Subscription, Vault
@@ -106,7 +105,7 @@ async def build_request(
         SigningError: A key outside this process did not sign.
     """
     samples = subscription.profile is Profile.A2A_SAMPLES
-    audience = audience_of(subscription.config.url)
+    audience = destination.url.audience
     claims = NotificationClaims(
         issuer=issuer,
         audience=None if samples else audience,

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from pushkit.a2a import Task, TaskUpdate, WireVersion, needs_snapshot, push_body
 from pushkit.errors import PayloadTooLargeError, PushkitError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Recipient
 
 __all__ = ["Bodies", "BodyEncoder", "SnapshotProvider"]

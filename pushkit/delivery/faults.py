@@ -11,7 +11,7 @@ import traceback
 from typing import Final
 
 from pushkit.errors import PushkitError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 
 __all__ = ["UNEXPECTED", "LocalFaults", "code_of"]
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final, Generic, TypeVar
 
-from pushkit.errors import ConfigError, DestinationRefusedError
+from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.storage import Script
+from pushkit.url import Url
 
 __all__ = ["Pace", "Room", "check_pace"]
 
@@ -83,8 +84,8 @@ class Pace:
 
     def _is_named(self, origin: str) -> bool:
         try:
-            return self._policy.check(origin).allowed_by_name
-        except DestinationRefusedError:
+            return self._policy.names(Url.parse(origin))
+        except InvalidUrlError:
             return False
 
 

@@ -48,7 +48,8 @@ class SenderOptions:
         retain: How long the worker lets finished deliveries stay.
         keep_answers: Keep the first KiB of each answer with its attempt, for `outbox.show`.
         seal_bodies: Encrypt bodies in the database too, with the sender's secret keys.
-        destinations: Narrows down where may be posted to: domains, ports, networks.
+        destinations: Where may be posted to: domains, ports, networks, and what is opened of an
+            intranet.
         proxy: An egress proxy, `http://[user:password@]host:port`: the guard stays on.
         ca_file: Roots in PEM that are trusted beside the system's.
         credentials: What this sender shows of itself, by destination.

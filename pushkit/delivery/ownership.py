@@ -64,7 +64,7 @@ class Ownership:
             OwnershipError: It answered something else.
             TransportError: It did not answer.
         """
-        key = (owner, destination.url)
+        key = (owner, str(destination.url))
         proved_at = self._proved.get(key)
         if proved_at is not None and self._clock() - proved_at < _VALID_FOR:
             return
@@ -82,12 +82,12 @@ class Ownership:
         try:
             await self._prove(owner, destination, tls)
         finally:  # here, as whoever waited may have given up
-            self._flights.pop((owner, destination.url), None)
+            self._flights.pop((owner, str(destination.url)), None)
 
     async def _prove(
         self, owner: Owner, destination: Destination, tls: ssl.SSLContext | None
     ) -> None:
-        url = destination.url
+        url = str(destination.url)
         if not await self._database.read(self._is_proved(owner, url)):
             await self._ask(destination, tls)
             await self._database.write(self._note(owner, url))
@@ -106,9 +106,8 @@ class Ownership:
     async def _ask(self, destination: Destination, tls: ssl.SSLContext | None) -> None:
         token = secrets.token_urlsafe(32)
         # No credentials yet: a destination that has not proved itself gets nothing.
-        answer = await self._transport.get(
-            _with_token(destination, token), _HEADERS, timeout=_TIMEOUT, tls=tls
-        )
+        asked = replace(destination, url=destination.url.with_query(f"validationToken={token}"))
+        answer = await self._transport.get(asked, _HEADERS, timeout=_TIMEOUT, tls=tls)
         echoed = answer.complete and hmac.compare_digest(answer.body, token.encode("ascii"))
         if answer.status // 100 != 2 or not echoed:
             raise OwnershipError(
@@ -117,8 +116,3 @@ class Ownership:
                 + ("another body" if answer.status // 100 == 2 else "no proof"),
                 status=answer.status,
             )
-
-
-def _with_token(destination: Destination, token: str) -> Destination:
-    separator = "&" if "?" in destination.target else "?"
-    return replace(destination, target=f"{destination.target}{separator}validationToken={token}")

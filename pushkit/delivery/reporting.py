@@ -10,7 +10,7 @@ from typing import Final
 from pushkit.a2a import TaskUpdate
 from pushkit.delivery.events import EventKind, SenderEvent, tell
 from pushkit.delivery.notify_result import NotifyResult
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Subscription
 
 __all__ = ["NotifyCounts", "Reports"]

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pushkit.errors import PushkitError, StorageError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 
 __all__ = ["Buffered", "EnqueueBuffer"]
 

@@ -13,12 +13,20 @@ import socket
 from functools import cache
 from typing import Final, TypeAlias
 
-__all__ = ["Network", "address_is_own", "address_is_public", "parse_address"]
+__all__ = [
+    "Address",
+    "Network",
+    "address_is_own",
+    "address_is_private",
+    "address_is_public",
+    "network_is_private",
+    "parse_address",
+]
 
 _log = logging.getLogger(__name__)
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # RFC 6890 and the IANA IPv4 special-purpose registry, and what else strangers have no business at.
 _IPV4_REFUSED: Final = tuple(
@@ -60,11 +68,25 @@ _IPV6_REFUSED: Final = tuple(
         "3fff::/20",
     )
 )
+# What an intranet may open: RFC 1918 and RFC 4193.
+_PRIVATE: Final = (
+    ipaddress.IPv4Network("10.0.0.0/8"),
+    ipaddress.IPv4Network("172.16.0.0/12"),
+    ipaddress.IPv4Network("192.168.0.0/16"),
+    ipaddress.IPv6Network("fc00::/7"),
+)
+# But never where clouds answer their own machines: metadata with credentials in it.
+_CLOUDS_OWN: Final = (
+    ipaddress.IPv6Network("fd00:42::/32"),  # Scaleway
+    ipaddress.IPv6Network("fd00:c1::/32"),  # Oracle
+    ipaddress.IPv6Network("fd00:ec2::/32"),  # Amazon
+    ipaddress.IPv6Network("fd20:ce::/32"),  # Google
+)
 # RFC 5214 §6.1: the interface identifier of ISATAP, under any prefix, before an IPv4 address.
 _ISATAP: Final = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
 
-def parse_address(text: str) -> _Address | None:
+def parse_address(text: str) -> Address | None:
     """Return the address that a text is the canonical spelling of, or None.
 
     A zone (`%eth0`) makes it an address of this machine's own links: None.
@@ -84,7 +106,24 @@ def address_is_public(text: str) -> bool:
         return not any(address in network for network in _IPV4_REFUSED)
     if address not in _IPV6_ROUTED or any(address in network for network in _IPV6_REFUSED):
         return False
-    return (int(address) >> 32) & 0xFFFF_FFFF not in _ISATAP
+    return not _is_isatap(address)
+
+
+def address_is_private(address: Address) -> bool:
+    """Say whether an address lies in a range that an intranet may open."""
+    if any(address in network for network in _CLOUDS_OWN):
+        return False
+    return any(address in network for network in _PRIVATE) and not _is_isatap(address)
+
+
+def network_is_private(network: Network) -> bool:
+    """Say whether a network lies within one of the ranges that an intranet may open."""
+    first, last = network.network_address, network.broadcast_address
+    return any(first in private and last in private for private in _PRIVATE)
+
+
+def _is_isatap(address: Address) -> bool:
+    return address.version == 6 and (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP
 
 
 def address_is_own(text: str) -> bool:

@@ -205,6 +205,6 @@ def _origin(url: str, policy: DestinationPolicy) -> str:
         destination = policy.check(url)
     except DestinationRefusedError as exc:
         raise ConfigError(f"credentials: origin: {exc}") from exc
-    if destination.target != "/":
+    if destination.url.target != "/":
         raise ConfigError("credentials: origin: expected https://host[:port] without a path")
     return destination.origin

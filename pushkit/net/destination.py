@@ -1,33 +1,35 @@
-"""Which URLs may be posted to (wire profile §6). Pure: no name is resolved here.
-
-A URL is parsed once, strictly, and every request is built from the parts: two parsers that read one
-string differently are how a check is passed by one address and another one is dialled.
-"""
+"""Which URLs and addresses may be posted to (wire profile §6). Pure: no name is resolved here."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
-from pushkit.errors import ConfigError, DestinationRefusedError
-from pushkit.net.addresses import Network, address_is_public
-
-__all__ = ["Destination", "DestinationPolicy", "DestinationRules", "origin_of"]
-
-_MAX_URL_CHARS = 2048
-_SCHEME_PORTS = {"https": 443, "http": 80}
-
-# RFC 3986, narrowed: visible ASCII, an authority without user information.
-_URL = re.compile(
-    r"(?P<scheme>https?)://"
-    r"(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)"
-    r"(?::(?P<port>[0-9]{1,5}))?"
-    r"(?P<target>(?:/[!$&-;=@_a-z~%]*)?(?:\?[!$&-;=?@_a-z~%]*)?)",
-    # ASCII: without it, ignoring case lets U+017F pass for an "s" and U+212A for a "k".
-    re.IGNORECASE | re.ASCII,
+from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
+from pushkit.net.addresses import (
+    Network,
+    address_is_private,
+    address_is_public,
+    network_is_private,
+    parse_address,
 )
+from pushkit.url import Url, normalise_host
+
+__all__ = [
+    "Decision",
+    "Destination",
+    "DestinationPolicy",
+    "DestinationRules",
+    "Judged",
+]
+
+_log = logging.getLogger(__name__)
+
 _PORT = re.compile(r"[0-9]{1,5}")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
@@ -53,48 +55,94 @@ _SPECIAL_SUFFIXES = (
 )
 
 
+class Decision(StrEnum):
+    """What becomes of a URL, or of an address that its name leads to."""
+
+    # It may be reached.
+    PUBLIC = "public"
+    INTRANET = "intranet"
+    NAMED = "named"
+    # The URL is refused.
+    NOT_A_URL = "not_a_url"
+    NOT_HTTPS = "not_https"
+    PORT = "port"
+    LITERAL_ADDRESS = "literal_address"
+    NOT_A_NAME = "not_a_name"
+    SPECIAL_NAME = "special_name"
+    OTHER_DOMAIN = "other_domain"
+    # The address is refused.
+    NOT_PUBLIC = "not_public"
+    OTHER_NETWORK = "other_network"
+    REFUSED_NETWORK = "refused_network"
+    OWN_ADDRESS = "own_address"
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it may not be reached."""
+        return self in _REASONS
+
+    @property
+    def reason(self) -> str:
+        """Why it is refused, for people; empty if it is not."""
+        return _REASONS.get(self, "")
+
+
+_REASONS: Final = {
+    Decision.NOT_A_URL: "not a URL as it is expected here",
+    Decision.NOT_HTTPS: "expected https, found http",
+    Decision.PORT: "the port is not among those allowed",
+    Decision.LITERAL_ADDRESS: "a literal address, expected a host name",
+    Decision.NOT_A_NAME: "not a host name",
+    Decision.SPECIAL_NAME: "a local or special-use name, expected a public one",
+    Decision.OTHER_DOMAIN: "not among the domains that this sender posts to",
+    Decision.NOT_PUBLIC: "the address is not public",
+    Decision.OTHER_NETWORK: "the address is outside of the networks that are allowed",
+    Decision.REFUSED_NETWORK: "the address is in a network that is refused",
+    Decision.OWN_ADDRESS: "the address is this machine's own",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """A URL that passed the policy, in parts.
+class Judged:
+    """A decision, and what it is about.
 
     Attributes:
-        scheme: `https` or `http`.
-        host: Lower-case name, or an address (IPv6 without brackets).
-        port: The port to dial.
-        target: Path and query, at least `/`.
+        decision: What became of it.
+        host: The name in the URL; None if there was no URL, or where a socket dials an address.
+        port: The port in the URL, or the one that is dialled.
+        address: The address that was judged; None if it was the URL.
+    """
+
+    decision: Decision
+    host: str | None = None
+    port: int | None = None
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """A URL that passed the policy.
+
+    Attributes:
+        url: The URL.
         allowed_by_name: The operator named this host: its addresses are not checked.
     """
 
-    scheme: str
-    host: str
-    port: int
-    target: str = field(repr=False)
+    url: Url
     allowed_by_name: bool = False
 
     @property
     def origin(self) -> str:
         """Scheme, host and port: what counts as one destination."""
-        return f"{self.scheme}://{self._bracketed}:{self.port}"
-
-    @property
-    def authority(self) -> str:
-        """What `Host` says: the port only where it is not the scheme's own (RFC 9110 §4.2.3)."""
-        standard = self.port == _SCHEME_PORTS[self.scheme]
-        return self._bracketed if standard else f"{self._bracketed}:{self.port}"
-
-    @property
-    def _bracketed(self) -> str:
-        return f"[{self.host}]" if ":" in self.host else self.host
-
-    @property
-    def url(self) -> str:
-        """The URL, put together again from the checked parts."""
-        return f"{self.origin}{self.target}"
+        return self.url.origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationRules:
-    """Narrows down where may be posted to; the built-in rules hold beside it.
+    """Where may be posted to, beside the built-in rules.
+
+    `domains`, `ports`, `networks` and `refused_networks` narrow down, and hold for what
+    `allow_domains` and `allow_networks` open, too.
 
     Attributes:
         domains: Only these names: `client.example.com`, or `*.example.com` for every name below
@@ -102,12 +150,22 @@ class DestinationRules:
         ports: Only these ports.
         networks: Only addresses in these networks, as `198.51.100.0/24`; empty: any public one.
         refused_networks: No address in these: your own public ranges, a NAT64 prefix of your own.
+        allow_domains: Local and special-use names of an intranet that may be posted to:
+            `corp.example` for itself and every name below it.
+        allow_networks: Private networks of an intranet, as `10.1.0.0/16`, within RFC 1918 and
+            fc00::/7. Whoever may register a URL can have notifications sent there, as a name of
+            theirs may lead anywhere: narrow down `domains` beside it.
+        on_decision: Hears of every decision on a URL, on an address that its name leads to, and on
+            one that is about to be dialled. It must not block; what it raises is logged.
     """
 
     domains: Sequence[str] = ()
     ports: Sequence[int] = (443, 8443)
     networks: Sequence[str] = ()
     refused_networks: Sequence[str] = ()
+    allow_domains: Sequence[str] = ()
+    allow_networks: Sequence[str] = ()
+    on_decision: Callable[[Judged], None] | None = None
 
 
 class DestinationPolicy:
@@ -117,7 +175,7 @@ class DestinationPolicy:
         allow: Hosts that the operator names for development and tests, as `host:port` or `host:*`,
             for example `["127.0.0.1:*", "[::1]:8080", "localhost:*"]`. For these alone the rules
             on scheme, port, literal addresses and special names are lifted, and `rules` too.
-        rules: Narrows down the rest.
+        rules: What else is the operator's to say.
 
     Raises:
         ConfigError: An entry is not what it should be.
@@ -127,120 +185,102 @@ class DestinationPolicy:
         self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
     ) -> None:
         self.allow = tuple(allow)
-        self._allowed = frozenset(_parse_allow(entry) for entry in allow)
-        self._domains = tuple(_parse_domain(domain) for domain in rules.domains)
+        self._named = frozenset(_parse_allow(entry) for entry in allow)
+        self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)
+        self._private = tuple(map(_parse_private_network, rules.allow_networks))
+        self._domains = tuple(self._parse_domain(domain) for domain in rules.domains)
         self._ports = tuple(_parse_port(port) for port in rules.ports)
         self._networks = tuple(_parse_network("networks", each) for each in rules.networks)
         self._refused = tuple(
             _parse_network("refused_networks", each) for each in rules.refused_networks
         )
+        self._on_decision = rules.on_decision
 
-    def check(self, url: str) -> Destination:
+    def check(self, text: str) -> Destination:
         """Return the destination that a URL names.
 
         Raises:
             DestinationRefusedError: Says which rule the URL breaks; the URL itself may hold
                 secrets in its query and is not repeated.
         """
-        scheme, host, port, target = _parse(url)
-        if (host, port) in self._allowed or (host, None) in self._allowed:
-            return Destination(
-                scheme=scheme, host=host, port=port, target=target, allowed_by_name=True
-            )
-        self._check_scheme(scheme, host, port)
-        self._check_port(port)
-        _check_host(host)
-        if self._domains and not any(_is_within(host, domain) for domain in self._domains):
-            raise DestinationRefusedError(
-                f"URL: {host} is not among the domains that this sender posts to"
-            )
-        return Destination(scheme=scheme, host=host, port=port, target=target)
-
-    def _check_scheme(self, scheme: str, host: str, port: int) -> None:
-        if scheme != "https":
-            raise DestinationRefusedError(
-                f"URL: expected https, found http to {host}:{port};"
-                f" for development, allow {host}:{port} by name"
-            )
-
-    def _check_port(self, port: int) -> None:
-        if port not in self._ports:
-            expected = " or ".join(str(each) for each in self._ports)
-            raise DestinationRefusedError(f"URL: port {port} is not allowed, expected {expected}")
-
-    def refusal_of(self, address: str) -> str | None:
-        """Return why an address may not be dialled; None if it may."""
-        if not address_is_public(address):
-            return "the address is not public"
-        ip = ipaddress.ip_address(address)
-        if self._networks and not any(ip in network for network in self._networks):
-            return "the address is outside of the networks that are allowed"
-        if any(ip in network for network in self._refused):
-            return "the address is in a network that is refused"
-        return None
-
-
-def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL (RFC 6454 §4), read as `DestinationPolicy` reads it.
-
-    Raises:
-        DestinationRefusedError: Not an http or https URL.
-    """
-    scheme, host, port, target = _parse(url)
-    return Destination(scheme=scheme, host=host, port=port, target=target).origin
-
-
-def _parse(url: str) -> tuple[str, str, int, str]:
-    if len(url) > _MAX_URL_CHARS:
-        raise DestinationRefusedError(f"URL: longer than {_MAX_URL_CHARS} characters")
-    match = _URL.fullmatch(url)
-    if match is None:
-        raise DestinationRefusedError(
-            "URL: expected https://host[:port]/path in visible ASCII,"
-            " without user name, fragment, spaces or backslashes"
-        )
-    scheme = match["scheme"].lower()
-    port = int(match["port"]) if match["port"] else _SCHEME_PORTS[scheme]
-    if not 0 < port <= 65535:
-        raise DestinationRefusedError(f"URL: {port} is not a port")
-    target = match["target"]
-    if not target.startswith("/"):
-        target = f"/{target}"
-    return scheme, _normalise_host(match["host"]), port, target
-
-
-def _normalise_host(host: str) -> str:
-    host = host.lower()
-    if host.startswith("["):
         try:
-            return str(ipaddress.IPv6Address(host[1:-1]))
-        except ValueError as exc:
-            raise DestinationRefusedError("URL: not an IPv6 address") from exc
-    return host.removesuffix(".")
+            url = Url.parse(text)
+        except InvalidUrlError as exc:
+            self.tell(Judged(decision=Decision.NOT_A_URL))
+            raise DestinationRefusedError(str(exc), decision=Decision.NOT_A_URL) from exc
+        decision = self.judge_url(url)
+        self.tell(Judged(decision=decision, host=url.host, port=url.port))
+        if decision.is_refusal:
+            advice = {
+                Decision.PORT: f", expected {' or '.join(map(str, self._ports))}",
+                Decision.NOT_HTTPS: f"; for development, allow {url.host}:{url.port} by name",
+            }.get(decision, "")
+            raise DestinationRefusedError(
+                f"URL: {url.origin}: {decision.reason}{advice}", decision=decision
+            )
+        return Destination(url=url, allowed_by_name=decision is Decision.NAMED)
 
+    def judge_url(self, url: Url) -> Decision:
+        """Decide on a URL alone: where its name leads to is another question."""
+        if self.names(url):
+            return Decision.NAMED
+        if url.scheme != "https":
+            return Decision.NOT_HTTPS
+        if url.port not in self._ports:
+            return Decision.PORT
+        decision = self._judge_host(url.host)
+        listed = not self._domains or any(_is_within(url.host, each) for each in self._domains)
+        return decision if listed or decision.is_refusal else Decision.OTHER_DOMAIN
 
-def _check_host(host: str) -> None:
-    if ":" in host or _ENDS_IN_NUMBER.search(host):
-        raise DestinationRefusedError("URL: a literal address, expected a host name")
-    labels = host.split(".")
-    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise DestinationRefusedError("URL: not a host name")
-    if len(labels) == 1 or any(
-        host == suffix or host.endswith(f".{suffix}") for suffix in _SPECIAL_SUFFIXES
-    ):
-        raise DestinationRefusedError(
-            f"URL: {host} is a local or special-use name, expected a public one"
-        )
+    def judge_address(self, text: str) -> Decision:
+        """Decide on an address that is about to be dialled."""
+        address = parse_address(text)
+        if address is None:
+            return Decision.NOT_PUBLIC
+        decision = Decision.PUBLIC
+        if not address_is_public(text):
+            if not (address_is_private(address) and any(address in n for n in self._private)):
+                return Decision.NOT_PUBLIC
+            decision = Decision.INTRANET
+        if self._networks and not any(address in network for network in self._networks):
+            return Decision.OTHER_NETWORK
+        if any(address in network for network in self._refused):
+            return Decision.REFUSED_NETWORK
+        return decision
 
+    def names(self, url: Url) -> bool:
+        """Say whether the operator named the host of a URL in `allow`."""
+        return (url.host, url.port) in self._named or (url.host, None) in self._named
 
-def _parse_allow(entry: str) -> tuple[str, int | None]:
-    host, colon, port = entry.rpartition(":")
-    if not colon or not host or not (port == "*" or _PORT.fullmatch(port)):
-        raise ConfigError(f"allow: {entry!r}: expected host:port or host:*")
-    try:
-        return _normalise_host(host), None if port == "*" else int(port)
-    except DestinationRefusedError as exc:
-        raise ConfigError(f"allow: {entry!r}: not a host") from exc
+    def tell(self, judged: Judged) -> None:
+        """Tell who wants to hear of decisions."""
+        if self._on_decision is None:
+            return
+        try:
+            self._on_decision(judged)
+        except Exception:  # noqa: BLE001  # the decision stands, whoever hears of it
+            _log.exception("on_decision failed")
+
+    def _judge_host(self, host: str) -> Decision:
+        labels = host.split(".")
+        if ":" in host or _ENDS_IN_NUMBER.search(host):
+            return Decision.LITERAL_ADDRESS
+        if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+            return Decision.NOT_A_NAME
+        if len(labels) == 1:
+            return Decision.SPECIAL_NAME
+        if _is_below(host, self._intranet):
+            return Decision.INTRANET
+        return Decision.SPECIAL_NAME if _is_below(host, _SPECIAL_SUFFIXES) else Decision.PUBLIC
+
+    def _parse_domain(self, entry: str) -> str:
+        domain = entry.lower().removesuffix(".")
+        if self._judge_host(domain.removeprefix("*.")).is_refusal:
+            raise ConfigError(
+                f"domains: {entry!r}: expected a public name or one within allow_domains,"
+                " with or without *. before it"
+            )
+        return domain
 
 
 def _is_within(host: str, domain: str) -> bool:
@@ -248,15 +288,29 @@ def _is_within(host: str, domain: str) -> bool:
     return host.endswith(domain[1:]) if domain.startswith("*.") else host == domain
 
 
-def _parse_domain(entry: str) -> str:
-    domain = entry.lower().removesuffix(".")
-    name = domain.removeprefix("*.")
+def _is_below(host: str, domains: Sequence[str]) -> bool:
+    return any(host == domain or host.endswith(f".{domain}") for domain in domains)
+
+
+def _parse_allow(entry: str) -> tuple[str, int | None]:
+    host, colon, port = entry.rpartition(":")
+    if not colon or not host or not (port == "*" or _PORT.fullmatch(port)):
+        raise ConfigError(f"allow: {entry!r}: expected host:port or host:*")
     try:
-        _check_host(name)
-    except DestinationRefusedError as exc:
+        return normalise_host(host), None if port == "*" else int(port)
+    except InvalidUrlError as exc:
+        raise ConfigError(f"allow: {entry!r}: not a host") from exc
+
+
+def _parse_intranet_domain(entry: str) -> str:
+    domain = entry.lower().removesuffix(".")
+    is_name = len(domain) <= 253 and all(map(_LABEL.fullmatch, domain.split(".")))
+    # RFC 6761 §6.3: names below localhost are this machine, which nothing opens.
+    if not is_name or _ENDS_IN_NUMBER.search(domain) or _is_below(domain, ("localhost",)):
         raise ConfigError(
-            f"domains: {entry!r}: expected a public name, or *. and a public name"
-        ) from exc
+            f"allow_domains: {entry!r}: expected a name such as corp.example, which stands for"
+            " every name below it, too"
+        )
     return domain
 
 
@@ -271,3 +325,13 @@ def _parse_network(setting: str, entry: str) -> Network:
         return ipaddress.ip_network(entry)
     except ValueError as exc:
         raise ConfigError(f"{setting}: {entry!r}: expected a network such as 8.8.8.0/24") from exc
+
+
+def _parse_private_network(entry: str) -> Network:
+    network = _parse_network("allow_networks", entry)
+    if not network_is_private(network):
+        raise ConfigError(
+            f"allow_networks: {entry!r}: expected a network within 10.0.0.0/8, 172.16.0.0/12,"
+            " 192.168.0.0/16 or fc00::/7"
+        )
+    return network

@@ -19,7 +19,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import AsyncResolver
 
 from pushkit.net.addresses import address_is_own
-from pushkit.net.destination import DestinationPolicy
+from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.timing import current_probe
 
 __all__ = ["Guard", "Resolver", "dialling_socket"]
@@ -116,7 +116,7 @@ class Guard(AbstractResolver):
         """
         answers = await self._resolver.resolve(host, port, family)
         for answer in answers:
-            self._check(answer["host"])
+            self._check(answer["host"], port, host)
         return answers
 
     def open_socket(self, address: AddrInfoType) -> socket.socket:
@@ -125,21 +125,22 @@ class Guard(AbstractResolver):
         Raises:
             OSError: The address is refused.
         """
-        self._check(str(address[4][0]))
+        self._check(str(address[4][0]), address[4][1])
         return dialling_socket(address)
 
     async def close(self) -> None:
         """The resolver is the caller's."""
 
-    def _check(self, address: str) -> None:
-        reason = self._policy.refusal_of(address)
-        if reason is None and self._is_own(address):
-            reason = "the address is this machine's own"
-        if reason is not None:
+    def _check(self, address: str, port: int | str, host: str | None = None) -> None:
+        decision = self._policy.judge_address(address)
+        if not decision.is_refusal and self._is_own(address):
+            decision = Decision.OWN_ADDRESS
+        self._policy.tell(Judged(decision=decision, host=host, port=int(port), address=address))
+        if decision.is_refusal:
             probe = current_probe.get()
             if probe is not None:
-                probe.refused = reason
-            raise OSError(errno.EACCES, reason)
+                probe.refused = decision
+            raise OSError(errno.EACCES, decision.reason)
 
 
 def dialling_socket(address: AddrInfoType) -> socket.socket:

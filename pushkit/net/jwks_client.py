@@ -23,9 +23,9 @@ from pushkit.clock import utc_now
 from pushkit.errors import JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
-from pushkit.masking import masked_url
+from pushkit.logs import RepeatedLog
 from pushkit.net.transport import Transport
-from pushkit.repeated_log import RepeatedLog
+from pushkit.url import masked_url
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
 from pushkit.work import Held, Renewing

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import aiohttp
 
+from pushkit.net.destination import Decision
+
 __all__ = ["Probe", "TimedResponse", "Timing", "current_probe", "timing_trace"]
 
 
@@ -49,7 +51,7 @@ class Probe:
         self._phase: str | None = None
         self._since = 0.0
         self._address: str | None = None
-        self.refused: str | None = None
+        self.refused: Decision | None = None
 
     def enter(self, phase: str | None) -> None:
         """End the phase that runs, and begin another; None for no other."""

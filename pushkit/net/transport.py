@@ -196,7 +196,7 @@ class Transport:
         try:
             async with asyncio.timeout(seconds) as deadline:
                 if self._proxy is None or destination.allowed_by_name:
-                    url = URL(destination.url, encoded=True)
+                    url = URL(str(destination.url), encoded=True)
                     return await _ask(self._direct_session(destination), request, url, deadline)
                 return await self._through_proxy(self._proxy, request, deadline)
         except TimeoutError as exc:
@@ -205,9 +205,14 @@ class Transport:
                 timing=probe.timing(),
             ) from exc
         except Exception as exc:  # whatever an answer brings about is its sender's doing
-            error = AddressRefusedError if probe.refused else _error_of(exc)
-            raise error(
-                f"{destination.origin}: {type(exc).__name__}: {probe.refused or _reason(exc)}",
+            if probe.refused is not None:
+                raise AddressRefusedError(
+                    f"{destination.origin}: {probe.refused.reason}",
+                    decision=probe.refused,
+                    timing=probe.timing(),
+                ) from exc
+            raise _error_of(exc)(
+                f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}",
                 timing=probe.timing(),
             ) from exc
         finally:
@@ -218,20 +223,20 @@ class Transport:
     ) -> Answer:
         """Ask the proxy for one checked address after another, until it reaches one."""
         destination = request.destination
-        request = replace(request, headers=[("Host", destination.authority), *request.headers])
+        request = replace(request, headers=[("Host", destination.url.authority), *request.headers])
         route = _Route(
-            proxy=proxy.url, proxy_headers=proxy.headers, server_hostname=destination.host
+            proxy=proxy.url, proxy_headers=proxy.headers, server_hostname=destination.url.host
         )
         session = self._proxied_session(proxy)
         failed: Exception = OSError(None, "the name has no address")
         for address in await self._looked_up(destination):
-            url = _url_at(destination, address)
+            url = URL(str(replace(destination.url, host=address)), encoded=True)
             try:
                 answer = await _ask(session, request, url, deadline, route)
             except aiohttp.ClientHttpProxyError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
-            dialled = f"{url.host_subcomponent}:{destination.port}"
+            dialled = f"{url.host_subcomponent}:{destination.url.port}"
             return replace(answer, timing=replace(answer.timing, address=dialled))
         raise failed
 
@@ -240,7 +245,7 @@ class Transport:
         if probe is not None:
             probe.enter("resolve")
         try:
-            answers = await self._guard.resolve(destination.host, destination.port)
+            answers = await self._guard.resolve(destination.url.host, destination.url.port)
         except OSError as exc:
             raise _LookupError(exc.errno, exc.strerror) from exc
         if probe is not None:
@@ -325,11 +330,6 @@ async def _ask(
             complete=complete,
             timing=probe.timing(),
         )
-
-
-def _url_at(destination: Destination, address: str) -> URL:
-    """Return a destination's URL with an address in place of its name."""
-    return URL(replace(destination, host=address).url, encoded=True)
 
 
 def _body_until(request: _Request, deadline: asyncio.Timeout) -> float:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
-from urllib.parse import urlsplit
-
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, InvalidUrlError
+from pushkit.url import Url
 
 __all__ = ["audience_of", "audience_with_query"]
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def audience_of(url: str) -> str:
@@ -21,26 +17,9 @@ def audience_of(url: str) -> str:
         ConfigError: Not an absolute http or https URL.
     """
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as exc:
-        raise ConfigError("audience: not a URL") from exc
-    scheme = parts.scheme.lower()
-    host = _normalise_host(parts.hostname or "")
-    if scheme not in _DEFAULT_PORTS or not host:
-        raise ConfigError("audience: expected an absolute http or https URL")
-    authority = host if port in (None, _DEFAULT_PORTS[scheme]) else f"{host}:{port}"
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{scheme}://{authority}{parts.path or '/'}{query}"
-
-
-def _normalise_host(host: str) -> str:
-    if ":" not in host:
-        return host.lower().rstrip(".")
-    try:
-        return f"[{ipaddress.IPv6Address(host)}]"
-    except ValueError as exc:
-        raise ConfigError("audience: not an IPv6 address") from exc
+        return Url.parse(url.partition("#")[0]).audience
+    except InvalidUrlError as exc:
+        raise ConfigError(f"audience: {exc}") from exc
 
 
 def audience_with_query(audience: str, target: str) -> str:

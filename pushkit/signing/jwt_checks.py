@@ -14,9 +14,10 @@ from pushkit.errors import (
     MalformedRequestError,
     TimestampError,
 )
-from pushkit.masking import masked_url, printable
+from pushkit.logs import printable
 from pushkit.signing.audience import audience_with_query
 from pushkit.signing.jwt_reading import JwtClaims
+from pushkit.url import masked_url
 from pushkit.webhook import Headers
 
 __all__ = [

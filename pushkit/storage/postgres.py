@@ -19,7 +19,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from pushkit.storage.gathering import Gathering, held_too_long
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from pushkit.errors import StorageError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 
 __all__ = ["Housekeeper"]
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 
 __all__ = ["Pump", "cancelled"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads

@@ -38,7 +38,7 @@ class HttpForward:
             raise ConfigError(f"forward: {exc}") from exc
         self._timeout = timeout
         # Without the query, which may hold a secret.
-        path = self._destination.target.partition("?")[0]
+        path = self._destination.url.target.partition("?")[0]
         self.name = f"forward:{self._destination.origin}{path}"
 
     async def send(self, notification: Notification) -> None:

@@ -18,7 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from pushkit.errors import ConfigError, StorageError
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from pushkit.storage import Script
 from receiver.replay.memory import (
     MEMORY,

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from aiohttp import web
 
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 from receiver.connections import ConnectionLimits, Connections
 from receiver.serving.connection import HttpConnection
 from receiver.verdicts import Refusals

@@ -37,6 +37,8 @@ domains = ["*.partner.net"]
 ports = [443, 9443]
 networks = ["93.184.216.0/24"]
 refused_networks = ["93.184.216.34/32"]
+allow_domains = ["corp.example"]
+allow_networks = ["10.1.0.0/16"]
 
 [[credentials]]
 origin = "https://a.partner.net"
@@ -105,6 +107,8 @@ def test_everything_that_it_can_say(folder: Path) -> None:
             ports=(443, 9443),
             networks=("93.184.216.0/24",),
             refused_networks=("93.184.216.34/32",),
+            allow_domains=("corp.example",),
+            allow_networks=("10.1.0.0/16",),
         ),
         "credentials": (
             DestinationCredentials(

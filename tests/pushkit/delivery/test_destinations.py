@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +13,10 @@ from aiohttp import web
 
 from pushkit import DestinationRules, PushConfig, PushSender, StatusUpdate, WireVersion
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
-from pushkit.net.destination import DestinationPolicy
+from pushkit.net.destination import Decision, DestinationPolicy
 from pushkit.outbox import DeliveryState
 from pushkit.subscriptions import EVERYTHING, Profile, SubscriptionKey, SubscriptionStore, Vault
+from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 
@@ -27,11 +29,8 @@ MakeStatus = Callable[..., StatusUpdate]
 class Relaxed(DestinationPolicy):
     """Any scheme of HTTP, any port: all other rules are the real ones."""
 
-    def _check_scheme(self, scheme: str, host: str, port: int) -> None:
-        pass
-
-    def _check_port(self, port: int) -> None:
-        pass
+    def judge_url(self, url: Url) -> Decision:
+        return super().judge_url(replace(url, scheme="https", port=443))
 
 
 @pytest.fixture

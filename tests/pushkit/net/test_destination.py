@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.addresses import address_is_public
-from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.signing.audience import audience_of
+from pushkit.url import Url
 from tests.hostile import hostile_urls
 
 POLICY = DestinationPolicy()
@@ -90,8 +91,8 @@ def test_refuses(url: str) -> None:
 )
 def test_accepts(url: str, parts: tuple[str, int, str]) -> None:
     found = POLICY.check(url)
-    assert (found.host, found.port, found.target) == parts
-    assert (found.scheme, found.allowed_by_name) == ("https", False)
+    assert (found.url.host, found.url.port, found.url.target) == parts
+    assert (found.url.scheme, found.allowed_by_name) == ("https", False)
 
 
 @given(
@@ -104,9 +105,9 @@ def test_any_text_is_a_destination_or_the_one_error(url: str) -> None:
             found = policy.check(url)
         except DestinationRefusedError:
             continue
-        assert policy.check(found.url) == found
-        assert found.url.isascii()
-        assert audience_of(found.url) == audience_of(url)
+        assert policy.check(str(found.url)) == found
+        assert str(found.url).isascii()
+        assert audience_of(str(found.url)) == audience_of(url) == found.url.audience
 
 
 @pytest.mark.parametrize("secret", ["https://canary.example.com/ ", "http://a.example.com/?canary"])
@@ -204,5 +205,6 @@ def test_what_is_public_is_public(address: str) -> None:
 
 
 def test_origin_and_url_bracket_an_ipv6_address() -> None:
-    found = Destination(scheme="http", host="::1", port=80, target="/a")
-    assert (found.origin, found.url) == ("http://[::1]:80", "http://[::1]:80/a")
+    found = Url(scheme="http", host="::1", port=80, target="/a")
+    assert (found.origin, str(found)) == ("http://[::1]:80", "http://[::1]:80/a")
+    assert (found.authority, found.audience) == ("[::1]", "http://[::1]/a")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -17,9 +18,15 @@ from yarl import URL
 
 from pushkit.errors import DestinationRefusedError, TransportError
 from pushkit.net.addresses import address_is_own
-from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.destination import (
+    Decision,
+    Destination,
+    DestinationPolicy,
+    DestinationRules,
+)
 from pushkit.net.guard import Guard, dialling_socket
 from pushkit.net.transport import Transport
+from pushkit.url import Url
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.network import LeftLoopbackError, Network, the_network
@@ -32,33 +39,31 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 class Relaxed(DestinationPolicy):
     """Any scheme of HTTP, any port: all other rules are the real ones."""
 
-    def _check_scheme(self, scheme: str, host: str, port: int) -> None:
-        pass
-
-    def _check_port(self, port: int) -> None:
-        pass
+    def judge_url(self, url: Url) -> Decision:
+        return super().judge_url(replace(url, scheme="https", port=443))
 
 
 class Naive(DestinationPolicy):
     """No rule on URLs at all, read as aiohttp reads them: the addresses alone are judged."""
 
-    def check(self, url: str) -> Destination:
+    def check(self, text: str) -> Destination:
         try:
-            parsed = URL(url)
+            parsed = URL(text)
             scheme, host, port = parsed.scheme, parsed.raw_host, parsed.port
         except ValueError as exc:
-            raise DestinationRefusedError("URL: not one") from exc
+            raise DestinationRefusedError("not one", decision=Decision.NOT_A_URL) from exc
         if scheme not in {"http", "https"} or not host or not port:
-            raise DestinationRefusedError("URL: nothing that an HTTP client could open")
-        return Destination(scheme=scheme, host=host, port=port, target=parsed.raw_path_qs)
+            raise DestinationRefusedError("not of HTTP", decision=Decision.NOT_A_URL)
+        url = Url(scheme=scheme, host=host, port=port, target=parsed.raw_path_qs)
+        return Destination(url=url)
 
 
 class Nothing(Naive):
     """No guard."""
 
-    def refusal_of(self, address: str) -> str | None:
-        del address
-        return None
+    def judge_address(self, text: str) -> Decision:
+        del text
+        return Decision.PUBLIC
 
 
 class Canary:
@@ -156,12 +161,18 @@ def looked_up(line: HostileUrl) -> bool:
     return but_for_its_port(line) and "rebind" not in line.url
 
 
+INTRANET = DestinationRules(
+    allow_domains=["corp.example"], allow_networks=["10.1.0.0/16", "fd00::/8"]
+)
+
+
+@pytest.mark.parametrize("rules", [DestinationRules(), INTRANET], ids=["", "with an intranet"])
 @pytest.mark.parametrize("policy", [Relaxed, Naive])
 async def test_the_addresses_alone_are_reason_enough(
-    network: Network, canary: Canary, policy: type[DestinationPolicy]
+    network: Network, canary: Canary, policy: type[DestinationPolicy], rules: DestinationRules
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if looked_up(line)]
-    transport = Transport(policy(), resolver=network.names)
+    transport = Transport(policy(rules=rules), resolver=network.names)
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
     assert "mixed.attacker.example.com" in network.names.asked
 

@@ -16,6 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Answer, Transport
+from pushkit.url import Url
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -421,7 +422,7 @@ async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
 ) -> None:
     # A literal never comes to the resolver: the socket has the last word.
     transport = Transport(DestinationPolicy(["127.0.0.1:*"]), resolver=Resolver("127.0.0.1"))
-    destination = Destination(scheme="http", host=host, port=80, target="/")
+    destination = Destination(url=Url(scheme="http", host=host, port=80, target="/"))
     with pytest.raises(TransportError):
         async with asyncio.timeout(DEADLINE):
             await transport.get(destination, [], timeout=PATIENT)
@@ -457,7 +458,7 @@ async def test_an_open_connection_to_a_named_host_serves_that_host_alone() -> No
         transport = Transport(DestinationPolicy(["127.0.0.1:*"]))
         named = transport.policy.check(server.url)
         assert (await post(transport, server.url, within=PATIENT)).status == 200
-        unchecked = Destination(scheme="http", host=named.host, port=named.port, target="/")
+        unchecked = Destination(url=named.url)
         with pytest.raises(TransportError, match="not public"):
             await transport.post(unchecked, [], b"{}", timeout=PATIENT)
         await transport.close()

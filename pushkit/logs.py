@@ -1,4 +1,4 @@
-"""A log that says the same thing once per interval, and how often it was left unsaid.
+"""What goes into a log: text that somebody else wrote, and the same thing once per interval.
 
 What goes wrong a thousand times a second (a database that is away, a stranger who is refused) must
 not fill a disk, nor hide what else goes wrong: each cause gets one line in an interval.
@@ -14,10 +14,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-__all__ = ["RepeatedLog"]
+__all__ = ["RepeatedLog", "printable"]
 
 _INTERVAL: Final = timedelta(minutes=1)
 _MAX_CAUSES: Final = 1_000
+_SHOWN_CHARACTERS: Final = 128
+
+
+def printable(text: str | None) -> str:
+    """Return what somebody else wrote as it may stand in a log: on one line, and not too long."""
+    return "-" if text is None else ascii(text)[1:-1][:_SHOWN_CHARACTERS]
 
 
 @dataclass(slots=True)

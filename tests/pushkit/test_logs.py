@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from pushkit.repeated_log import RepeatedLog
+from pushkit.logs import RepeatedLog
 
 
 class Clock:

@@ -1,0 +1,135 @@
+"""A URL that came from outside: a webhook, a JWK Set, a token endpoint, an audience.
+
+It is parsed once, strictly (RFC 3986, narrowed), and whatever needs it works with the parts: two
+parsers that read one string differently are how a check is passed by one address and another one is
+dialled.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pushkit.errors import InvalidUrlError
+
+__all__ = ["Url", "masked_url", "normalise_host"]
+
+_MAX_CHARS: Final = 2048
+_STANDARD_PORTS: Final = {"https": 443, "http": 80}
+
+# Visible ASCII, and an authority without user information.
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://"
+    r"(?P<host>\[[0-9a-f:.]+\]|[a-z0-9._-]+)"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<target>(?:/[!$&-;=@_a-z~%]*)?(?:\?[!$&-;=?@_a-z~%]*)?)",
+    # ASCII: without it, ignoring case lets U+017F pass for an "s" and U+212A for a "k".
+    re.IGNORECASE | re.ASCII,
+)
+# RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
+_USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Url:
+    """An absolute http or https URL, in parts.
+
+    Attributes:
+        scheme: `https` or `http`.
+        host: Lower-case name, or an address (IPv6 without brackets).
+        port: The port to dial.
+        target: Path and query, at least `/`, to the letter: a webhook may well tell them apart.
+        origin: Scheme, host and port (RFC 6454 §4): what counts as one destination.
+        authority: What `Host` says: the port only where it is not the scheme's own (RFC 9110
+            §4.2.3).
+        audience: The URL in the one spelling that `aud` has (wire profile §3).
+    """
+
+    scheme: str
+    host: str
+    port: int
+    target: str = field(repr=False)
+    origin: str = field(init=False, compare=False, repr=False)
+    authority: str = field(init=False, compare=False, repr=False)
+    audience: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        standard = self.port == _STANDARD_PORTS[self.scheme]
+        authority = host if standard else f"{host}:{self.port}"
+        path, mark, query = self.target.partition("?")
+        put = functools.partial(object.__setattr__, self)
+        put("origin", f"{self.scheme}://{host}:{self.port}")
+        put("authority", authority)
+        put("audience", f"{self.scheme}://{authority}{path}{mark if query else ''}{query}")
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """Read a URL.
+
+        Raises:
+            InvalidUrlError: It is none, or not written as plainly as is expected here. The message
+                repeats nothing of it: its query may hold a secret.
+        """
+        return _parse(text)
+
+    def with_query(self, parameter: str) -> Url:
+        """Return the URL with one more parameter in its query."""
+        mark = "&" if "?" in self.target else "?"
+        return replace(self, target=f"{self.target}{mark}{parameter}")
+
+    def __str__(self) -> str:
+        return f"{self.origin}{self.target}"
+
+
+# The few URLs that a process works with come again at every attempt.
+@functools.lru_cache(maxsize=4096)
+def _parse(text: str) -> Url:
+    if len(text) > _MAX_CHARS:
+        raise InvalidUrlError(f"URL: longer than {_MAX_CHARS} characters")
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise InvalidUrlError(
+            "URL: expected https://host[:port]/path in visible ASCII,"
+            " without user name, fragment, spaces or backslashes"
+        )
+    scheme, host, target = match["scheme"].lower(), normalise_host(match["host"]), match["target"]
+    port = int(match["port"]) if match["port"] else _STANDARD_PORTS[scheme]
+    if not 0 < port <= 65535:
+        raise InvalidUrlError(f"URL: {port} is not a port")
+    if not host or host.endswith("."):
+        raise InvalidUrlError("URL: not a host name")
+    target = target if target.startswith("/") else f"/{target}"
+    return Url(scheme=scheme, host=host, port=port, target=target)
+
+
+def normalise_host(host: str) -> str:
+    """Return a host in lower case without a trailing dot, an IPv6 address without its brackets.
+
+    Raises:
+        InvalidUrlError: What stands in brackets is no IPv6 address.
+    """
+    host = host.lower()
+    if not host.startswith("["):
+        return host.removesuffix(".")
+    try:
+        return str(ipaddress.IPv6Address(host[1:-1]))
+    except ValueError as exc:
+        raise InvalidUrlError("URL: not an IPv6 address") from exc
+
+
+def masked_url(url: str, *, keep_query: bool = False) -> str:
+    """Return a URL without what may be secret in it: user, password, query and fragment.
+
+    Args:
+        url: The URL, or what stands for one.
+        keep_query: The query is known to hold no secret.
+    """
+    masked = _USER.sub("***@", url)
+    if keep_query:
+        return masked
+    before, mark, _ = masked.partition("?" if "?" in masked else "#")
+    return f"{before}{mark}***" if mark else before
