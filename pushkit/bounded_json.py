@@ -1,4 +1,4 @@
-"""JSON from outside, read within limits (RFC 8259, I-JSON's refusal of duplicate members).
+"""JSON, read within limits and written strictly (RFC 8259, I-JSON's refusal of duplicate members).
 
 The standard library's reader accepts `NaN`, duplicate members, lone surrogates and nesting up to
 its recursion limit; none of these may reach the code behind this door.
@@ -6,15 +6,16 @@ its recursion limit; none of these may reach the code behind this door.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeAlias
 
 from pushkit.errors import MalformedJsonError
 
-__all__ = ["MAX_DEPTH", "JsonObject", "JsonValue", "read_json", "read_json_object"]
+__all__ = ["MAX_DEPTH", "JsonObject", "JsonValue", "read_json", "read_json_object", "write_json"]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = "dict[str, JsonValue]"
@@ -35,6 +36,9 @@ def read_json(data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
         MalformedJsonError: Not UTF-8, not JSON, a duplicate member, a number that is not finite or
             too long, a lone surrogate, or nested too deeply.
     """
+    # Fewer brackets than levels allowed: the common case needs no scan.
+    if data.count(b"[") + data.count(b"{") > max_depth and _is_deeper(data, max_depth):
+        raise MalformedJsonError(f"nested deeper than {max_depth} levels")
     try:
         value: JsonValue = json.loads(
             data.decode("utf-8"),
@@ -52,9 +56,6 @@ def read_json(data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
         raise MalformedJsonError(f"nested deeper than {max_depth} levels") from exc
     except ValueError as exc:  # an integer longer than the interpreter converts
         raise MalformedJsonError("a number has too many digits") from exc
-    # Fewer brackets than levels allowed: the common case needs no walk.
-    if data.count(b"[") + data.count(b"{") > max_depth:
-        _check_depth(value, max_depth)
     if _SURROGATE_ESCAPE.search(data):
         _check_surrogates(value)
     return value
@@ -86,21 +87,23 @@ def _finite_float(text: str) -> float:
     return value
 
 
-def _check_depth(value: JsonValue, max_depth: int) -> None:
-    level = _containers([value])
+_ONE_KIND = bytes.maketrans(b"[{]}", b"(())")
+_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+def _is_deeper(data: bytes, max_depth: int) -> bool:
+    """Say whether brackets nest deeper, without parsing; of what is no JSON it may say either."""
+    if b"\\" in data:  # in a string: first what escapes itself, then what escapes a quote
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Two quotes with nothing between are a string without a bracket, or two strings side by side.
+    found = data.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE).replace(b'""', b"")
+    if b'"' in found:
+        found = b"".join(found.split(b'"')[::2])
     for _ in range(max_depth):
-        level = [child for node in level for child in _containers(_children(node))]
-        if not level:
-            return
-    raise MalformedJsonError(f"nested deeper than {max_depth} levels")
-
-
-def _containers(values: Iterable[JsonValue]) -> list[list[JsonValue] | JsonObject]:
-    return [value for value in values if isinstance(value, list | dict)]
-
-
-def _children(node: list[JsonValue] | JsonObject) -> Iterable[JsonValue]:
-    return node.values() if isinstance(node, dict) else node
+        if not found:
+            return False
+        found = found.replace(b"()", b"")  # the innermost level, everywhere
+    return bool(found)
 
 
 def _check_surrogates(value: JsonValue) -> None:
@@ -113,3 +116,80 @@ def _check_surrogates(value: JsonValue) -> None:
 def _json_type(value: JsonValue) -> str:
     names = {type(None): "null", bool: "a boolean", str: "a string", list: "an array"}
     return names.get(type(value), "a number")
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+_fast_dumps: Callable[[object], bytes]
+_fast_loads: Callable[[bytes], object]
+try:
+    import orjson
+except ModuleNotFoundError:  # not on every platform
+    import pydantic_core
+
+    _fast_dumps = pydantic_core.to_json
+    _fast_loads = functools.partial(pydantic_core.from_json, allow_inf_nan=False)
+else:
+    _fast_dumps, _fast_loads = orjson.dumps, orjson.loads
+
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_MAX_WRITTEN_DEPTH = 256
+
+
+def write_json(value: object, *, foreign: bool = True) -> bytes:
+    """Write one value as compact UTF-8 JSON.
+
+    Args:
+        value: Of dicts, lists, str, int, float, bool and None.
+        foreign: Whether somebody else made a part of it. A fast writer takes much for JSON that is
+            none (NaN, tuples, names that are numbers), so what it has written must read the same.
+
+    Raises:
+        ValueError: It holds what JSON cannot say, or nests too deeply; the message says where.
+    """
+    try:
+        written = _fast_dumps(value)
+        if not foreign or _fast_loads(written) == value:
+            return written
+    except (ValueError, TypeError, RecursionError):
+        pass  # found out below, by rules that do not depend on who writes fast
+    complaint = _complaint(value, (), _MAX_WRITTEN_DEPTH)
+    if complaint is not None:
+        raise ValueError(complaint)
+    try:
+        return _COMPACT.encode(value).encode("utf-8")
+    except ValueError as exc:
+        raise ValueError("a number has too many digits") from exc
+
+
+def _complaint(value: object, path: tuple[str, ...], levels: int) -> str | None:
+    children: Iterable[tuple[object, object]] = ()
+    match value:
+        case None | bool():
+            said = True
+        case int() | float():
+            said = isinstance(value, int) or math.isfinite(value)
+        case str():
+            said = _is_unicode(value)
+        case dict():
+            said = all(isinstance(name, str) and _is_unicode(name) for name in value)
+            children = value.items()
+        case list():
+            said, children = True, enumerate(value)
+        case _:
+            said = False
+    place = ".".join(path) or "the document"
+    if not said:
+        return f"{place}: a value that JSON cannot say"
+    if not levels:
+        return f"{'.'.join(path[:8])}: nested too deeply"
+    found = (_complaint(child, (*path, str(step)), levels - 1) for step, child in children)
+    return next((each for each in found if each is not None), None)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True

@@ -67,6 +67,8 @@ DOORS = {
     "jwt": {"pushkit.signing"},
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
+    "orjson": {"pushkit.bounded_json"},
+    "pydantic_core": {"pushkit.a2a", "pushkit.bounded_json"},
     "pydantic": {"pushkit.a2a", "pushkit.cli", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
     "redis": {"receiver.forwards", "receiver.replay"},

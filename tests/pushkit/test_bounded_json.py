@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import collections
+import decimal
+import functools
 import json
+import uuid
+from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
 
-from pushkit.bounded_json import JsonValue, read_json, read_json_object
+from pushkit import bounded_json
+from pushkit.bounded_json import JsonValue, read_json, read_json_object, write_json
 from pushkit.errors import MalformedJsonError
 
 json_values: st.SearchStrategy[JsonValue] = st.recursive(
@@ -91,3 +98,111 @@ def test_no_message_repeats_the_contents() -> None:
     with pytest.raises(MalformedJsonError) as caught:
         read_json(b'{"token":"canary","token":"canary"}')
     assert "canary" not in str(caught.value)
+
+
+# --- depth, told by the bytes --------------------------------------------------------------------
+
+
+def depth(value: JsonValue) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    children = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth, children), default=0)
+
+
+troublesome = st.text(alphabet='[]{}",:\\/u0022aé\n', max_size=6)
+nested: st.SearchStrategy[JsonValue] = st.recursive(
+    troublesome | st.integers(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(troublesome, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(nested, st.booleans(), st.integers(0, 6))
+def test_depth_is_told_by_the_bytes_as_by_a_walk(
+    value: JsonValue, escaped: bool, limit: int
+) -> None:
+    data = json.dumps(value, ensure_ascii=escaped).encode()
+    if depth(value) <= limit:
+        assert read_json(data, max_depth=limit) == value
+    else:
+        with pytest.raises(MalformedJsonError, match=f"nested deeper than {limit} levels"):
+            read_json(data, max_depth=limit)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+FALLBACK = (to_json, functools.partial(from_json, allow_inf_nan=False))
+
+
+@pytest.fixture(params=["installed", "fallback"])
+def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever writer is installed, and the one that is always there."""
+    if request.param == "fallback":
+        monkeypatch.setattr(bounded_json, "_fast_dumps", FALLBACK[0])
+        monkeypatch.setattr(bounded_json, "_fast_loads", FALLBACK[1])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(json_values)
+@pytest.mark.usefixtures("writer")
+def test_what_is_written_is_read_as_it_was(value: JsonValue) -> None:
+    assert json.loads(write_json(value)) == value
+
+
+@pytest.mark.usefixtures("writer")
+def test_writes_compact_utf_8() -> None:
+    value: JsonValue = {"é": [1, 1.0, -0.5, 10**30, True, None, 'a"b\\c\n\x1f/'], "b": {}}
+    expected = '{"é":[1,1.0,-0.5,' + str(10**30) + ',true,null,"a\\"b\\\\c\\n\\u001f/"],"b":{}}'
+    assert write_json(value) == expected.encode()
+
+
+class Name(str):
+    """A text of a class of its own, as enumerations are."""
+
+    __slots__ = ()
+
+
+@pytest.mark.usefixtures("writer")
+def test_writes_what_is_a_text_and_a_dict_by_its_class() -> None:
+    assert write_json(collections.OrderedDict(a=Name("x"))) == b'{"a":"x"}'
+
+
+def deep(levels: int) -> JsonValue:
+    value: JsonValue = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        pytest.param({"a": [float("nan")]}, "a.0: a value that JSON cannot say", id="NaN"),
+        pytest.param([float("-inf")], "0: a value", id="infinity"),
+        pytest.param({"a": "\ud800"}, "a: a value", id="half of a surrogate pair"),
+        pytest.param({"\udfff": 1}, "the document: a value", id="the same, as a name"),
+        pytest.param({"a": {1: 2}}, "a: a value", id="a name that is a number"),
+        pytest.param({None: 2}, "the document: a value", id="a name that is none"),
+        pytest.param([(1,)], "0: a value", id="tuple"),
+        pytest.param([b"x"], "0: a value", id="bytes"),
+        pytest.param([{1}], "0: a value", id="set"),
+        pytest.param([datetime.now(UTC)], "0: a value", id="time"),
+        pytest.param([uuid.uuid4()], "0: a value", id="UUID"),
+        pytest.param([decimal.Decimal(1)], "0: a value", id="decimal"),
+        pytest.param([Ellipsis], "0: a value", id="any object"),
+        pytest.param(deep(300), "nested too deeply", id="300 levels"),
+        pytest.param(deep(100_000), "nested too deeply", id="100,000 levels"),
+        pytest.param([10**5000], "too many digits", id="endless digits"),
+    ],
+)
+@pytest.mark.usefixtures("writer")
+def test_refuses_to_write(value: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        write_json(value)
+
+
+@pytest.mark.usefixtures("writer")
+def test_text_is_checked_whoever_made_it() -> None:
+    with pytest.raises(ValueError, match=r"a\.0: a value that JSON cannot say"):
+        write_json({"a": ["\ud800"]}, foreign=False)
