@@ -221,12 +221,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if process.frozen is not None:
             return
         process.frozen = []
+        self.call_later(seconds, self.thaw, process, context=Context())
 
-        def thaw() -> None:
-            held, process.frozen = process.frozen or [], None
-            self._ready.extend(held)
-
-        self.call_later(seconds, thaw, context=Context())
+    def thaw(self, process: Process) -> None:
+        """Let a process go on that was frozen."""
+        held, process.frozen = process.frozen or [], None
+        self._ready.extend(held)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         del timeout  # there is no executor

@@ -41,6 +41,7 @@ from tests.simulation.network import Fate, SimulatedResolver
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.promises import Notice, Promises
 from tests.simulation.scenario import Scenario
+from tests.simulation.strikes import Strikes
 from tests.simulation.surroundings import Surroundings
 from tests.simulation.webhook import Arrival, Mood, Webhook
 from tests.simulation.world import EPOCH, Machine, Unit, World
@@ -147,6 +148,7 @@ class _Play:
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
             timeout=_TIMEOUT.total_seconds(),
         )
+        self.strikes = Strikes(self.world, self.units)
         self.conduct = Conduct(
             self.world,
             self.outbox,
@@ -173,6 +175,7 @@ class _Play:
     def _arrived(self, arrival: Arrival) -> None:
         self.conduct.arrived(arrival)
         self.promises.arrived(arrival)
+        self.strikes.moment("request", arrival.process, arrival.delivery_id)
 
     def _add_receiver(self, number: int, machine: Machine) -> None:
         name, twin = f"recv{number}", f"twin{number}"
@@ -250,6 +253,7 @@ class _Play:
         self.world.note("healed")
         self._is_healed = True
         self.faults.heal()
+        self.strikes.clear()
         for webhook in self.webhooks.values():
             webhook.mood = _MOODS["ok"]
         for name, machine in self.hosts.items():
@@ -342,6 +346,7 @@ class _Play:
         assert process is not None
         self.conduct.calls_back(host, notification.delivery_id)
         call = self.promises.begin_call(host, callback, notification.delivery_id, process)
+        self.strikes.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
         self.world.note(f"called back {callback} {notification.delivery_id}")
         chance = self.world.loop.random
         mood = 1.0 if self._is_healed or callback == "audit" else chance.random()
@@ -391,6 +396,9 @@ class _Play:
 
     def do_freeze(self, unit: str, seconds: float) -> None:
         self.units[unit].freeze(seconds)
+
+    def do_strike(self, what: str, where: str, number: int, seconds: float) -> None:
+        self.strikes.add(what, where, number, seconds)
 
     def do_stop(self, unit: str, down_for: float) -> None:
         self.units[unit].stop(down_for)

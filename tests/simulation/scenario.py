@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.strikes import add_strikes
+
 __all__ = ["Scenario", "Step", "make_scenario"]
 
 
@@ -118,6 +120,7 @@ def make_scenario(seed: int) -> Scenario:
             add(min(at + 1, _SPAN), "finish", chance.randrange(agents), task)
     _add_operators_work(chance, add, agents, tasks, owners, hosts)
     _add_faults(chance, add, agents, workers, receivers, twins, hosts[:webhooks], hosts)
+    add_strikes(chance, add, _SPAN)
     steps.sort(key=lambda step: step.at)
     return Scenario(
         seed=seed,

@@ -1,0 +1,99 @@
+"""Faults that hit whoever is in the middle of something: a request, an answer, a callback.
+
+A process that is stopped by the clock alone is idle, nearly always. A strike waits for its moment:
+the n-th request that reaches a webhook from now on, or the n-th callback that begins, and hits who
+made it a few milliseconds later. One that is frozen goes on when somebody else has its work.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.loop import Process
+from tests.simulation.world import Unit, World
+
+__all__ = ["Strikes", "add_strikes"]
+
+_LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
+
+
+@dataclass(slots=True)
+class _Strike:
+    what: str
+    where: str
+    left: int
+    seconds: float
+
+
+class Strikes:
+    """What is to come over processes.
+
+    Args:
+        world: Theirs.
+        units: Programs by name.
+    """
+
+    def __init__(self, world: World, units: Mapping[str, Unit]) -> None:
+        self._world = world
+        self._units = units
+        self._waiting: list[_Strike] = []
+        self._frozen: dict[str, Process] = {}  # by what they were in the middle of
+
+    def add(self, what: str, where: str, number: int, seconds: float) -> None:
+        """Let something happen at the n-th moment of a kind from now."""
+        self._waiting.append(_Strike(what, where, number, seconds))
+
+    def clear(self) -> None:
+        """Let nothing more happen."""
+        self._waiting.clear()
+        for process in self._frozen.values():
+            self._world.loop.thaw(process)
+        self._frozen.clear()
+
+    def moment(self, where: str, process: Process | None, work: str) -> None:
+        """Note that a process is in the middle of something."""
+        if process is None:
+            return
+        frozen = self._frozen.pop(work, None)
+        if frozen is not None and frozen is not process:
+            self._later(lambda: self._world.loop.thaw(frozen))
+        for strike in [each for each in self._waiting if each.where == where]:
+            strike.left -= 1
+            if strike.left < 0:
+                self._waiting.remove(strike)
+                self._later(lambda strike=strike: self._hit(strike, process, work))  # type: ignore[misc]
+
+    def _later(self, call: Callable[[], object]) -> None:
+        # From before the answer is there until after it is written down.
+        pause = self._world.loop.random.random() ** 2 * 0.03
+        self._world.loop.call_later(pause, call, context=contextvars.Context())
+
+    def _hit(self, strike: _Strike, process: Process, work: str) -> None:
+        unit = self._units[process.name.partition(".")[0]]
+        if unit.process is not process or not process.alive:
+            return
+        self._world.note(f"struck by {strike.what}: {process.name}")
+        if strike.what == "crash":
+            unit.crash(down_for=strike.seconds)
+        elif strike.what == "stop":
+            unit.stop(strike.seconds)
+        else:
+            unit.freeze(_LONGEST)
+            self._frozen[work] = process
+
+
+def add_strikes(chance: random.Random, add: Callable[..., Any], span: float) -> None:
+    """Add some to a story."""
+    for _ in range(chance.choice((0, 1, 1, 2, 4))):
+        add(
+            2 + chance.random() * span * 0.7,
+            "strike",
+            chance.choice(("crash", "crash", "stop", "freeze", "freeze")),
+            chance.choice(("request", "request", "callback")),
+            chance.randint(0, 3),
+            chance.choice((0.1, 1.0, 40.0)),
+        )
