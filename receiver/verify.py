@@ -40,7 +40,6 @@ from pushkit.signing.notification_jwt import (
     check_body,
     check_issuer,
     check_times,
-    check_timestamp,
     check_webhook_id,
     verify_signature,
 )
@@ -50,6 +49,7 @@ from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     read_unverified_webhook,
 )
+from pushkit.signing.times import check_timestamp
 from pushkit.signing.token import hash_token
 from pushkit.url import masked_url
 from pushkit.webhook import Headers, WebhookRequest

@@ -64,7 +64,7 @@ DOORS = {
     "http_sf": {"pushkit.signing"},
     "jsonschema": {"pushkit.schemas"},
     "jwcrypto": {"pushkit.keys"},
-    "jwt": {"pushkit.signing"},
+    "jwt": {"pushkit.cli"},  # the second opinion of `pushkit verify`
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
     "orjson": {"pushkit.bounded_json"},

@@ -16,7 +16,7 @@ from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.cards.canonical import CardForm
 from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm
-from pushkit.signing.detached_jws import DetachedJws, protected_header, read_algorithm
+from pushkit.signing.jose import DetachedJws, algorithm_of, protected_header
 
 __all__ = [
     "FORM",
@@ -123,7 +123,7 @@ def _read(entry: JsonValue) -> CardSignature:
         raise InvalidSignatureError("`protected` and `signature`: expected strings")
     header = protected_header(protected)
     unprotected = _unprotected(entry.get("header"), header)
-    algorithm = read_algorithm(header)
+    algorithm = algorithm_of(header)
     kid, jku, typ = (_text(header, name) for name in ("kid", "jku", "typ"))
     if typ is not None and typ.lower() not in _TYPES:
         raise InvalidSignatureError("`typ`: expected JOSE; this was signed as something else")

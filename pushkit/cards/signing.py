@@ -17,7 +17,7 @@ from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureE
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
-from pushkit.signing.detached_jws import DetachedJws, sign_detached, sign_detached_with
+from pushkit.signing.jose import DetachedJws, sign_detached, sign_detached_with
 
 __all__ = ["EVERY_SDK", "SignedCard", "sign_card", "sign_card_with"]
 

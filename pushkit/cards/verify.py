@@ -27,7 +27,7 @@ from pushkit.cards.trust import TrustedKey, TrustedKeys
 from pushkit.cards.verdict import CardVerdict, SignatureVerdict, coverage, listed
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.signing.detached_jws import holding_key
+from pushkit.signing.jose import holding_key
 
 __all__ = ["STRICT", "CardPolicy", "verify_card"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError
-from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.signing.audience import audience_with_query
 from pushkit.signing.content_digest import check_content_digest, read_content_digest
 from pushkit.signing.http_message_signatures import (
@@ -21,16 +21,13 @@ from pushkit.signing.http_message_signatures import (
     verify_http_signature,
 )
 from pushkit.signing.notification_jwt import (
-    EXPIRY_LEEWAY,
     SIGNATURE_HEADER,
     JwtClaims,
     UnverifiedJwt,
     body_sha256,
     check_audience,
     check_body,
-    check_expiry,
     check_issuer,
-    check_timestamp,
     check_webhook_id,
     find_jwt,
     read_unverified,
@@ -43,9 +40,10 @@ from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     read_unverified_webhook,
 )
+from pushkit.signing.times import EXPIRY_LEEWAY, check_expiry, check_timestamp
 from pushkit.webhook import WebhookRequest
 
-__all__ = ["Check", "Examined", "Expected", "checked", "examine"]
+__all__ = ["Check", "Examined", "Expected", "ask_pyjwt", "checked", "examine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,10 +176,34 @@ def _signature_of_jwt(unverified: UnverifiedJwt, keys: Mapping[str, Verification
         found = f"`kid` {unverified.kid}" if unverified.kid else "no `kid`"
         return Check(name="signature", holds=False, says=f"no known key: {_keys(found, keys)}")
     says = f"{key.algorithm.value}, kid {key.kid}"
+
+    def by_both() -> None:
+        verify_signature(unverified, key)
+        ask_pyjwt(unverified.token, key)
+
     return _or_found(
-        checked("signature", says, lambda: verify_signature(unverified, key)),
+        checked("signature", f"{says}; PyJWT agrees", by_both),
         f"found alg {unverified.algorithm}, the key is {says}",
     )
+
+
+def ask_pyjwt(token: str, key: VerificationKey) -> None:
+    """Hold a JWT against its key once more, by a library that shares no code with pushkit.
+
+    Raises:
+        InvalidSignatureError: PyJWT refuses it.
+    """
+    import jwt  # nothing else needs it
+
+    jws = jwt.PyJWS(algorithms=[key.algorithm.value])
+    names = [key.algorithm.value]
+    if key.algorithm is Algorithm.EDDSA:
+        names.append("Ed25519")  # RFC 9864's name for it
+        jws.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
+    try:
+        jws.decode(token, key.public_key, algorithms=names)
+    except (jwt.PyJWTError, ValueError) as exc:
+        raise InvalidSignatureError(f"it holds here, but PyJWT refuses it: {exc}") from exc
 
 
 def _issuer(claims: JwtClaims, issuer: str | None, found: str) -> Check:

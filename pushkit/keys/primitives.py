@@ -1,17 +1,17 @@
-"""Raw signatures over bytes, for the schemes that are not JOSE, and Ed25519 keys as 32 bytes.
+"""How each algorithm signs and verifies: one table, and the only code that does it.
 
-The algorithm is the key's: nothing in a message chooses it. What each one is called in HTTP message
-signatures (RFC 9421 §3.3), whose registry has RSASSA-PSS with SHA-512 alone, stands beside it:
-
-    ES256 ecdsa-p256-sha256   ES384 ecdsa-p384-sha384   EdDSA ed25519
-    RS256 rsa-v1_5-sha256     PS256 rsa-pss-sha512
+The algorithm is the key's (RFC 8725 §3.1): nothing in a message chooses it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding
 from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
@@ -21,6 +21,11 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, thumbprint
 
 __all__ = [
+    "HTTP",
+    "JOSE",
+    "Method",
+    "Methods",
+    "ecdsa_from_der",
     "ed25519_public_bytes",
     "ed25519_signing_key",
     "ed25519_verification_key",
@@ -28,31 +33,90 @@ __all__ = [
     "signature_holds",
 ]
 
-_ED25519_BYTES = 32
-_PSS_SALT_BYTES = 64  # RFC 9421 §3.3.1
+_ED25519_BYTES: Final = 32
 
 
-def sign_bytes(key: SigningKey, data: bytes) -> bytes:
-    """Return the signature over some bytes, as RFC 9421 §3.3 writes it."""
-    private_key = key.private_key
-    if isinstance(private_key, ed25519.Ed25519PrivateKey):
-        return private_key.sign(data)
-    if isinstance(private_key, ec.EllipticCurvePrivateKey):
-        # RFC 9421 §3.3.4: r and s side by side, not in ASN.1.
-        size = private_key.key_size // 8
-        r, s = decode_dss_signature(private_key.sign(data, ec.ECDSA(_curve_hash(key.algorithm))))
-        return r.to_bytes(size, "big") + s.to_bytes(size, "big")
-    rsa_padding, digest = _rsa_scheme(key.algorithm)
-    return private_key.sign(data, rsa_padding, digest)
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How an algorithm signs.
+
+    Attributes:
+        name: What it is called on the wire.
+        arguments: What `cryptography` takes besides data and signature, to sign and to verify.
+    """
+
+    name: str
+    arguments: tuple[object, ...] = ()
 
 
-def signature_holds(key: VerificationKey, data: bytes, signature: bytes) -> bool:
+Methods: TypeAlias = Mapping[Algorithm, Method]
+
+
+def _pss(digest: hashes.HashAlgorithm) -> padding.PSS:
+    return padding.PSS(mgf=padding.MGF1(digest), salt_length=digest.digest_size)
+
+
+_SHA256, _SHA384, _SHA512 = hashes.SHA256(), hashes.SHA384(), hashes.SHA512()
+
+# RFC 7518 §3.1, RFC 8037 §3.1.
+JOSE: Final[Methods] = {
+    Algorithm.ES256: Method("ES256", (ec.ECDSA(_SHA256),)),
+    Algorithm.ES384: Method("ES384", (ec.ECDSA(_SHA384),)),
+    Algorithm.EDDSA: Method("EdDSA"),
+    Algorithm.RS256: Method("RS256", (padding.PKCS1v15(), _SHA256)),
+    Algorithm.PS256: Method("PS256", (_pss(_SHA256), _SHA256)),
+}
+# RFC 9421 §6.2.2. Its registry has no RSASSA-PSS with SHA-256: a PS256 key signs with SHA-512 here.
+HTTP: Final[Methods] = {
+    Algorithm.ES256: Method("ecdsa-p256-sha256", (ec.ECDSA(_SHA256),)),
+    Algorithm.ES384: Method("ecdsa-p384-sha384", (ec.ECDSA(_SHA384),)),
+    Algorithm.EDDSA: Method("ed25519"),
+    Algorithm.RS256: Method("rsa-v1_5-sha256", (padding.PKCS1v15(), _SHA256)),
+    Algorithm.PS256: Method("rsa-pss-sha512", (_pss(_SHA512), _SHA512)),
+}
+
+
+def sign_bytes(key: SigningKey, data: bytes, methods: Methods = JOSE) -> bytes:
+    """Return the signature over some bytes, by the key's algorithm."""
+    sign = cast("Callable[..., bytes]", key.private_key.sign)
+    signature = sign(data, *methods[key.algorithm].arguments)
+    if isinstance(key.private_key, ec.EllipticCurvePrivateKey):
+        return ecdsa_from_der(signature, key.private_key.key_size)
+    return signature
+
+
+def signature_holds(
+    key: VerificationKey, data: bytes, signature: bytes, methods: Methods = JOSE
+) -> bool:
     """Say whether a signature over some bytes is by this key, by its own algorithm."""
+    if isinstance(key.public_key, ec.EllipticCurvePublicKey):
+        size = key.public_key.key_size // 8
+        if len(signature) != 2 * size:
+            return False
+        r, s = (int.from_bytes(half, "big") for half in (signature[:size], signature[size:]))
+        signature = encode_dss_signature(r, s)
+    verify = cast("Callable[..., None]", key.public_key.verify)
     try:
-        _verify(key, data, signature)
+        verify(signature, data, *methods[key.algorithm].arguments)
     except InvalidSignature:
         return False
     return True
+
+
+def ecdsa_from_der(signature: bytes, key_size: int) -> bytes:
+    """Return r and s side by side (RFC 7518 §3.4, RFC 9421 §3.3.4), not in ASN.1.
+
+    Args:
+        signature: The same in DER.
+        key_size: Bits of the curve.
+
+    Raises:
+        ValueError: No DER.
+        OverflowError: A number beyond the curve, or a negative one.
+    """
+    return b"".join(
+        number.to_bytes(key_size // 8, "big") for number in decode_dss_signature(signature)
+    )
 
 
 def ed25519_signing_key(seed: bytes) -> SigningKey:
@@ -95,40 +159,6 @@ def ed25519_public_bytes(key: SigningKey | VerificationKey) -> bytes:
     return public.public_key.public_bytes(
         serialization.Encoding.Raw, serialization.PublicFormat.Raw
     )
-
-
-def _verify(key: VerificationKey, data: bytes, signature: bytes) -> None:
-    public_key = key.public_key
-    if isinstance(public_key, ed25519.Ed25519PublicKey):
-        public_key.verify(signature, data)
-    elif isinstance(public_key, ec.EllipticCurvePublicKey):
-        size = public_key.key_size // 8
-        if len(signature) != 2 * size:
-            raise InvalidSignature
-        r, s = (int.from_bytes(half, "big") for half in (signature[:size], signature[size:]))
-        public_key.verify(encode_dss_signature(r, s), data, ec.ECDSA(_curve_hash(key.algorithm)))
-    else:
-        _verify_rsa(public_key, key.algorithm, data, signature)
-
-
-def _verify_rsa(
-    public_key: rsa.RSAPublicKey, algorithm: Algorithm, data: bytes, signature: bytes
-) -> None:
-    rsa_padding, digest = _rsa_scheme(algorithm)
-    public_key.verify(signature, data, rsa_padding, digest)
-
-
-def _curve_hash(algorithm: Algorithm) -> hashes.HashAlgorithm:
-    return hashes.SHA384() if algorithm is Algorithm.ES384 else hashes.SHA256()
-
-
-def _rsa_scheme(
-    algorithm: Algorithm,
-) -> tuple[padding.PSS | padding.PKCS1v15, hashes.HashAlgorithm]:
-    if algorithm is Algorithm.PS256:
-        pss = padding.PSS(mgf=padding.MGF1(hashes.SHA512()), salt_length=_PSS_SALT_BYTES)
-        return pss, hashes.SHA512()
-    return padding.PKCS1v15(), hashes.SHA256()
 
 
 def _require_length(raw: bytes) -> None:

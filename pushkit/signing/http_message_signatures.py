@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import http_sf
@@ -27,17 +27,23 @@ from pushkit.errors import (
     PushkitError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
-from pushkit.keys.primitives import sign_bytes, signature_holds
+from pushkit.keys.primitives import HTTP, sign_bytes, signature_holds
 from pushkit.keys.remote import RemoteKey
-from pushkit.signing.base import SignedMessage, signature_base
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
-from pushkit.signing.jwt_checks import EXPIRY_LEEWAY, TOLERANCE, check_expiry, check_timestamp
-from pushkit.signing.notification_jwt import TOKEN_LIFETIME
-from pushkit.signing.signatures import sign
+from pushkit.signing.jose import sign
+from pushkit.signing.signature_base import SignedMessage, signature_base
 from pushkit.signing.structured import (
     Parameters,
     read_dictionary,
     write_inner_list,
+)
+from pushkit.signing.times import (
+    EXPIRY_LEEWAY,
+    TOKEN_LIFETIME,
+    TOLERANCE,
+    check_expiry,
+    check_timestamp,
+    read_moment,
 )
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
@@ -48,7 +54,6 @@ __all__ = [
     "TAG",
     "UnverifiedHttpSignature",
     "VerifiedHttpSignature",
-    "algorithm_name",
     "check_signature_times",
     "read_unverified_signatures",
     "required_components",
@@ -65,16 +70,6 @@ LABEL = "a2a"
 _COVERED: Final = ("@method", "@target-uri", "content-type", "content-digest", "webhook-id")
 _MAX_CANDIDATES = 4  # two keys of a rotation, twice
 _MAX_COMPONENTS = 64
-_MAX_EPOCH_SECONDS = 253402300799  # 9999-12-31: beyond it, no datetime
-
-# RFC 9421 §6.2.2. Its registry has no RSASSA-PSS with SHA-256: a PS256 key signs with SHA-512 here.
-_NAMES: Final[Mapping[Algorithm, str]] = {
-    Algorithm.ES256: "ecdsa-p256-sha256",
-    Algorithm.ES384: "ecdsa-p384-sha384",
-    Algorithm.EDDSA: "ed25519",
-    Algorithm.RS256: "rsa-v1_5-sha256",
-    Algorithm.PS256: "rsa-pss-sha512",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +116,6 @@ class VerifiedHttpSignature:
     digests: Mapping[str, bytes] = field(repr=False)
 
 
-def algorithm_name(algorithm: Algorithm) -> str:
-    """Return what a key's algorithm is called in HTTP message signatures."""
-    return _NAMES[algorithm]
-
-
 def required_components(headers: Headers) -> tuple[str, ...]:
     """Return what a signature over these headers must cover: the token too, where one is sent.
 
@@ -160,7 +150,7 @@ def sign_http_message(
         ConfigError: The request lacks what must be covered, or a header cannot be signed.
     """
     unsigned = _unsigned(request, key, now=now, lifetime=lifetime, nonce=nonce)
-    return unsigned.with_signature(sign_bytes(key, unsigned.base))
+    return unsigned.with_signature(sign_bytes(key, unsigned.base, HTTP))
 
 
 async def sign_http_message_with(
@@ -219,7 +209,7 @@ def _unsigned(
             "expires": created + int(min(lifetime, TOKEN_LIFETIME).total_seconds()),
             "nonce": nonce or secrets.token_urlsafe(16),
             "keyid": key.kid,
-            "alg": algorithm_name(key.algorithm),
+            "alg": HTTP[key.algorithm].name,
             "tag": TAG,
         },
     )
@@ -289,7 +279,7 @@ def verify_http_signature(
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
     if unverified.keyid != key.kid:
         raise InvalidSignatureError("`keyid` names another key")
-    if unverified.algorithm not in (None, algorithm_name(key.algorithm)):
+    if unverified.algorithm not in (None, HTTP[key.algorithm].name):
         raise InvalidSignatureError("`alg` is another algorithm than its key has")
     if missing := set(required_components(headers)).difference(unverified.components):
         raise InvalidSignatureError(f"the signature does not cover {', '.join(sorted(missing))}")
@@ -331,7 +321,7 @@ def _holds(
     unverified: UnverifiedHttpSignature, message: SignedMessage, key: VerificationKey
 ) -> bool:
     base = signature_base(message, unverified.components, unverified.parameters)
-    return signature_holds(key, base, unverified.signature)
+    return signature_holds(key, base, unverified.signature, HTTP)
 
 
 # --- parsing ------------------------------------------------------------------------------------
@@ -350,8 +340,8 @@ def _read_one(
         raise InvalidSignatureError("Signature: expected a byte sequence for each signature input")
     if not isinstance(covered, list):
         raise InvalidSignatureError("Signature-Input: expected a list of components")
-    created = _moment(parameters, "created")
-    expires = _moment(parameters, "expires")
+    created = read_moment(parameters.get("created"), "parameter created")
+    expires = read_moment(parameters.get("expires"), "parameter expires")
     keyid = _text(parameters, "keyid")
     if created is None or expires is None or keyid is None:
         raise InvalidSignatureError("Signature-Input: expected created, expires and keyid")
@@ -387,14 +377,3 @@ def _text(parameters: Parameters, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise InvalidSignatureError(f"parameter {name}: expected a string")
-
-
-def _moment(parameters: Parameters, name: str) -> datetime | None:
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidSignatureError(f"parameter {name}: expected whole seconds since the epoch")
-    if not 0 <= value <= _MAX_EPOCH_SECONDS:
-        raise InvalidSignatureError(f"parameter {name}: outside the calendar")
-    return datetime.fromtimestamp(value, UTC)

@@ -1,60 +1,50 @@
 """The notification JWT: the default signature of a push notification (wire profile §3).
 
-A JWS in compact form (RFC 7515) whose claims (RFC 7519) bind one attempt to one delivery, one
-webhook and one body. The algorithm is the key's, never the header's choice.
-
-Verification is in pieces, because the receiver must know the sender before it can look for a key:
+A JWS in compact form whose claims bind one attempt to one delivery, one webhook and one body. It is
+verified in pieces, because the receiver must know the sender before it can look for a key:
 
 1. `read_unverified` parses the token, and says which `kid` and issuer it claims.
-2. `verify_signature` proves the claims with the key that the caller trusts for them
-   (both in `jwt_reading.py`).
-3. `check_body`, `check_times`, `check_issuer` and `check_audience` hold the proven claims against
-   the request (`jwt_checks.py`).
-
-`verify_notification` does all of it, for callers with one sender and one key set.
+2. `verify_signature` proves the claims with the key that the caller trusts for them.
+3. `check_body`, `check_times`, `check_issuer`, `check_audience` and `check_webhook_id` hold the
+   proven claims against the request.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeVar
 
-import jwt
-
-from pushkit.errors import InvalidSignatureError
-from pushkit.keys.jwk import SigningKey, VerificationKey
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import (
+    AudienceError,
+    DigestMismatchError,
+    InvalidSignatureError,
+    IssuerError,
+    MalformedRequestError,
+)
+from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
-from pushkit.signing.jwt_checks import (
+from pushkit.logs import printable
+from pushkit.signing.audience import audience_with_query
+from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt, sign_jwt_with
+from pushkit.signing.times import (
     EXPIRY_LEEWAY,
+    TOKEN_LIFETIME,
     TOLERANCE,
-    body_sha256,
-    check_audience,
-    check_body,
     check_expiry,
-    check_issuer,
-    check_times,
     check_timestamp,
-    check_webhook_id,
+    read_moment,
 )
-from pushkit.signing.jwt_reading import (
-    SIGNATURE_HEADER,
-    JwtClaims,
-    UnverifiedJwt,
-    VerifiedJwt,
-    find_jwt,
-    read_unverified,
-    read_unverified_claims,
-    verify_signature,
-)
-from pushkit.signing.signatures import sign
-from pushkit.webhook import WebhookRequest
+from pushkit.url import masked_url
+from pushkit.webhook import Headers
 
 __all__ = [
-    "EXPIRY_LEEWAY",
     "SIGNATURE_HEADER",
-    "TOKEN_LIFETIME",
     "JwtClaims",
     "NotificationClaims",
     "UnverifiedJwt",
@@ -62,21 +52,24 @@ __all__ = [
     "body_sha256",
     "check_audience",
     "check_body",
-    "check_expiry",
     "check_issuer",
     "check_times",
-    "check_timestamp",
     "check_webhook_id",
     "find_jwt",
     "read_unverified",
     "read_unverified_claims",
     "sign_notification",
     "sign_notification_with",
-    "verify_notification",
     "verify_signature",
 ]
 
-TOKEN_LIFETIME = timedelta(seconds=300)
+SIGNATURE_HEADER = "X-A2A-Signature"
+
+_MAX_SEQ = 2**63 - 1  # what a database column holds
+_SHOWN_URLS = 3
+
+
+# --- signing ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +99,14 @@ class NotificationClaims:
     lifetime: timedelta = TOKEN_LIFETIME
 
 
+def body_sha256(body: bytes) -> str:
+    """Return the lower-case hex SHA-256 of a raw body."""
+    return hashlib.sha256(body).hexdigest()
+
+
 def sign_notification(claims: NotificationClaims, key: SigningKey) -> str:
     """Return the compact JWS of the claims."""
-    return jwt.encode(
-        _payload(claims), key.private_key, algorithm=key.algorithm.value, headers={"kid": key.kid}
-    )
+    return sign_jwt(_written(claims), key)
 
 
 async def sign_notification_with(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:
@@ -119,18 +115,12 @@ async def sign_notification_with(claims: NotificationClaims, key: SigningKey | R
     Raises:
         SigningError: The remote key did not sign, or not this.
     """
-    if isinstance(key, SigningKey):
-        return sign_notification(claims, key)
-    header = {"alg": key.algorithm.value, "kid": key.kid, "typ": "JWT"}
-    segments = [json.dumps(part, separators=(",", ":")) for part in (header, _payload(claims))]
-    signing_input = b".".join(jwt.utils.base64url_encode(part.encode()) for part in segments)
-    signature = jwt.utils.base64url_encode(await sign(signing_input, key))
-    return (signing_input + b"." + signature).decode("ascii")
+    return await sign_jwt_with(_written(claims), key)
 
 
-def _payload(claims: NotificationClaims) -> dict[str, str | int]:
+def _written(claims: NotificationClaims) -> JsonObject:
     issued_at = int(claims.issued_at.timestamp())
-    payload: dict[str, str | int] = {
+    written: JsonObject = {
         "iss": claims.issuer,
         "iat": issued_at,
         "exp": issued_at + int(min(claims.lifetime, TOKEN_LIFETIME).total_seconds()),
@@ -141,46 +131,228 @@ def _payload(claims: NotificationClaims) -> dict[str, str | int]:
         "request_body_sha256": claims.body_sha256,
     }
     if claims.audience is not None:
-        payload["aud"] = claims.audience
-    return payload
+        written["aud"] = claims.audience
+    return written
 
 
-def verify_notification(
-    request: WebhookRequest,
-    keys: Mapping[str, VerificationKey],
-    *,
-    issuer: str | None,
-    audience: str | None,
-    now: datetime,
-    tolerance: timedelta = TOLERANCE,
-) -> VerifiedJwt:
-    """Verify one request against one sender's keys: signature, body, times, issuer, audience.
+# --- reading ------------------------------------------------------------------------------------
 
-    Args:
-        request: The request, with the raw body.
-        keys: The sender's keys by `kid`.
-        issuer: The `iss` to expect; None accepts any (legacy senders have none).
-        audience: The webhook's own URL, normalised; None accepts any.
-        now: The receiver's clock.
-        tolerance: How far `iat` may be from now.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnverifiedJwt:
+    """A token that is well-formed, and what it claims to be. Nothing here is proven."""
+
+    token: str
+    kid: str | None
+    algorithm: str
+    issuer: str | None
+    jws: CompactJws = field(repr=False, compare=False)
+    claims: JsonObject = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JwtClaims:
+    """Claims, proven or not. What a sender left out is None.
+
+    Legacy senders (the first A2A samples, trpc-a2a-go) state only `iat` and the body's hash.
+    """
+
+    kid: str
+    issuer: str | None
+    audience: tuple[str, ...]
+    issued_at: datetime
+    expires_at: datetime | None
+    delivery_id: str | None
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    body_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedJwt(JwtClaims):
+    """Claims under a signature that holds."""
+
+
+_Claims = TypeVar("_Claims", bound=JwtClaims)
+
+
+def find_jwt(headers: Headers) -> str | None:
+    """Return the notification JWT of a request: `X-A2A-Signature`, else a Bearer token.
+
+    `Authorization` may carry the client's own static credentials instead; a Bearer value that has
+    not the three segments of a compact JWS is those.
+    """
+    token = headers.one(SIGNATURE_HEADER)
+    if token is not None:
+        return token
+    scheme, _, value = (headers.one("Authorization") or "").partition(" ")
+    value = value.strip(" ")
+    return value if scheme.lower() == "bearer" and value.count(".") == 2 else None
+
+
+def read_unverified(token: str) -> UnverifiedJwt:
+    """Parse a token without trusting it.
 
     Raises:
-        InvalidSignatureError: No token, an unknown key, or a signature that does not hold.
-        ClaimError: Outside the window, or for another issuer or audience.
+        InvalidSignatureError: Not a compact JWS, or with header members that are not understood.
     """
-    token = find_jwt(request.headers)
-    if token is None:
-        raise InvalidSignatureError(f"no JWT in {SIGNATURE_HEADER} or Authorization")
-    unverified = read_unverified(token)
-    key = keys.get(unverified.kid or "")
-    if key is None:
-        raise InvalidSignatureError("the JWS header's `kid` names no known key")
-    verified = verify_signature(unverified, key)
-    check_body(verified, request.body)
-    check_times(verified, now, tolerance=tolerance)
-    if issuer is not None:
-        check_issuer(verified, issuer)
-    if audience is not None:
-        check_audience(verified, [audience], request.target)
-    check_webhook_id(verified, request.headers)
-    return verified
+    jws = read_compact(token)
+    header = jws.header
+    if str(header.get("typ", "JWT")).upper() != "JWT":
+        raise InvalidSignatureError("the JWS header's `typ` is not JWT")
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or ("kid" in header and not isinstance(kid, str)):
+        raise InvalidSignatureError("the JWS header's `alg` and `kid` must be strings")
+    claims = read_object(jws.payload, "payload")
+    issuer = claims.get("iss")
+    return UnverifiedJwt(
+        token=token,
+        kid=kid if isinstance(kid, str) else None,
+        algorithm=algorithm,
+        issuer=issuer if isinstance(issuer, str) else None,
+        jws=jws,
+        claims=claims,
+    )
+
+
+def verify_signature(
+    unverified: UnverifiedJwt,
+    key: VerificationKey,
+    *,
+    algorithms: Collection[Algorithm] = frozenset(Algorithm),
+) -> VerifiedJwt:
+    """Prove a token with the key that is trusted for its `kid`.
+
+    Args:
+        unverified: The parsed token.
+        key: The key; its algorithm is the only one that is tried.
+        algorithms: Which algorithms the sender may use at all.
+
+    Raises:
+        InvalidSignatureError: Another algorithm than the key's, a bad signature, or claims that
+            are missing or of the wrong type.
+    """
+    if key.algorithm not in algorithms:
+        raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
+    if not _names_algorithm(unverified.algorithm, key.algorithm):
+        raise InvalidSignatureError("the JWS header names another algorithm than its key has")
+    if not signature_holds(key, unverified.jws.signed, unverified.jws.signature):
+        raise InvalidSignatureError("the signature does not hold")
+    return _read_claims(VerifiedJwt, unverified.claims, key.kid)
+
+
+def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
+    """Return what a token claims: to say why it is refused, and never to accept it.
+
+    Raises:
+        InvalidSignatureError: Claims that are missing or of the wrong type.
+    """
+    return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
+
+
+def _names_algorithm(name: str, algorithm: Algorithm) -> bool:
+    return Algorithm.parse(name) is algorithm
+
+
+def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
+    issued_at = read_moment(claims.get("iat"), "claim `iat`")
+    digest = _text(claims, "request_body_sha256")
+    if issued_at is None or digest is None:
+        raise InvalidSignatureError("the JWT must state `iat` and `request_body_sha256`")
+    seq = claims.get("seq")
+    if seq is not None and (
+        not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= _MAX_SEQ
+    ):
+        raise InvalidSignatureError("claim `seq`: expected a positive integer of 64 bits")
+    return kind(
+        kid=kid,
+        issuer=_text(claims, "iss"),
+        audience=_audience(claims.get("aud")),
+        issued_at=issued_at,
+        expires_at=read_moment(claims.get("exp"), "claim `exp`"),
+        delivery_id=_text(claims, "jti"),
+        task_id=_text(claims, "taskId"),
+        config_id=_text(claims, "configId"),
+        seq=seq,
+        body_sha256=digest,
+    )
+
+
+def _text(claims: JsonObject, name: str) -> str | None:
+    value = claims.get(name)
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise InvalidSignatureError(f"claim `{name}`: expected a non-empty string")
+
+
+def _audience(value: JsonValue) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(entry, str) for entry in values):
+        raise InvalidSignatureError("claim `aud`: expected a string or a list of strings")
+    return tuple(str(entry) for entry in values)
+
+
+# --- what is proven, held against the request (wire profile §4) ---------------------------------
+
+
+def check_body(verified: JwtClaims, body: bytes) -> None:
+    """Hold the body against the signed hash.
+
+    Raises:
+        DigestMismatchError: The signature is over another body.
+    """
+    if not hmac.compare_digest(verified.body_sha256.encode(), body_sha256(body).encode()):
+        raise DigestMismatchError("request_body_sha256 is not the SHA-256 of the body received")
+
+
+def check_times(
+    verified: JwtClaims,
+    now: datetime,
+    *,
+    tolerance: timedelta = TOLERANCE,
+    leeway: timedelta = EXPIRY_LEEWAY,
+) -> None:
+    """Hold `iat` and `exp` against the clock.
+
+    Raises:
+        TimestampError: Issued more than `tolerance` ago or ahead, or expired by over `leeway`.
+    """
+    check_timestamp(verified.issued_at, now, tolerance)
+    if verified.expires_at is not None:
+        check_expiry(verified.expires_at, now, leeway, "the JWT")
+
+
+def check_issuer(verified: JwtClaims, issuer: str) -> None:
+    """Refuse another issuer than the one that is trusted."""
+    if verified.issuer != issuer:
+        raise IssuerError(f"`iss` is {printable(verified.issuer)}, expected {issuer}")
+
+
+def check_audience(verified: JwtClaims, audiences: Collection[str], target: str) -> None:
+    """Refuse a notification that was signed for another webhook.
+
+    Args:
+        verified: The proven claims.
+        audiences: The receiver's own URLs, normalised, from its configuration.
+        target: The request target: its query may stand in `aud`.
+    """
+    accepted = {*audiences, *(audience_with_query(own, target) for own in audiences)}
+    if not accepted.intersection(verified.audience):
+        raise AudienceError(
+            f"`aud` is {_shown(verified.audience)}, expected {_shown(audiences)}: the URL of this"
+            " receiver and the sender's path, or what the sender's `audience` names"
+        )
+
+
+def _shown(urls: Collection[str]) -> str:
+    shown = [printable(masked_url(url)) for url in urls]
+    more = f" and {len(shown) - _SHOWN_URLS} more" if len(shown) > _SHOWN_URLS else ""
+    return " or ".join(shown[:_SHOWN_URLS]) + more if shown else "none"
+
+
+def check_webhook_id(verified: JwtClaims, headers: Headers) -> None:
+    """Refuse a request whose `webhook-id` is not its signed `jti` (wire profile §2)."""
+    webhook_id = headers.one("webhook-id")
+    if webhook_id is not None and verified.delivery_id not in (None, webhook_id):
+        raise MalformedRequestError("`webhook-id` and the signed `jti` differ")

@@ -29,6 +29,7 @@ from pushkit.keys.primitives import (
     sign_bytes,
     signature_holds,
 )
+from pushkit.signing.times import LARGEST_EPOCH
 from pushkit.webhook import Headers
 
 __all__ = [
@@ -58,7 +59,6 @@ _SEED_BYTES, _PRIVATE_BYTES = 32, 64
 
 # Each candidate costs a signature check: a receiver needs no more than a rotation has.
 _MAX_SIGNATURES = 32
-_MAX_EPOCH_SECONDS = 253402300799  # 9999-12-31: beyond it, no datetime
 
 # No `.`: with one in the id or the timestamp, the same signature would hold for another split of
 # id, timestamp and body.
@@ -233,7 +233,7 @@ def read_unverified_webhook(headers: Headers) -> UnverifiedWebhook:
         raise MalformedRequestError(
             "webhook-id: expected 1 to 256 visible ASCII characters without `.`"
         )
-    if not _TIMESTAMP.fullmatch(timestamp) or int(timestamp) > _MAX_EPOCH_SECONDS:
+    if not _TIMESTAMP.fullmatch(timestamp) or int(timestamp) > LARGEST_EPOCH:
         raise MalformedRequestError("webhook-timestamp: expected whole seconds since the epoch")
     return UnverifiedWebhook(
         delivery_id=delivery_id,

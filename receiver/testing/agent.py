@@ -14,7 +14,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.audience import audience_of
-from pushkit.signing.detached_jws import sign_detached
+from pushkit.signing.jose import sign_detached
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from pushkit.signing.token import token_headers
 from pushkit.version import USER_AGENT

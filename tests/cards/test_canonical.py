@@ -14,7 +14,7 @@ from pushkit.cards import CardForm, Gap, canonicalize, verify_card
 from pushkit.cards.canonical import canonical_json
 from pushkit.cards.fields import CARD_1_0, Container, Presence
 from pushkit.errors import CanonicalizationError
-from pushkit.signing.detached_jws import sign_detached
+from pushkit.signing.jose import sign_detached
 from tests.cards import independent_jcs
 from tests.cards.vectors import FOLDER, NOW, SIGNING_KEY, TRUST, as_bytes, load
 

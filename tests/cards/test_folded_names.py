@@ -11,7 +11,7 @@ import pytest
 
 from pushkit.cards import CardForm, CardPolicy, Gap, canonicalize, verify_card
 from pushkit.cards.fields import CARD_0_3, CARD_1_0
-from pushkit.signing.detached_jws import sign_detached
+from pushkit.signing.jose import sign_detached
 from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
 
 SAMPLE: dict[str, Any] = load("cards_v10")["c21_spec_85_sample"]

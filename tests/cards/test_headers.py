@@ -15,7 +15,7 @@ from pushkit.cards.canonical import CardForm
 from pushkit.cards.document import MAX_SIGNATURES
 from pushkit.errors import MalformedCardError
 from pushkit.keys.jwk import Algorithm, generate_key
-from pushkit.signing.detached_jws import sign_detached
+from pushkit.signing.jose import sign_detached
 from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
 
 CARD = load("cards_v10")["c21_spec_85_sample"]

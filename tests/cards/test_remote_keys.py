@@ -16,8 +16,7 @@ from pushkit.errors import ConfigError, NoSigningKeyError, SigningError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.ring import KeyRing
-from pushkit.signing.detached_jws import protected_header
-from pushkit.signing.signatures import sign
+from pushkit.signing.jose import protected_header, sign
 from tests.cards.vectors import NOW, load
 
 CARD: dict[str, Any] = {**load("cards_v10")["c21_spec_85_sample"], "description": ""}

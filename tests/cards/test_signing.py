@@ -29,7 +29,7 @@ from pushkit.cards import (
 from pushkit.errors import CanonicalizationError, ConfigError, MalformedCardError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem, signing_key_to_pem
 from pushkit.keys.ring import KeyRing
-from pushkit.signing.detached_jws import protected_header
+from pushkit.signing.jose import protected_header
 from tests.cards.vectors import KEY, NOW, SIGNING_KEY, TRUST, as_bytes, load, unsigned
 
 CARDS = load("cards_v10")

@@ -19,7 +19,7 @@ from pushkit.cards import (
     sign_card,
     verify_card,
 )
-from pushkit.signing.detached_jws import protected_header, sign_detached
+from pushkit.signing.jose import protected_header, sign_detached
 from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
 
 SAMPLE: dict[str, Any] = load("cards_v10")["c21_spec_85_sample"]

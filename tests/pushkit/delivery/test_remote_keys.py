@@ -11,7 +11,7 @@ import pytest
 from pushkit import DeliveryState
 from pushkit.bounded_json import JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
-from pushkit.signing.signatures import sign
+from pushkit.signing.jose import sign
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
 KEY = generate_key(Algorithm.ES256)

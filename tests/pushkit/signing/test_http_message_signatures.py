@@ -24,8 +24,7 @@ from pushkit.errors import (
     TimestampError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
-from pushkit.keys.primitives import sign_bytes, signature_holds
-from pushkit.signing.base import SignedMessage, signature_base
+from pushkit.keys.primitives import HTTP, sign_bytes, signature_holds
 from pushkit.signing.content_digest import (
     check_content_digest,
     content_digest,
@@ -34,12 +33,12 @@ from pushkit.signing.content_digest import (
 from pushkit.signing.http_message_signatures import (
     TAG,
     VerifiedHttpSignature,
-    algorithm_name,
     check_signature_times,
     read_unverified_signatures,
     sign_http_message,
     verify_http_signature,
 )
+from pushkit.signing.signature_base import SignedMessage, signature_base
 from pushkit.signing.structured import write_inner_list
 from pushkit.webhook import Headers, WebhookRequest
 
@@ -152,8 +151,8 @@ def test_the_example_of_the_specification_verifies() -> None:
     member = signature["sig-b26"]
     assert isinstance(member, tuple)
     assert isinstance(member[0], bytes)
-    assert signature_holds(trusted, base, member[0])
-    assert not signature_holds(trusted, base + b"\n", member[0])
+    assert signature_holds(trusted, base, member[0], HTTP)
+    assert not signature_holds(trusted, base + b"\n", member[0], HTTP)
 
 
 def test_digests_are_those_of_the_specification() -> None:
@@ -197,7 +196,7 @@ def test_the_reference_library_verifies_what_is_signed_here(algorithm: Algorithm
         require_components=COVERED,
         body=BODY,
     )
-    assert result.parameters["alg"] == algorithm_name(algorithm)
+    assert result.parameters["alg"] == HTTP[algorithm].name
     assert result.parameters["keyid"] == key(algorithm).kid
 
 
@@ -398,7 +397,8 @@ def resigned(
     headers = [*FIELDS, ("Content-Digest", content_digest(BODY)), *fields]
     message = SignedMessage(method="POST", target_uri=URL, headers=Headers(headers))
     covered = [name for name in components if name.startswith("@") or Headers(headers).all(name)]
-    signature = sign_bytes(key(), signature_base(message, list(dict.fromkeys(covered)), written))
+    base = signature_base(message, list(dict.fromkeys(covered)), written)
+    signature = sign_bytes(key(), base, HTTP)
     return [
         *headers,
         ("Signature-Input", f"a2a={written}"),

@@ -15,15 +15,15 @@ from pushkit.errors import (
     MalformedRequestError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, verification_key
-from pushkit.signing.detached_jws import (
+from pushkit.signing.http_message_signatures import (
+    read_unverified_signatures,
+    sign_http_message,
+)
+from pushkit.signing.jose import (
     DetachedJws,
     holding_key,
     protected_header,
     sign_detached,
-)
-from pushkit.signing.http_message_signatures import (
-    read_unverified_signatures,
-    sign_http_message,
 )
 from pushkit.signing.notification_jwt import (
     NotificationClaims,

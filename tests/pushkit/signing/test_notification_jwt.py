@@ -30,11 +30,13 @@ from pushkit.signing.notification_jwt import (
     VerifiedJwt,
     body_sha256,
     check_audience,
+    check_body,
+    check_issuer,
     check_times,
+    check_webhook_id,
     find_jwt,
     read_unverified,
     sign_notification,
-    verify_notification,
     verify_signature,
 )
 from pushkit.webhook import Headers, WebhookRequest
@@ -93,10 +95,18 @@ def request(
     return WebhookRequest(target="/hook", headers=Headers(headers), body=body)
 
 
-def verify(received: WebhookRequest, **changes: Any) -> VerifiedJwt:
-    keys = {key().kid: key().to_verification_key()}
-    expected: dict[str, Any] = {"issuer": ISSUER, "audience": URL, "now": NOW}
-    return verify_notification(received, keys, **(expected | changes))
+def verify(received: WebhookRequest, now: datetime = NOW) -> VerifiedJwt:
+    """Verify as a receiver with one sender does: signature, body, times, issuer, audience, id."""
+    unverified = read_unverified(find_jwt(received.headers) or "")
+    if unverified.kid != key().kid:
+        raise InvalidSignatureError("an unknown key")
+    verified = verify_signature(unverified, key().to_verification_key())
+    check_body(verified, received.body)
+    check_times(verified, now)
+    check_issuer(verified, ISSUER)
+    check_audience(verified, [URL], received.target)
+    check_webhook_id(verified, received.headers)
+    return verified
 
 
 # --- signing -----------------------------------------------------------------------------------
@@ -203,14 +213,6 @@ def test_refuses(
     with pytest.raises(error) as caught:
         verify(received, **changes)
     assert type(caught.value) is error
-
-
-@pytest.mark.parametrize("changes", [{"issuer": None}, {"audience": None}])
-def test_a_check_that_was_not_asked_for_is_not_made(changes: dict[str, Any]) -> None:
-    token = signed(
-        iss=None if "issuer" in changes else ISSUER, aud=None if "audience" in changes else URL
-    )
-    assert verify(request(token), **changes)
 
 
 def test_the_audience_may_carry_the_query_of_the_request() -> None:

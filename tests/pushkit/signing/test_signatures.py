@@ -23,6 +23,7 @@ from pushkit.signing.http_message_signatures import (
     sign_http_message_with,
     verify_http_signature,
 )
+from pushkit.signing.jose import sign
 from pushkit.signing.notification_jwt import (
     NotificationClaims,
     read_unverified,
@@ -30,7 +31,6 @@ from pushkit.signing.notification_jwt import (
     sign_notification_with,
     verify_signature,
 )
-from pushkit.signing.signatures import sign
 from pushkit.webhook import Headers, WebhookRequest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from aiohttp import web
 from pushkit.errors import InboundError, TokenError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
-from pushkit.signing.detached_jws import protected_header
+from pushkit.signing.jose import protected_header
 from pushkit.signing.notification_jwt import UnverifiedJwt, VerifiedJwt
 from tests.receiver.wrong.miniature import Miniature, Stored, compact_json
 

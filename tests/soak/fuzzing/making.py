@@ -17,6 +17,7 @@ from typing import Any
 import jwt
 
 from pushkit.keys.jwk import Algorithm, SigningKey, public_pem
+from pushkit.keys.primitives import HTTP as BY_HTTP
 from pushkit.keys.primitives import sign_bytes
 from tests.soak.fuzzing.parties import HTTP, JWT, LIFETIME, WEBHOOKS, Party
 
@@ -348,7 +349,7 @@ def _sign_http(draft: Draft) -> tuple[Fields, Evidence]:
     stated = "({}){}".format(" ".join(f'"{name}"' for name in covers), written)
     lines = [f'"{name}": {value}' for name, value in covers.items()]
     base = "\n".join([*lines, f'"@signature-params": {stated}']).encode("latin-1")
-    made = sign_bytes(draft.key, base) if draft.how == "key" else bytes(64)
+    made = sign_bytes(draft.key, base, BY_HTTP) if draft.how == "key" else bytes(64)
     signature = b64encode(made).decode()
     fields = [
         ("Content-Digest", digest),

@@ -8,9 +8,8 @@ a notification must cover needs one, and each is another way to read a field.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import urlsplit
 
 from pushkit.errors import InvalidSignatureError
@@ -52,17 +51,17 @@ def signature_base(message: SignedMessage, components: Sequence[str], parameters
     """
     if len(set(components)) != len(components):
         raise InvalidSignatureError("the signature covers a component twice")
-    lines = [f'"{name}": {_value(message, name)}' for name in components]
+    derived = _derived(message)
+    lines = [f'"{name}": {_value(message, derived, name)}' for name in components]
     # RFC 9421 §2.5: the signature base ends without a newline.
     return "\n".join([*lines, f'"@signature-params": {parameters}']).encode("ascii")
 
 
-def _value(message: SignedMessage, name: str) -> str:
+def _value(message: SignedMessage, derived: Mapping[str, str], name: str) -> str:
     if name.startswith("@"):
-        derive = _DERIVED.get(name)
-        if derive is None:
+        if name not in derived:
             raise InvalidSignatureError(f"the signature covers {name[:40]}, which is not supported")
-        return _printable(name, derive(message))
+        return _printable(name, derived[name])
     if not _FIELD_NAME.fullmatch(name):
         raise InvalidSignatureError("a covered component is not a field name in lower case")
     value = combined(message.headers, name)
@@ -79,39 +78,17 @@ def _printable(name: str, value: str) -> str:
     return value
 
 
-# --- RFC 9421 §2.2 ------------------------------------------------------------------------------
-
-
-def _scheme(message: SignedMessage) -> str:
-    return urlsplit(message.target_uri).scheme.lower()
-
-
-def _authority(message: SignedMessage) -> str:
-    parts = urlsplit(message.target_uri)
-    authority = parts.netloc.rpartition("@")[2].lower()
-    default = {"http": ":80", "https": ":443"}.get(parts.scheme.lower(), "")
-    return authority.removesuffix(default) if default else authority
-
-
-def _path(message: SignedMessage) -> str:
-    return urlsplit(message.target_uri).path or "/"
-
-
-def _query(message: SignedMessage) -> str:
-    return f"?{urlsplit(message.target_uri).query}"
-
-
-def _request_target(message: SignedMessage) -> str:
-    query = urlsplit(message.target_uri).query
-    return f"{_path(message)}?{query}" if query else _path(message)
-
-
-_DERIVED: Final[Mapping[str, Callable[[SignedMessage], str]]] = {
-    "@method": lambda message: message.method,
-    "@target-uri": lambda message: message.target_uri,
-    "@authority": _authority,
-    "@scheme": _scheme,
-    "@request-target": _request_target,
-    "@path": _path,
-    "@query": _query,
-}
+def _derived(message: SignedMessage) -> Mapping[str, str]:
+    """Return the derived components of a request (RFC 9421 §2.2)."""
+    url = urlsplit(message.target_uri)
+    scheme, path = url.scheme.lower(), url.path or "/"
+    default_port = {"http": ":80", "https": ":443"}.get(scheme, "")
+    return {
+        "@method": message.method,
+        "@target-uri": message.target_uri,
+        "@authority": url.netloc.rpartition("@")[2].lower().removesuffix(default_port),
+        "@scheme": scheme,
+        "@request-target": f"{path}?{url.query}" if url.query else path,
+        "@path": path,
+        "@query": f"?{url.query}",
+    }

@@ -1,0 +1,273 @@
+"""JSON Web Signatures (RFC 7515): compact, and detached from a payload that travels elsewhere.
+
+The one place that encodes, decodes, signs and verifies them. A signature that is read has one
+spelling only, and a header that means what it says; the algorithm is the key's, never the header's
+choice. PyJWT does none of this here: it is what the tests hold it against, and the second opinion
+of `pushkit verify`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
+from pushkit.errors import InvalidSignatureError, MalformedJsonError, SigningError
+from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
+from pushkit.keys.primitives import ecdsa_from_der, sign_bytes, signature_holds
+from pushkit.keys.remote import RemoteKey
+
+__all__ = [
+    "CompactJws",
+    "DetachedJws",
+    "algorithm_of",
+    "decoded",
+    "encoded",
+    "holding_key",
+    "protected_header",
+    "read_compact",
+    "read_object",
+    "sign",
+    "sign_detached",
+    "sign_detached_with",
+    "sign_jwt",
+    "sign_jwt_with",
+]
+
+# A header field has 8190 bytes at most; the longest URL with the longest ids takes most of them.
+_MAX_COMPACT_CHARS: Final = 8000
+_MAX_HEADER_CHARS: Final = 8192
+_MAX_SIGNATURE_CHARS: Final = 2048  # RSA of 8192 bits takes 1366
+
+_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactJws:
+    """A signature with its payload (RFC 7515 §7.1), well-formed. Nothing here is proven.
+
+    Attributes:
+        header: The protected header.
+        payload: The payload's bytes.
+        signature: The signature's bytes.
+        signed: What the signature is over.
+    """
+
+    header: JsonObject
+    payload: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+    signed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachedJws:
+    """The two parts that travel without the payload (RFC 7515 Appendix F), base64url."""
+
+    protected: str
+    signature: str
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_compact(token: str) -> CompactJws:
+    """Read a compact JWS without trusting it.
+
+    Raises:
+        InvalidSignatureError: Not three segments of base64url in its one spelling, too long, or
+            with a header that is not understood.
+    """
+    if len(token) > _MAX_COMPACT_CHARS:
+        raise InvalidSignatureError(f"the JWT is longer than {_MAX_COMPACT_CHARS} characters")
+    segments = token.split(".")
+    if len(segments) != 3:
+        raise InvalidSignatureError("not a compact JWS: expected three segments of base64url")
+    signature = decoded(segments[2], "signature")
+    header = protected_header(segments[0])
+    return CompactJws(
+        header=header,
+        payload=decoded(segments[1], "payload"),
+        signature=signature,
+        signed=token.rpartition(".")[0].encode("ascii"),
+    )
+
+
+def protected_header(segment: str) -> JsonObject:
+    """Read a protected header; nothing in it is proven.
+
+    Raises:
+        InvalidSignatureError: Not base64url without padding, no JSON object without duplicates, or
+            with a member that changes what the signature means.
+    """
+    if len(segment) > _MAX_HEADER_CHARS:
+        raise InvalidSignatureError(f"`protected` is longer than {_MAX_HEADER_CHARS} characters")
+    header = read_object(decoded(segment, "protected"), "protected")
+    # RFC 7515 §4.1.11: an extension that must be understood and is not, refuses the signature.
+    if "crit" in header:
+        raise InvalidSignatureError("the header has `crit`: no extension is understood")
+    # RFC 7797 §3: `b64` changes what is signed.
+    if "b64" in header:
+        raise InvalidSignatureError("the header has `b64`, which is not supported")
+    return header
+
+
+def algorithm_of(header: Mapping[str, JsonValue]) -> Algorithm:
+    """Return the `alg` of a header: what it claims, to be held against the key's own.
+
+    Raises:
+        InvalidSignatureError: It is missing, `none`, symmetric or unknown.
+    """
+    alg = header.get("alg")
+    algorithm = Algorithm.parse(alg) if isinstance(alg, str) else None
+    if algorithm is None:
+        raise InvalidSignatureError(f"`alg`: expected one of {', '.join(Algorithm)}")
+    return algorithm
+
+
+def read_object(data: bytes, what: str) -> JsonObject:
+    """Read a part of a signature that has to be a JSON object.
+
+    Raises:
+        InvalidSignatureError: It is none, or has a member twice.
+    """
+    try:
+        return read_json_object(data)
+    except MalformedJsonError as exc:
+        raise InvalidSignatureError(f"`{what}`: {exc}") from exc
+
+
+def decoded(segment: str, what: str) -> bytes:
+    """Decode base64url in its one spelling: a lenient decoder gives one signature many.
+
+    Raises:
+        InvalidSignatureError: Anything else.
+    """
+    if not _BASE64URL.fullmatch(segment):
+        raise InvalidSignatureError(f"`{what}` is not base64url without padding")
+    try:
+        data = base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+    except ValueError as exc:
+        raise InvalidSignatureError(f"`{what}` is not base64url") from exc
+    # RFC 4648 §3.5: bits left over in the last character would spell one signature sixteen ways.
+    if encoded(data) != segment:
+        raise InvalidSignatureError(f"`{what}` is not canonical base64url")
+    return data
+
+
+def holding_key(
+    jws: DetachedJws, payload: bytes, keys: Iterable[VerificationKey]
+) -> VerificationKey | None:
+    """Return the first key under which a signature over a payload holds; None if none.
+
+    Each key verifies with its own algorithm, whatever the header says.
+
+    Raises:
+        InvalidSignatureError: The signature is not base64url without padding.
+    """
+    if len(jws.signature) > _MAX_SIGNATURE_CHARS:
+        raise InvalidSignatureError(f"`signature` is longer than {_MAX_SIGNATURE_CHARS} characters")
+    signature = decoded(jws.signature, "signature")
+    signed = f"{jws.protected}.{encoded(payload)}".encode("ascii")
+    return next((key for key in keys if signature_holds(key, signed, signature)), None)
+
+
+# --- signing ------------------------------------------------------------------------------------
+
+
+def encoded(data: bytes) -> str:
+    """Write base64url without padding (RFC 7515 §2)."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey) -> str:
+    """Return claims as a signed JWT (RFC 7519) in compact form."""
+    segments = _jwt_segments(claims, key)
+    return f"{segments}.{encoded(sign_bytes(key, segments.encode('ascii')))}"
+
+
+async def sign_jwt_with(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
+    """Sign the same, by a key that is here or elsewhere.
+
+    Raises:
+        SigningError: The remote key did not sign, or not this.
+    """
+    segments = _jwt_segments(claims, key)
+    return f"{segments}.{encoded(await sign(segments.encode('ascii'), key))}"
+
+
+def _jwt_segments(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
+    return f"{_jwt_header(key.algorithm, key.kid)}.{_segment(claims)}"
+
+
+@lru_cache(maxsize=64)
+def _jwt_header(algorithm: Algorithm, kid: str) -> str:
+    return _segment({"alg": algorithm.value, "kid": kid, "typ": "JWT"})
+
+
+def _segment(members: Mapping[str, JsonValue]) -> str:
+    return encoded(_json(members).encode("ascii"))
+
+
+def sign_detached(payload: bytes, header: Mapping[str, JsonValue], key: SigningKey) -> DetachedJws:
+    """Sign a payload.
+
+    Args:
+        payload: The bytes; the verifier has to come by the very same.
+        header: The protected header, besides `alg` and `kid`, which are the key's.
+        key: The key.
+    """
+    protected = _segment({"alg": key.algorithm.value, "kid": key.kid, **header})
+    signature = sign_bytes(key, f"{protected}.{encoded(payload)}".encode("ascii"))
+    return DetachedJws(protected=protected, signature=encoded(signature))
+
+
+async def sign_detached_with(
+    payload: bytes, header: Mapping[str, JsonValue], key: SigningKey | RemoteKey
+) -> DetachedJws:
+    """Sign the same, by a key that is here or elsewhere.
+
+    Raises:
+        SigningError: The remote key did not sign, or not this.
+    """
+    protected = _segment({"alg": key.algorithm.value, "kid": key.kid, **header})
+    signature = await sign(f"{protected}.{encoded(payload)}".encode("ascii"), key)
+    return DetachedJws(protected=protected, signature=encoded(signature))
+
+
+async def sign(data: bytes, key: SigningKey | RemoteKey) -> bytes:
+    """Return the signature of data (RFC 7518 §3), by a key that is here or elsewhere.
+
+    A remote key's is held against the public key that is published: a signature that nobody could
+    verify does not go out.
+
+    Raises:
+        SigningError: The remote key did not sign, or not this.
+    """
+    if isinstance(key, SigningKey):
+        return sign_bytes(key, data)
+    try:
+        signature: object = await key.signer.sign(data)
+    except Exception as exc:  # whatever a service's library raises; its text may hold secrets
+        raise SigningError(f"key {key.kid} did not sign: {type(exc).__name__}") from exc
+    if not isinstance(signature, bytes):
+        raise SigningError(
+            f"key {key.kid}: sign() returned {type(signature).__name__}, expected bytes"
+        )
+    forms, curve = [signature], getattr(key.public.public_key, "curve", None)
+    if curve is not None:  # of the right length it may be DER still
+        with contextlib.suppress(ValueError, OverflowError):
+            forms.append(ecdsa_from_der(signature, curve.key_size))
+    for form in forms:
+        if signature_holds(key.public, data, form):
+            return form
+    raise SigningError(
+        f"key {key.kid}: the signature does not hold under its own public key: it must be over the"
+        f" data as they are, with {key.algorithm}"
+    )

@@ -1,0 +1,54 @@
+"""The times that a signature states, read and held against the clock (wire profile §4)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pushkit.errors import InvalidSignatureError, TimestampError
+
+__all__ = [
+    "EXPIRY_LEEWAY",
+    "LARGEST_EPOCH",
+    "TOKEN_LIFETIME",
+    "TOLERANCE",
+    "check_expiry",
+    "check_timestamp",
+    "read_moment",
+]
+
+TOKEN_LIFETIME: Final = timedelta(seconds=300)
+TOLERANCE: Final = timedelta(seconds=300)
+EXPIRY_LEEWAY: Final = timedelta(seconds=60)
+LARGEST_EPOCH: Final = 253402300799  # 9999-12-31: beyond it, no datetime
+
+
+def read_moment(value: object, what: str) -> datetime | None:
+    """Read seconds since the epoch; None where nothing is stated.
+
+    Raises:
+        InvalidSignatureError: No number, or outside the calendar.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidSignatureError(f"{what}: expected seconds since the epoch")
+    if not 0 <= value <= LARGEST_EPOCH:
+        raise InvalidSignatureError(f"{what}: outside the calendar")
+    return datetime.fromtimestamp(value, UTC)
+
+
+def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> None:
+    """Refuse a moment that is further than `tolerance` from now, either way."""
+    age = now - moment
+    if abs(age) > tolerance:
+        seconds = int(tolerance.total_seconds())
+        found = f"{int(abs(age).total_seconds())} s {'ago' if age > timedelta(0) else 'ahead'}"
+        raise TimestampError(f"issued {found}, expected within {seconds} s: check the clocks")
+
+
+def check_expiry(moment: datetime, now: datetime, leeway: timedelta, what: str) -> None:
+    """Refuse what expired more than `leeway` ago."""
+    # The leeway goes to the clock's side: at the end of the calendar there is none to add.
+    if now - leeway > moment:
+        raise TimestampError(f"{what} has expired")

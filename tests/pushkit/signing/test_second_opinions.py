@@ -1,0 +1,241 @@
+"""PyJWT and jwcrypto as oracles: they share no code with the JOSE room, and have to agree."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
+from jwcrypto.jws import JWS, InvalidJWSSignature  # type: ignore[import-untyped]
+
+from pushkit.bounded_json import JsonObject
+from pushkit.cli.proofs import ask_pyjwt
+from pushkit.errors import InvalidSignatureError
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.signing.jose import DetachedJws, holding_key, sign_detached, sign_jwt
+from pushkit.signing.notification_jwt import read_unverified, verify_signature
+
+ONES = "_" * 85 + "w"  # 64 bytes
+CLAIMS: JsonObject = {
+    "iss": "https://a.example",
+    "iat": 1767268800,
+    "request_body_sha256": "0" * 64,
+}
+
+
+@cache
+def key(algorithm: Algorithm) -> SigningKey:
+    return generate_key(algorithm)
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def refused_here(token: str, algorithm: Algorithm = Algorithm.ES256) -> bool:
+    try:
+        verify_signature(read_unverified(token), key(algorithm).to_verification_key())
+    except InvalidSignatureError:
+        return True
+    return False
+
+
+def refused_by_pyjwt(token: str, algorithm: Algorithm = Algorithm.ES256) -> bool:
+    try:
+        ask_pyjwt(token, key(algorithm).to_verification_key())
+    except InvalidSignatureError:
+        return True
+    return False
+
+
+# --- what one signs, the others verify -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_pyjwt_and_jwcrypto_verify_what_is_signed_here(algorithm: Algorithm) -> None:
+    token = sign_jwt(CLAIMS, key(algorithm))
+    assert not refused_by_pyjwt(token, algorithm)
+    jws = JWS()
+    jws.deserialize(token, JWK.from_pem(public_pem(key(algorithm))))
+    assert json.loads(jws.payload) == CLAIMS
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_what_pyjwt_and_jwcrypto_sign_is_verified_here(algorithm: Algorithm) -> None:
+    signing = key(algorithm)
+    by_pyjwt = jwt.encode(CLAIMS, signing.private_key, algorithm.value, {"kid": signing.kid})
+    by_jwcrypto = JWS(json.dumps(CLAIMS).encode())
+    header = json.dumps({"alg": algorithm.value, "kid": signing.kid})
+    by_jwcrypto.add_signature(JWK.from_pyca(signing.private_key), None, header)
+    for token in (by_pyjwt, by_jwcrypto.serialize(compact=True)):
+        assert not refused_here(token, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_detached_signature_is_the_compact_one_without_its_payload(algorithm: Algorithm) -> None:
+    payload, signing = b"anything \xff", key(algorithm)
+    made = sign_detached(payload, {"typ": "JOSE"}, signing)
+    assert not refused_by_pyjwt(f"{made.protected}.{encoded(payload)}.{made.signature}", algorithm)
+    token = jwt.api_jws.encode(payload, signing.private_key, algorithm.value, {"kid": signing.kid})
+    protected, _, signature = token.split(".")
+    theirs = DetachedJws(protected=protected, signature=signature)
+    public = signing.to_verification_key()
+    assert holding_key(theirs, payload, [public]) == public
+    assert holding_key(theirs, payload + b".", [public]) is None
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_jwcrypto_refuses_what_does_not_hold_here(algorithm: Algorithm) -> None:
+    segments, _, signature = sign_jwt(CLAIMS, key(algorithm)).rpartition(".")
+    raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
+    raw[-1] ^= 1
+    token = f"{segments}.{encoded(bytes(raw))}"
+    assert refused_here(token, algorithm)
+    assert refused_by_pyjwt(token, algorithm)
+    jws = JWS()
+    with pytest.raises(InvalidJWSSignature):
+        jws.deserialize(token, JWK.from_pem(public_pem(key(algorithm))))
+
+
+# --- what PyJWT refuses is refused here ----------------------------------------------------------
+
+# Signed with the right key, whatever they say; with `None` a member is not there.
+HEADERS: list[dict[str, Any]] = [
+    {},
+    {"alg": None},
+    {"alg": "none"},
+    {"alg": "NONE"},
+    {"alg": "HS256"},
+    {"alg": "es256"},
+    {"alg": "RS256"},
+    {"alg": "PS256"},
+    {"alg": ["ES256"]},
+    {"alg": 1},
+    {"kid": 7},
+    {"kid": False},
+    {"kid": []},
+    {"typ": "JOSE"},
+    {"typ": 1},
+    {"typ": None},
+    {"crit": []},
+    {"crit": ["exp"], "exp": 1},
+    {"crit": ["b64"], "b64": True},
+    {"crit": ["b64"], "b64": False},
+    {"b64": False},
+    {"b64": True},
+    {"jwk": {"kty": "oct", "k": "AA"}},
+    {"jku": "https://evil.example/"},
+    {"x5c": ["AA"]},
+    {"zip": "DEF"},
+]
+# PyJWT passes over these; here they refuse the token.
+STRICTER_HERE = [
+    {"b64": True},
+    {"b64": False},
+    {"typ": "JOSE"},
+    {"typ": 1},
+    {"crit": ["b64"], "b64": True},
+]
+
+
+def signed(header: bytes, payload: bytes | None = None) -> str:
+    claims = json.dumps(CLAIMS).encode() if payload is None else payload
+    made = sign_raw(f"{encoded(header)}.{encoded(claims)}")
+    return f"{encoded(header)}.{encoded(claims)}.{made}"
+
+
+def sign_raw(segments: str) -> str:
+    algorithm = jwt.algorithms.get_default_algorithms()["ES256"]
+    return encoded(algorithm.sign(segments.encode(), key(Algorithm.ES256).private_key))
+
+
+def header_with(changes: dict[str, Any]) -> bytes:
+    members = {"alg": "ES256", "kid": "k", "typ": "JWT", **changes}
+    return json.dumps({k: v for k, v in members.items() if v is not None}).encode()
+
+
+def hostile_tokens() -> Iterator[tuple[str, str]]:
+    """Tokens of the kinds that have fooled verifiers, signed where they can be."""
+    for changes in HEADERS:
+        yield f"header {changes}", signed(header_with(changes))
+    for name, header in {
+        "kid null": b'{"alg":"ES256","kid":null}',
+        "alg twice": b'{"alg":"none","alg":"ES256"}',
+        "a list": b"[]",
+        "no JSON": b"{",
+        "no UTF-8": b'{"alg":"ES256","x":"\xff"}',
+        "NaN": b'{"alg":"ES256","x":NaN}',
+    }.items():
+        yield name, signed(header)
+    good = signed(header_with({}))
+    head, payload, signature = good.split(".")
+    for name, token in {
+        "genuine": good,
+        "no signature": f"{head}.{payload}.",
+        "two segments": f"{head}.{payload}",
+        "four segments": f"{good}.{signature}",
+        "padded": f"{good}==",
+        "another alphabet": good.replace("-", "+").replace("_", "/") + "+",
+        "a space": f"{good} ",
+        "a line break": f"{good}\n",
+        "a short signature": f"{head}.{payload}.{signature[:-4]}",
+        "a long signature": f"{good}AAAA",
+        "zeros": f"{head}.{payload}.{encoded(bytes(64))}",
+        "ones": f"{head}.{payload}.{ONES}",
+        "another payload": f"{head}.{encoded(b'{}')}.{signature}",
+        "another header": f"{encoded(header_with({'kid': 'x'}))}.{payload}.{signature}",
+    }.items():
+        yield name, token
+
+
+@pytest.mark.parametrize(
+    "token", [pytest.param(token, id=name) for name, token in hostile_tokens()]
+)
+def test_what_pyjwt_refuses_is_refused_here(token: str) -> None:
+    assert refused_here(token) or not refused_by_pyjwt(token)
+
+
+def test_a_genuine_token_is_refused_by_neither() -> None:
+    for changes in ({}, {"typ": None}, {"jku": "https://evil.example/"}):
+        token = signed(header_with(changes))
+        assert not refused_here(token)
+        assert not refused_by_pyjwt(token)
+
+
+@pytest.mark.parametrize("changes", STRICTER_HERE, ids=str)
+def test_some_of_what_pyjwt_takes_is_refused_here(changes: dict[str, Any]) -> None:
+    token = signed(header_with(changes))
+    assert refused_here(token)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+MEMBERS = st.sampled_from(
+    ["alg", "kid", "typ", "cty", "crit", "b64", "jku", "jwk", "x5c", "x5t", "zip", "epk"]
+)
+
+
+@given(st.dictionaries(MEMBERS, JSON | st.sampled_from(["ES256", "EdDSA", "JWT"]), max_size=4))
+@example({"kid": None})
+def test_any_header_that_pyjwt_refuses_is_refused_here(changes: dict[str, Any]) -> None:
+    token = signed(json.dumps({"alg": "ES256", **changes}).encode())
+    assert refused_here(token) or not refused_by_pyjwt(token)
+
+
+@given(st.data())
+def test_any_change_of_a_token_that_pyjwt_refuses_is_refused_here(data: st.DataObject) -> None:
+    good = signed(header_with({}))
+    place = data.draw(st.integers(0, len(good) - 1))
+    other = data.draw(st.sampled_from("AQg-_.=+/ \u0661") | st.just(""))
+    changed = good[:place] + other + good[place + 1 :]
+    assert refused_here(changed) or not refused_by_pyjwt(changed)
