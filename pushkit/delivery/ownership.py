@@ -6,6 +6,8 @@ somebody else's URL makes this sender ask it once per attempt, and send it nothi
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import hmac
 import secrets
 import ssl
@@ -20,7 +22,7 @@ from pushkit.net.transport import Transport
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Owner, OwnerStore
 from pushkit.version import USER_AGENT
-from pushkit.work import Flight
+from pushkit.work import Held, Renewing
 
 __all__ = ["Ownership"]
 
@@ -52,8 +54,7 @@ class Ownership:
         self._transport = transport
         self._clock = clock
         self._owners = OwnerStore()
-        self._proved: dict[tuple[Owner, str], datetime] = {}
-        self._flights: dict[tuple[Owner, str], Flight[None]] = {}
+        self._proofs: dict[tuple[Owner, str], Renewing[bool]] = {}
 
     async def require(
         self, owner: Owner, destination: Destination, *, tls: ssl.SSLContext | None
@@ -61,39 +62,37 @@ class Ownership:
         """Return once a destination has proved itself, now or before.
 
         Raises:
-            OwnershipError: It answered something else.
+            OwnershipError: It answered something else, now or a moment ago.
             TransportError: It did not answer.
         """
         key = (owner, str(destination.url))
-        proved_at = self._proved.get(key)
-        if proved_at is not None and self._clock() - proved_at < _VALID_FOR:
-            return
-        flight = self._flights.setdefault(key, Flight())
-        await flight.join(lambda: self._prove_and_land(owner, destination, tls))
+        proof = self._proofs.get(key)
+        if proof is None:
+            if len(self._proofs) >= _MAX_REMEMBERED:  # the database knows
+                self._proofs = {key: each for key, each in self._proofs.items() if each.is_flying}
+            prove = functools.partial(self._prove, owner, destination, tls)
+            proof = self._proofs[key] = Renewing(prove, clock=self._clock)
+        if not await proof.get():
+            raise proof.failure or asyncio.CancelledError
 
     async def close(self) -> None:
         """End what is under way."""
-        for flight in list(self._flights.values()):
-            await flight.close()
-
-    async def _prove_and_land(
-        self, owner: Owner, destination: Destination, tls: ssl.SSLContext | None
-    ) -> None:
-        try:
-            await self._prove(owner, destination, tls)
-        finally:  # here, as whoever waited may have given up
-            self._flights.pop((owner, str(destination.url)), None)
+        for proof in list(self._proofs.values()):
+            await proof.close()
 
     async def _prove(
-        self, owner: Owner, destination: Destination, tls: ssl.SSLContext | None
-    ) -> None:
-        url = str(destination.url)
+        self,
+        owner: Owner,
+        destination: Destination,
+        tls: ssl.SSLContext | None,
+        _held: Held[bool] | None,
+    ) -> Held[bool]:
+        url, now = str(destination.url), self._clock()
         if not await self._database.read(self._is_proved(owner, url)):
             await self._ask(destination, tls)
             await self._database.write(self._note(owner, url))
-        if len(self._proved) >= _MAX_REMEMBERED:
-            self._proved.clear()  # the database knows
-        self._proved[owner, url] = self._clock()
+        until = now + _VALID_FOR
+        return Held(value=True, since=now, fresh_until=until, good_until=until)
 
     def _is_proved(self, owner: Owner, url: str) -> Script[bool]:
         now = yield from self._database.now()

@@ -160,7 +160,8 @@ class JwksClient:
         self._min_age = min_age
         self._max_age = max_age
         self._refetch_interval = refetch_interval
-        self._set = Renewing(self._fetched, clock=clock, stale_for=stale_for)
+        self._stale_for = stale_for
+        self._set = Renewing(self._fetched, clock=clock, unasked=bool(stale_for))
         self._log = RepeatedLog(_logger)
         self._loaded = False
         self._last_refetch: datetime | None = None
@@ -236,8 +237,10 @@ class JwksClient:
             self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
-        age = min(max(_lifetime(answer), self._min_age), self._max_age)
-        return Held(value=found, since=started, until=started + age)
+        until = started + min(max(_lifetime(answer), self._min_age), self._max_age)
+        return Held(
+            value=found, since=started, fresh_until=until, good_until=until + self._stale_for
+        )
 
     def _read(self, answer: FetchedJwks, held: _FetchedSet | None) -> _FetchedSet:
         if answer.status == _NOT_MODIFIED and held is not None:

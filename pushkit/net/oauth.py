@@ -24,8 +24,10 @@ _FETCH_TIMEOUT: Final = timedelta(seconds=10)
 # RFC 6749 §5.1: a server that says nothing documents its default elsewhere.
 _DEFAULT_LIFE: Final = timedelta(minutes=5)
 _LONGEST_LIFE: Final = timedelta(days=1)
-# Renewed so long before its end, but never before four fifths of its life are over.
-_MARGIN: Final = timedelta(seconds=60)
+# Renewed so long before its end, but never before four fifths of its life are over; used meanwhile,
+# as long as it will be good when the destination reads it.
+_RENEWED_BEFORE: Final = timedelta(seconds=60)
+_UNUSED_BEFORE: Final = timedelta(seconds=5)
 # RFC 6749 appendix A: VSCHAR without the space, as it has to fit into a header (RFC 6750 §2.1).
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 # RFC 6749 §5.2. Only these words are repeated: what else a server writes may be anything.
@@ -84,10 +86,9 @@ class OAuthClient:
 
 
 class OAuthTokens:
-    """The token of one client, fetched when it is needed.
+    """The token of one client, fetched when it is needed (see `pushkit.work.renewing`).
 
-    One fetch at a time: whoever asks meanwhile waits for the same one. After a failure the next
-    fetch waits a little, and everybody gets that failure until then.
+    In the last minute of a token's life it is still used, and another one fetched meanwhile.
 
     Args:
         client: Whose.
@@ -170,7 +171,12 @@ def _read(answer: Answer, started: datetime) -> Held[str]:
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise OAuthError("token_type: expected Bearer")
     life = _life(document)
-    return Held(value=token, since=started, until=started + life - min(_MARGIN, life / 5))
+    return Held(
+        value=token,
+        since=started,
+        fresh_until=started + life - min(_RENEWED_BEFORE, life / 5),
+        good_until=started + life - min(_UNUSED_BEFORE, life / 10),
+    )
 
 
 def _document(answer: Answer) -> JsonObject:

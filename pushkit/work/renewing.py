@@ -20,22 +20,28 @@ _LEAST_PAUSE: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
-    """A value, and for how long it is fresh.
+    """A value, and for how long it may be used.
 
     Attributes:
         value: The value, which no repr shows: asyncio's debug log prints what a task returns.
         since: When its fetch began.
-        until: From this moment it is fresh no longer.
+        fresh_until: From this moment on it is renewed.
+        good_until: From this moment on it is not used any more; never before `fresh_until`.
     """
 
     value: T = field(repr=False)
     since: datetime
-    until: datetime
+    fresh_until: datetime
+    good_until: datetime
 
     def is_fresh(self, now: datetime) -> bool:
-        """Say whether it is."""
+        """Say whether it need not be renewed yet."""
         # A clock that was set back must not keep a value alive.
-        return self.since <= now < self.until
+        return self.since <= now < self.fresh_until
+
+    def is_good(self, now: datetime) -> bool:
+        """Say whether it may be used."""
+        return self.since - (self.good_until - self.fresh_until) <= now < self.good_until
 
 
 class Renewing(Generic[T]):
@@ -44,13 +50,14 @@ class Renewing(Generic[T]):
     * One fetch at a time. Whoever asks meanwhile waits for the same one, and whoever is cancelled
       ends it for nobody.
     * After a failure the next fetch waits: 1 s, 2 s, 4 s, … 30 s.
-    * For `stale_for` after its end the value is returned at once, and renewed in the background.
-      Such a value also renews itself at its end, so that it is stale only while fetches fail.
+    * A value that is fresh no longer but still good is returned at once, and renewed in the
+      background.
 
     Args:
         fetch: Gets the value, given the one that is held; fails with a `PushkitError`.
         clock: Returns now, aware, in UTC.
-        stale_for: How long a value may be used after its end, while fetches fail.
+        unasked: Renew the value when it is fresh no longer although nobody asks for it, so that it
+            is stale only while fetches fail.
     """
 
     def __init__(
@@ -58,13 +65,13 @@ class Renewing(Generic[T]):
         fetch: Callable[[Held[T] | None], Awaitable[Held[T]]],
         *,
         clock: Callable[[], datetime],
-        stale_for: timedelta = timedelta(0),
+        unasked: bool = False,
     ) -> None:
         self.fetches = 0
         self.failure: PushkitError | None = None
         self._fetch = fetch
         self._clock = clock
-        self._stale_for = stale_for
+        self._unasked = unasked
         self._held: Held[T] | None = None
         self._failures = 0
         self._failed_at: datetime | None = None
@@ -79,17 +86,15 @@ class Renewing(Generic[T]):
 
     def usable(self) -> T | None:
         """Return the value as it is held; None if there is none that may be used now."""
-        held, now, stale = self._held, self._clock(), self._stale_for
-        if held is None or not held.since - stale <= now < held.until + stale:
-            return None
-        return held.value
+        held = self._held
+        return held.value if held is not None and held.is_good(self._clock()) else None
 
     async def get(self) -> T | None:
         """Return the value, fetched if it has to be; None if it cannot be had, see `failure`."""
         found, backs_off = self.usable(), self.backs_off()
         if found is None:
             return None if backs_off else await self.renew()
-        if not (backs_off or self._is_fresh()):
+        if self._held is not None and not (backs_off or self._held.is_fresh(self._clock())):
             self.begin()
         return found
 
@@ -104,6 +109,7 @@ class Renewing(Generic[T]):
         """Begin to fetch, unless that is under way; return the task, which nobody may cancel."""
         if self._flight is None or self._flight.done():
             self._flight = asyncio.create_task(self._fly())
+            self._flight.add_done_callback(_looked_at)
         return self._flight
 
     def backs_off(self) -> bool:
@@ -127,9 +133,6 @@ class Renewing(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _is_fresh(self) -> bool:
-        return self._held is not None and self._held.is_fresh(self._clock())
-
     async def _fly(self) -> Held[T] | None:
         try:
             held = await self._fetch(self._held)
@@ -142,12 +145,18 @@ class Renewing(Generic[T]):
             self.fetches += 1
         self._held = held
         self._failures, self._failed_at, self.failure = 0, None, None
-        self._renew_after(held.until - self._clock())
+        self._renew_after(held.fresh_until - self._clock())
         return held
 
     def _renew_after(self, pause: timedelta) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._stale_for and not self._is_closed:
+        if self._unasked and not self._is_closed:
             seconds = max(pause, _LEAST_PAUSE).total_seconds()
             self._timer = asyncio.get_running_loop().call_later(seconds, self.begin)
+
+
+def _looked_at(flight: asyncio.Task[Held[T] | None]) -> None:
+    # Whoever waited may be gone: that is nothing to complain about.
+    if not flight.cancelled():
+        flight.exception()

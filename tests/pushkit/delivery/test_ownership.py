@@ -185,6 +185,21 @@ async def test_many_subscriptions_to_one_url_ask_it_once(
     assert (len(echo.asked), len(echo.got)) == (1, 12)
 
 
+async def test_a_url_that_proves_nothing_is_asked_once_for_all_who_wait_for_it(
+    sender: PushSender, echo: Echo, status: MakeStatus
+) -> None:
+    echo.answer = lambda _: web.Response(text="no")
+    for number in range(12):
+        hook = {"url": echo.base + "/hook"}
+        await sender.subscribe(f"task-{number}", hook, version="1.0", owner="alice")
+        await sender.notify(status(task_id=f"task-{number}"))
+    while await sender.worker.run_once():
+        pass
+    found = [each for number in range(12) for each in await sender.deliveries(f"task-{number}")]
+    assert {each.last_error for each in found} == {"ownership_unproven"}
+    assert (len(echo.asked), echo.got) == (1, [])
+
+
 async def test_a_proof_survives_a_restart(senders: Senders, echo: Echo, status: MakeStatus) -> None:
     for _ in range(2):
         sender = await senders.open(verify_ownership=True)

@@ -17,6 +17,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
 from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
+from tests.eventually import eventually
 from tests.internet import Handler, Internet
 
 PATIENT = timedelta(seconds=20)
@@ -92,7 +93,7 @@ async def test_a_token_is_issued_either_way(
     assert ("client_secret" in body) == (way is ClientAuthentication.POST)
 
 
-async def test_a_token_is_kept_until_shortly_before_its_end(
+async def test_a_token_is_renewed_in_the_last_minute_of_its_life(
     internet: Internet,
     server: AuthorizationServer,
     tokens_of: Callable[..., OAuthTokens],
@@ -104,22 +105,86 @@ async def test_a_token_is_kept_until_shortly_before_its_end(
     clock.advance(3600 - 61)
     assert await tokens.token(timeout=PATIENT) == first
     clock.advance(1)
-    assert await tokens.token(timeout=PATIENT) != first
+    assert await tokens.token(timeout=PATIENT) == first  # still good, and used
+
+    async def another() -> bool:
+        return await tokens.token(timeout=PATIENT) != first
+
+    await eventually(another)
     assert len(server.issued) == 2
 
 
+async def test_nobody_waits_for_a_new_token_while_the_old_one_is_good(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_the_second_time(request: web.Request) -> web.Response:
+        if server.issued:
+            asked.set()
+            await go_on.wait()
+        return await server.token(request)
+
+    await stands(internet, slow_the_second_time)
+    tokens = tokens_of()
+    first = await tokens.token(timeout=PATIENT)
+    clock.advance(3600 - 60)
+    async with asyncio.timeout(20):
+        assert await tokens.token(timeout=timedelta(0)) == first  # not even a moment
+        await asked.wait()
+        clock.advance(60 - 5.1)
+        assert await tokens.token(timeout=timedelta(0)) == first
+        clock.advance(0.1)  # it might be over when the destination reads it
+        waiting = asyncio.create_task(tokens.token(timeout=PATIENT))
+        go_on.set()
+        assert await waiting == server.issued[1] != first
+    assert len(server.issued) == 2
+
+
+async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(
+    internet: Internet,
+    server: AuthorizationServer,
+    tokens_of: Callable[..., OAuthTokens],
+    clock: Clock,
+) -> None:
+    refused = asyncio.Event()
+
+    async def down_the_second_time(request: web.Request) -> web.Response:
+        if not server.issued:
+            return await server.token(request)
+        refused.set()
+        return web.Response(status=503)
+
+    await stands(internet, down_the_second_time)
+    tokens = tokens_of()
+    first = await tokens.token(timeout=PATIENT)
+    clock.advance(3600 - 60)
+    assert await tokens.token(timeout=PATIENT) == first
+    async with asyncio.timeout(20):
+        await refused.wait()
+    await tokens.close()  # and what it answered has been read
+    clock.advance(60 - 5.1)
+    assert await tokens.token(timeout=PATIENT) == first
+    clock.advance(0.1)
+    with pytest.raises(OAuthError, match="503"):
+        await tokens.token(timeout=PATIENT)
+
+
 @pytest.mark.parametrize(
-    ("life", "kept"),
+    ("life", "ends"),
     [
-        pytest.param(10, 8, id="of seconds: four fifths"),
-        pytest.param(0, 0, id="of nothing: asked for each time"),
-        pytest.param(-5, 0, id="of less than nothing"),
-        pytest.param("600", 540, id="in a string"),
-        pytest.param(None, 240, id="not said: five minutes"),
-        pytest.param("soon", 240, id="in words: five minutes"),
-        pytest.param(True, 240, id="a boolean: five minutes"),
-        pytest.param(10**12, 86_340, id="of ages: a day"),
-        pytest.param(599.5, 539.5, id="with a fraction"),
+        pytest.param(10, (8, 9), id="of seconds"),
+        pytest.param(0, (0, 0), id="of nothing: asked for each time"),
+        pytest.param(-5, (0, 0), id="of less than nothing"),
+        pytest.param("600", (540, 595), id="in a string"),
+        pytest.param(None, (240, 295), id="not said: five minutes"),
+        pytest.param("soon", (240, 295), id="in words: five minutes"),
+        pytest.param(True, (240, 295), id="a boolean: five minutes"),
+        pytest.param(10**12, (86_340, 86_395), id="of ages: a day"),
+        pytest.param(599.5, (539.5, 594.5), id="with a fraction"),
     ],
 )
 async def test_the_life_of_a_token(
@@ -127,8 +192,9 @@ async def test_the_life_of_a_token(
     tokens_of: Callable[..., OAuthTokens],
     clock: Clock,
     life: object,
-    kept: float,
+    ends: tuple[float, float],
 ) -> None:
+    fresh, good = ends
     number = iter(range(10))
 
     async def issue(_: web.Request) -> web.Response:
@@ -140,10 +206,13 @@ async def test_the_life_of_a_token(
     await stands(internet, issue)
     tokens = tokens_of()
     assert await tokens.token(timeout=PATIENT) == "t0"
-    if kept:
-        clock.advance(kept - 0.1)
-        assert await tokens.token(timeout=PATIENT) == "t0"
-        clock.advance(0.1)
+    if good:
+        for moment, renewed in ((fresh - 0.1, False), (fresh, True), (good - 0.1, True)):
+            clock.now = START + timedelta(seconds=moment)
+            assert await tokens.token(timeout=PATIENT) == "t0"
+            assert tokens._token.is_flying is renewed
+            await tokens.close()  # before it gets anywhere
+        clock.now = START + timedelta(seconds=good)
     assert await tokens.token(timeout=PATIENT) == "t1"
 
 

@@ -1,0 +1,149 @@
+"""A value that others hand out: one fetch at a time, and nobody waits while it is good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushkit.errors import OutboundError
+from pushkit.work import Held, Renewing
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Source:
+    """Hands out numbers that are fresh for 10 s and good for 20; fails or waits when told to."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.asked = 0
+        self.fails = False
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    async def fetch(self, _held: Held[int] | None) -> Held[int]:
+        self.asked += 1
+        number, since = self.asked, self.now
+        await self.go_on.wait()
+        if self.fails:
+            raise OutboundError(f"failure {number}")
+        return Held(
+            value=number,
+            since=since,
+            fresh_until=since + timedelta(seconds=10),
+            good_until=since + timedelta(seconds=20),
+        )
+
+
+@pytest.fixture
+async def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+async def value(source: Source) -> AsyncIterator[Renewing[int]]:
+    value = Renewing(source.fetch, clock=source.clock)
+    yield value
+    await value.close()
+
+
+async def test_it_is_fetched_once_while_it_is_fresh(source: Source, value: Renewing[int]) -> None:
+    assert value.usable() is None
+    for _ in range(3):
+        assert await value.get() == 1
+    source.advance(9.9)
+    assert await value.get() == value.usable() == 1
+    assert not value.is_flying
+
+
+async def test_while_it_is_good_nobody_waits_for_the_next(
+    source: Source, value: Renewing[int]
+) -> None:
+    await value.get()
+    source.go_on.clear()
+    for moment in (10, 9.9):
+        source.advance(moment)
+        assert [await value.get(), await value.get()] == [1, 1]
+        assert value.is_flying
+    source.advance(0.1)  # good no longer: now they wait, for the one that is under way
+    waiting = [asyncio.create_task(value.get()) for _ in range(5)]
+    await asyncio.sleep(0)
+    waiting.pop().cancel()
+    source.go_on.set()
+    assert await asyncio.gather(*waiting) == [2] * 4
+    assert source.asked == 2
+
+
+async def test_a_failure_is_everybodys_until_the_next_try(
+    source: Source, value: Renewing[int]
+) -> None:
+    source.fails = True
+    tried: list[int] = []
+    for second in range(70):
+        assert await value.get() is None
+        if source.asked > len(tried):
+            tried.append(second)
+            assert str(value.failure) == f"failure {source.asked}"
+        source.advance(1)
+    assert tried == [0, 1, 3, 7, 15, 31, 61]
+    source.fails = False
+    source.advance(30)
+    assert (await value.get(), value.failure) == (8, None)
+
+
+async def test_while_fetches_fail_it_is_used_to_its_end(
+    source: Source, value: Renewing[int]
+) -> None:
+    await value.get()
+    source.fails = True
+    source.advance(10)
+    assert await value.get() == 1
+    assert await value.renew() is None  # what was begun
+    source.advance(9.9)
+    assert await value.get() == 1
+    source.advance(0.1)
+    assert await value.get() is None
+
+
+async def test_a_clock_that_is_set_back_keeps_it_no_longer_than_it_is_good(
+    source: Source, value: Renewing[int]
+) -> None:
+    await value.get()
+    source.advance(-10)
+    assert value.usable() == 1
+    source.advance(-0.1)
+    assert value.usable() is None
+
+
+async def test_what_is_no_good_is_dropped_unless_there_is_another_already(
+    source: Source, value: Renewing[int]
+) -> None:
+    await value.get()
+    value.drop(1)
+    assert await value.get() == 2
+    value.drop(1)
+    assert await value.get() == 2
+    assert source.asked == 2
+
+
+async def test_unasked_it_is_not_renewed_and_a_closed_one_ends_its_fetch(
+    source: Source, value: Renewing[int]
+) -> None:
+    await value.get()
+    assert value._timer is None
+    source.go_on.clear()
+    source.advance(20)
+    waiting = asyncio.create_task(value.get())
+    await asyncio.sleep(0)
+    await value.close()
+    assert await waiting is None
+    assert not value.is_flying
