@@ -16,7 +16,7 @@ from tests.simulation.world import World
 
 __all__ = ["Conduct"]
 
-_SETTLED = 1.0  # seconds after which an answer that was heard is written down
+_SETTLED = 0.5  # seconds after which an answer that was heard is written down
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
 _TRIES = 8  # what the schedule has
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
@@ -83,6 +83,14 @@ class Conduct:
         if row["claims"] < number:
             self._world.violated(f"claimed {row['claims']} times, and before {number}: {row['id']}")
         self._claims[row["id"]] = row["claims"]
+        others = self._outbox.select(
+            "SELECT id FROM pushkit_deliveries WHERE subscription_id = ? AND id <> ?"
+            " AND state = 'in_flight'",
+            row["subscription_id"],
+            row["id"],
+        )
+        for other in others:
+            self._world.violated(f"two at once of a subscription: {row['id']} {other['id']}")
         if row["known"] is None or not row["active"]:
             self._world.violated(f"sent for a subscription that is no more: {row['id']}")
         elif row["paused"] and row["head"]:
@@ -105,12 +113,14 @@ class Conduct:
             )
 
     def _is_excused(self, before: Arrival, arrival: Arrival) -> bool:
-        begin, end = before.at - 2, arrival.at
-        return any(
-            self._world.had_trouble(kind, begin, end) for kind in ("death", "disk", "freeze")
-        ) or (
-            self._world.had_trouble("clock", begin - 30, end)
-            or self._world.had_trouble("network", begin - 15, end)
+        begin, end, had_trouble = before.at - 2, arrival.at, self._world.had_trouble
+        whom = before.process.name if before.process else ""
+        return (
+            had_trouble("death", begin, end, whom=whom)
+            or had_trouble("freeze", begin - 15, end)
+            or had_trouble("disk", begin, end)
+            or had_trouble("clock", begin - 30, end)
+            or had_trouble("network", begin - 15, end, whom=arrival.host.partition(".")[0])
             or any(begin <= moment <= end for moment in self._hurries)
         )
 

@@ -78,13 +78,16 @@ CUTS = (
         _LEASES,
         ('has_expired=any(row["until"] <= now for row in leased)', "has_expired=False"),
     ),
-    _cut(
+    Cut(
         "claim once",
         "Of two claims at once one has the row.",
-        _LEASES,
         (
-            "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
-            "WHERE id {clause} AND head > 0)",
+            Edit(
+                _LEASES,
+                "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
+                "WHERE id {clause} AND head > 0)",
+            ),
+            Edit("pushkit.outbox.parking", '_HELD = " FOR UPDATE OF d SKIP LOCKED"', '_HELD = ""'),
         ),
     ),
     # --- order ----------------------------------------------------------------------------------
@@ -127,8 +130,8 @@ CUTS = (
         "Whoever holds several subscriptions takes them in one order.",
         _SUBSCRIPTIONS,
         (
-            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id"\n',
-            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id DESC"\n',
+            ' {_from_tasks(len(filled))} ORDER BY s.id"\n',
+            " {_from_tasks(len(filled))} ORDER BY s.id {__import__('random').choice(('', 'DESC'))}\"\n",
         ),
     ),
     _cut(
@@ -196,10 +199,7 @@ CUTS = (
         "guard",
         "No address is dialled that is not public.",
         "pushkit.net.guard",
-        (
-            "        if reason is not None:\n            probe",
-            "        if False:\n            probe",
-        ),
+        ("        if decision.is_refusal:\n", "        if False:\n"),
     ),
     _cut(
         "name at dial",
