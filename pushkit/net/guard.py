@@ -116,7 +116,7 @@ class Guard(AbstractResolver):
         """
         answers = await self._resolver.resolve(host, port, family)
         for answer in answers:
-            self._check(answer["host"], port, host)
+            self.check(answer["host"], port, host)
         return answers
 
     def open_socket(self, address: AddrInfoType) -> socket.socket:
@@ -125,13 +125,18 @@ class Guard(AbstractResolver):
         Raises:
             OSError: The address is refused.
         """
-        self._check(str(address[4][0]), address[4][1])
+        self.check(str(address[4][0]), address[4][1])
         return dialling_socket(address)
 
     async def close(self) -> None:
         """The resolver is the caller's."""
 
-    def _check(self, address: str, port: int | str, host: str | None = None) -> None:
+    def check(self, address: str, port: int | str, host: str | None = None) -> None:
+        """Judge one address.
+
+        Raises:
+            OSError: It is refused.
+        """
         decision = self._policy.judge_address(address)
         if not decision.is_refusal and self._is_own(address):
             decision = Decision.OWN_ADDRESS

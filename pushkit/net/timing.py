@@ -53,9 +53,14 @@ class Probe:
         self._address: str | None = None
         self.refused: Decision | None = None
 
-    def enter(self, phase: str | None) -> None:
-        """End the phase that runs, and begin another; None for no other."""
-        now = time.perf_counter()
+    def enter(self, phase: str | None, at: float | None = None) -> None:
+        """End the phase that runs, and begin another; None for no other.
+
+        Args:
+            phase: Its name, as in `Timing`.
+            at: When that was, by `time.perf_counter`; now if None.
+        """
+        now = time.perf_counter() if at is None else at
         if self._phase is not None:
             self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
         self._phase, self._since = phase, now
@@ -65,6 +70,10 @@ class Probe:
         if isinstance(sockaddr, tuple) and len(sockaddr) >= 2:
             host, port = str(sockaddr[0]), sockaddr[1]
             self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def dialled_at(self, address: str) -> None:
+        """Take down the address at the other end of a connection that was open already."""
+        self._address = address
 
     def timing(self) -> Timing:
         """End the phase that runs, and return what there was."""

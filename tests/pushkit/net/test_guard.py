@@ -25,11 +25,11 @@ from pushkit.net.destination import (
     DestinationRules,
 )
 from pushkit.net.guard import Guard, dialling_socket
-from pushkit.net.transport import Transport
 from pushkit.url import Url
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.network import LeftLoopbackError, Network, the_network
+from tests.pushkit.net.conftest import AnyTransport, Client
 
 DEADLINE = 30
 PATIENT = timedelta(seconds=20)
@@ -101,7 +101,7 @@ def network(monkeypatch: pytest.MonkeyPatch, canary: Canary) -> Iterator[Network
         yield network
 
 
-async def tried(transport: Transport, url: str) -> str:
+async def tried(transport: AnyTransport, url: str) -> str:
     """Post to a URL as a sender does; return what came of it."""
     try:
         destination = transport.policy.check(url)
@@ -115,7 +115,7 @@ async def tried(transport: Transport, url: str) -> str:
 
 
 async def leads_nowhere(
-    network: Network, canary: Canary, transport: Transport, urls: list[str]
+    network: Network, canary: Canary, transport: AnyTransport, urls: list[str]
 ) -> None:
     """Hold that no URL, tried again and again, makes a socket dial."""
     try:
@@ -144,6 +144,7 @@ def but_for_its_port(line: HostileUrl) -> bool:
     ],
 )
 async def test_no_hostile_url_leads_to_a_connection(
+    client: Client,
     network: Network,
     canary: Canary,
     policy: type[DestinationPolicy],
@@ -151,7 +152,7 @@ async def test_no_hostile_url_leads_to_a_connection(
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if of_list(line)]
     assert len(lines) >= 70
-    transport = Transport(policy(), resolver=network.names)
+    transport = client(policy(), resolver=network.names)
     await leads_nowhere(network, canary, transport, [line.url for line in lines])
     assert network.names.asked == []  # the URL alone was reason enough
 
@@ -169,10 +170,14 @@ INTRANET = DestinationRules(
 @pytest.mark.parametrize("rules", [DestinationRules(), INTRANET], ids=["", "with an intranet"])
 @pytest.mark.parametrize("policy", [Relaxed, Naive])
 async def test_the_addresses_alone_are_reason_enough(
-    network: Network, canary: Canary, policy: type[DestinationPolicy], rules: DestinationRules
+    client: Client,
+    network: Network,
+    canary: Canary,
+    policy: type[DestinationPolicy],
+    rules: DestinationRules,
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if looked_up(line)]
-    transport = Transport(policy(rules=rules), resolver=network.names)
+    transport = client(policy(rules=rules), resolver=network.names)
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
     assert "mixed.attacker.example.com" in network.names.asked
 
@@ -192,7 +197,8 @@ async def unchecked(guard: Guard, host: str, port: int = 0, family: int = 0) -> 
         ),
     ],
 )
-async def test_either_check_of_addresses_keeps_the_other_ones_names(
+async def test_either_check_of_addresses_keeps_the_other_ones_names(  # noqa: PLR0917  # fixtures
+    client: Client,
     network: Network,
     canary: Canary,
     monkeypatch: pytest.MonkeyPatch,
@@ -207,12 +213,12 @@ async def test_either_check_of_addresses_keeps_the_other_ones_names(
         if line.reason.startswith("DNS") and looked_up(line) and "mixed" not in line.reason
     ]
     assert len(lines) >= 7
-    transport = Transport(Naive(), resolver=network.names)
+    transport = client(Naive(), resolver=network.names)
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
 
 
 async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_check(
-    network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
+    client: Client, network: Network, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Rebinding between check and connect: what was checked is not what comes to the socket.
     checked = Guard.resolve
@@ -223,7 +229,7 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
 
     monkeypatch.setattr(Guard, "resolve", then_another)
     network.names.says("rebind.example.com", [PUBLIC], ["127.0.0.1"])
-    transport = Transport(Relaxed(), resolver=network.names)
+    transport = client(Relaxed(), resolver=network.names)
     outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")
     await transport.close()
     assert "not public" in outcome
@@ -249,33 +255,35 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
 )
 @pytest.mark.parametrize("beside", [(), (PUBLIC,), ("2606:4700::1111",)])
 async def test_a_name_with_such_an_address_is_not_dialled(
-    network: Network, canary: Canary, address: str, beside: tuple[str, ...]
+    client: Client, network: Network, canary: Canary, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says("client.example.com", [*beside, address])
-    transport = Transport(DestinationPolicy(), resolver=network.names)
+    transport = client(DestinationPolicy(), resolver=network.names)
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
     assert network.names.asked == ["client.example.com"] * 3
 
 
-async def test_an_address_of_this_machine_is_not_dialled(network: Network, canary: Canary) -> None:
+async def test_an_address_of_this_machine_is_not_dialled(
+    client: Client, network: Network, canary: Canary
+) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = Transport(
+    transport = client(
         DestinationPolicy(), resolver=network.names, is_own=lambda address: address == PUBLIC
     )
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
 
 
 async def test_a_name_with_a_hundred_addresses_is_not_dialled(
-    network: Network, canary: Canary
+    client: Client, network: Network, canary: Canary
 ) -> None:
     network.names.says("client.example.com", [f"8.8.4.{last}" for last in range(100)])
-    transport = Transport(DestinationPolicy(), resolver=network.names)
+    transport = client(DestinationPolicy(), resolver=network.names)
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
 
 
-async def test_a_public_address_is_dialled(network: Network) -> None:
+async def test_a_public_address_is_dialled(client: Client, network: Network) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = Transport(DestinationPolicy(), resolver=network.names)
+    transport = client(DestinationPolicy(), resolver=network.names)
     assert "failed" in await tried(transport, "https://client.example.com/")
     await transport.close()
     assert network.dialled == [(PUBLIC, 443)]
@@ -285,7 +293,7 @@ async def test_a_public_address_is_dialled(network: Network) -> None:
 
 
 async def test_a_connection_that_stays_open_goes_where_it_was_checked(
-    internet: Internet, canary: Canary
+    client: Client, internet: Internet, canary: Canary
 ) -> None:
     network, peers = internet.network, []
 
@@ -296,7 +304,7 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
     await internet.serve(note)
     network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
     network.places["127.0.0.1", 443] = canary.port
-    transport = Transport(DestinationPolicy(), resolver=network.names, ca_file=internet.ca_file)
+    transport = client(DestinationPolicy(), resolver=network.names, ca_file=internet.ca_file)
     url = f"https://{HOOKS}/"
     outcomes = [await tried(transport, url) for _ in range(3)]
     await transport.close()
@@ -309,7 +317,7 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308, 399])
 async def test_an_answer_that_leads_to_loopback_is_not_followed(
-    internet: Internet, canary: Canary, status: int
+    client: Client, internet: Internet, canary: Canary, status: int
 ) -> None:
     async def redirect(_: web.Request) -> web.Response:
         place = f"http://127.0.0.1:{canary.port}/"
@@ -318,7 +326,7 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
         )
 
     await internet.serve(redirect)
-    transport = Transport(
+    transport = client(
         DestinationPolicy(["127.0.0.1:*"]),  # even where it would be allowed
         resolver=internet.network.names,
         ca_file=internet.ca_file,
@@ -333,9 +341,9 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
 
 
 async def test_the_harness_fails_when_the_guard_is_removed(
-    network: Network, canary: Canary
+    client: Client, network: Network, canary: Canary
 ) -> None:
-    unguarded = partial(Transport, Nothing(), resolver=network.names, is_own=lambda _: False)
+    unguarded = partial(client, Nothing(), resolver=network.names, is_own=lambda _: False)
     urls = [line.url for line in hostile_urls(canary.port)]
     with pytest.raises(AssertionError):
         await leads_nowhere(network, canary, unguarded(), urls)
@@ -348,8 +356,8 @@ async def test_the_harness_fails_when_the_guard_is_removed(
     assert canary.connections > 10
 
 
-async def test_the_harness_lets_nothing_out_of_loopback(network: Network) -> None:
-    transport = Transport(Nothing(), resolver=network.names, is_own=lambda _: False)
+async def test_the_harness_lets_nothing_out_of_loopback(client: Client, network: Network) -> None:
+    transport = client(Nothing(), resolver=network.names, is_own=lambda _: False)
     for url in ("http://169.254.169.254/", "http://example.com/", "http://10.0.0.1/"):
         assert "failed" in await tried(transport, url)
     await transport.close()

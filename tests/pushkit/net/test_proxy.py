@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,10 +15,11 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError, DestinationRefusedError, TransportError
 from pushkit.net.destination import DestinationPolicy, DestinationRules
-from pushkit.net.proxy import EgressProxy
-from pushkit.net.transport import Answer, Transport
+from pushkit.net.proxy import EgressProxy, ProxyDialler
+from pushkit.net.transport import Answer
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
+from tests.pushkit.net.conftest import AnyTransport, Client
 
 PROXY_URL = "http://proxy.corp.internal:3128"
 PROXY_PLACE = ("10.0.0.5", 3128)
@@ -37,9 +39,11 @@ async def proxy(internet: Internet) -> Proxy:
 
 
 @pytest.fixture
-async def transport(internet: Internet, proxy: Proxy) -> AsyncIterator[Transport]:
+async def transport(
+    client: Client, internet: Internet, proxy: Proxy
+) -> AsyncIterator[AnyTransport]:
     del proxy
-    transport = Transport(
+    transport = client(
         DestinationPolicy(["127.0.0.1:*"]),
         resolver=internet.network.names,
         ca_file=internet.ca_file,
@@ -51,9 +55,9 @@ async def transport(internet: Internet, proxy: Proxy) -> AsyncIterator[Transport
 
 @asynccontextmanager
 async def closing(
-    internet: Internet, proxy: str, policy: DestinationPolicy | None = None
-) -> AsyncIterator[Transport]:
-    transport = Transport(
+    client: Client, internet: Internet, proxy: str, policy: DestinationPolicy | None = None
+) -> AsyncIterator[AnyTransport]:
+    transport = client(
         policy or DestinationPolicy(),
         resolver=internet.network.names,
         ca_file=internet.ca_file,
@@ -65,13 +69,13 @@ async def closing(
         await transport.close()
 
 
-async def post(transport: Transport, url: str = f"https://{HOOKS}/hook?a=%2F") -> Answer:
+async def post(transport: AnyTransport, url: str = f"https://{HOOKS}/hook?a=%2F") -> Answer:
     async with asyncio.timeout(30):
         return await transport.post(transport.policy.check(url), [], b"body", timeout=PATIENT)
 
 
 async def test_the_proxy_is_asked_for_the_address_that_was_checked(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
     await internet.serve(echo)
     answer = await post(transport)
@@ -84,7 +88,7 @@ async def test_the_proxy_is_asked_for_the_address_that_was_checked(
 
 
 async def test_the_server_is_told_the_name_and_has_to_prove_it(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     # Under the address, which is what the proxy was asked for, anybody's certificate is wrong.
     await internet.serve(echo, certificate=internet.authority.issue_cert(HOOKS_ADDRESS))
@@ -93,7 +97,7 @@ async def test_the_server_is_told_the_name_and_has_to_prove_it(
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     await internet.serve(echo, certificate=trustme.CA().issue_cert(HOOKS))
     with pytest.raises(TransportError, match="unable to get local issuer"):
@@ -101,7 +105,7 @@ async def test_a_certificate_of_an_unknown_authority_is_refused(
 
 
 async def test_two_names_behind_one_address_do_not_share_a_connection(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
     port = await internet.serve(
         echo, certificate=internet.authority.issue_cert(HOOKS, "other.example.com")
@@ -113,7 +117,7 @@ async def test_two_names_behind_one_address_do_not_share_a_connection(
 
 
 async def test_an_ipv6_address_is_asked_for_in_brackets(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
     await internet.serve(echo, address="2606:4700::1111", port=8443)
     answer = await post(transport, f"https://{HOOKS}:8443/")
@@ -123,7 +127,7 @@ async def test_an_ipv6_address_is_asked_for_in_brackets(
 
 
 async def test_an_address_that_the_proxy_cannot_reach_leaves_the_others(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
     await internet.serve(echo)
     internet.network.names.says(HOOKS, ["8.8.4.4", HOOKS_ADDRESS])
@@ -132,7 +136,7 @@ async def test_an_address_that_the_proxy_cannot_reach_leaves_the_others(
 
 
 async def test_a_refusal_of_the_proxy_is_a_transport_error(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
     await internet.serve(echo)
     proxy.unreachable.add(HOOKS_ADDRESS)
@@ -141,7 +145,7 @@ async def test_a_refusal_of_the_proxy_is_a_transport_error(
 
 
 async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
-    internet: Internet, proxy: Proxy
+    client: Client, internet: Internet, proxy: Proxy
 ) -> None:
     seen: list[str] = []
 
@@ -151,21 +155,25 @@ async def test_the_proxy_gets_its_credentials_and_the_destination_does_not(
 
     await internet.serve(note)
     proxy.credentials = "agent:p@ss word"
-    async with closing(internet, PROXY_URL.replace("//", "//agent:p%40ss%20word@")) as transport:
+    async with closing(
+        client, internet, PROXY_URL.replace("//", "//agent:p%40ss%20word@")
+    ) as transport:
         assert (await post(transport)).status == 200
     assert seen
     assert not any("Proxy" in name or name == "Authorization" for name in seen)
-    async with closing(internet, PROXY_URL) as transport:
+    async with closing(client, internet, PROXY_URL) as transport:
         with pytest.raises(TransportError, match="the proxy answered 407"):
             await post(transport)
 
 
-async def test_no_hostile_url_comes_to_the_proxy(internet: Internet, proxy: Proxy) -> None:
+async def test_no_hostile_url_comes_to_the_proxy(
+    client: Client, internet: Internet, proxy: Proxy
+) -> None:
     names = internet.network.names
     attackers_dns(names)
     lines = [line.looked_up() for line in hostile_urls(8443)]
     secure = [url.replace("http://", "https://", 1) for url in lines]
-    async with closing(internet, PROXY_URL) as transport:
+    async with closing(client, internet, PROXY_URL) as transport:
         for url in [*lines, *secure]:
             for _ in range(2):
                 if "rebind" not in url:  # its second answer is public
@@ -176,9 +184,12 @@ async def test_no_hostile_url_comes_to_the_proxy(internet: Internet, proxy: Prox
 
 
 async def test_a_name_that_changes_is_not_looked_up_again_by_anybody(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
-    await internet.serve(echo)
+    async def closes(_: web.Request) -> web.Response:
+        return web.Response(headers={"Connection": "close"})
+
+    await internet.serve(closes)
     internet.network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
     assert (await post(transport)).status == 200
     with pytest.raises(TransportError, match="not public"):
@@ -187,7 +198,7 @@ async def test_a_name_that_changes_is_not_looked_up_again_by_anybody(
 
 
 async def test_what_is_named_for_development_is_dialled_without_the_proxy(
-    internet: Internet, transport: Transport, proxy: Proxy
+    internet: Internet, transport: AnyTransport, proxy: Proxy
 ) -> None:
     port = await internet.serve(
         echo, name="dev.example.com", certificate=internet.authority.issue_cert("127.0.0.1")
@@ -198,11 +209,11 @@ async def test_what_is_named_for_development_is_dialled_without_the_proxy(
 
 
 async def test_the_rules_of_the_operator_hold_behind_the_proxy(
-    internet: Internet, proxy: Proxy
+    client: Client, internet: Internet, proxy: Proxy
 ) -> None:
     await internet.serve(echo)
     policy = DestinationPolicy(rules=DestinationRules(networks=["8.8.8.0/24"]))
-    async with closing(internet, PROXY_URL, policy) as transport:
+    async with closing(client, internet, PROXY_URL, policy) as transport:
         with pytest.raises(TransportError, match="outside of the networks"):
             await post(transport)
     assert proxy.asked == []
@@ -212,17 +223,15 @@ async def test_the_rules_of_the_operator_hold_behind_the_proxy(
     ("host", "port"), [("127.0.0.1", 3128), ("10.0.0.5", 22), ("169.254.169.254", 3128)]
 )
 async def test_the_proxys_way_leads_to_the_proxy_alone(
-    internet: Internet, transport: Transport, host: str, port: int
+    internet: Internet, proxy: Proxy, host: str, port: int
 ) -> None:
-    # Whatever aiohttp makes of the setting: only the proxy's own address and port are dialled.
-    await internet.serve(echo)
-    await post(transport)
-    dialled = len(internet.network.dialled)
-    session = transport._proxied
-    assert session is not None
+    del proxy
+    dialler = ProxyDialler(EgressProxy.parse(PROXY_URL), internet.network.names)
+    await dialler.resolve("proxy.corp.internal", 3128)
     with pytest.raises(OSError, match="not an address of the proxy"):
-        await session.get(f"http://{host}:{port}/")
-    assert len(internet.network.dialled) == dialled
+        dialler.open_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)))
+    with pytest.raises(OSError, match="not the name of the proxy"):
+        await dialler.resolve("other.corp.internal", 3128)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +260,7 @@ def test_no_repr_shows_the_password() -> None:
     assert "canary" not in repr(proxy) + str(proxy.url)
 
 
-def test_verification_is_on_in_the_default_context() -> None:
-    context = Transport(DestinationPolicy())._tls
+def test_verification_is_on_in_the_default_context(client: Client) -> None:
+    context = client(DestinationPolicy())._tls
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname

@@ -14,8 +14,9 @@ from aiohttp import web
 from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.tls import ClientCertificate, tls_context
-from pushkit.net.transport import Answer, Transport
+from pushkit.net.transport import Answer
 from tests.internet import HOOKS, Internet
+from tests.pushkit.net.conftest import AnyTransport, Client
 
 PATIENT = timedelta(seconds=20)
 URL = f"https://{HOOKS}/hook"
@@ -29,22 +30,22 @@ async def answers(request: web.Request) -> web.Response:
 
 
 @pytest.fixture
-async def transport(internet: Internet) -> AsyncIterator[Transport]:
-    transport = Transport(
+async def transport(client: Client, internet: Internet) -> AsyncIterator[AnyTransport]:
+    transport = client(
         DestinationPolicy(), resolver=internet.network.names, ca_file=internet.ca_file
     )
     yield transport
     await transport.close()
 
 
-async def get(transport: Transport, **options: object) -> Answer:
+async def post(transport: AnyTransport, **options: object) -> Answer:
     destination = transport.policy.check(URL)
-    return await transport.get(destination, [], timeout=PATIENT, **options)  # type: ignore[arg-type]
+    return await transport.post(destination, [], b"", timeout=PATIENT, **options)  # type: ignore[arg-type]
 
 
-async def test_a_good_certificate_is_accepted(internet: Internet, transport: Transport) -> None:
+async def test_a_good_certificate_is_accepted(internet: Internet, transport: AnyTransport) -> None:
     await internet.serve(answers)
-    answer = await get(transport)
+    answer = await post(transport)
     assert (answer.status, answer.headers.one("X-Host")) == (200, HOOKS)
 
 
@@ -59,7 +60,7 @@ async def test_a_good_certificate_is_accepted(internet: Internet, transport: Tra
     ],
 )
 async def test_a_bad_certificate_is_refused_before_anything_is_sent(
-    internet: Internet, transport: Transport, wrong: str, reason: str
+    internet: Internet, transport: AnyTransport, wrong: str, reason: str
 ) -> None:
     asked = []
 
@@ -78,38 +79,38 @@ async def test_a_bad_certificate_is_refused_before_anything_is_sent(
     }[wrong]()
     await internet.serve(never, certificate=certificate)
     with pytest.raises(TransportError, match=reason):
-        await get(transport)
+        await post(transport)
     assert asked == []
 
 
 async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     certificate, key = _self_signed(internet.directory)
     leaf = trustme.LeafCert(key.read_bytes(), certificate.read_bytes(), [])
     await internet.serve(answers, certificate=leaf)
     with pytest.raises(TransportError, match="self-signed certificate"):
-        await get(transport)
+        await post(transport)
     pinned = tls_context(ca_file=certificate, system_roots=False)
-    assert (await get(transport, tls=pinned)).status == 200
+    assert (await post(transport, tls=pinned)).status == 200
 
 
-async def test_without_its_authority_nothing_is_trusted(internet: Internet) -> None:
+async def test_without_its_authority_nothing_is_trusted(client: Client, internet: Internet) -> None:
     await internet.serve(answers)
-    transport = Transport(DestinationPolicy(), resolver=internet.network.names)
+    transport = client(DestinationPolicy(), resolver=internet.network.names)
     with pytest.raises(TransportError, match="unable to get local issuer"):
-        await get(transport)
+        await post(transport)
     await transport.close()
 
 
 async def test_roots_of_a_destination_stand_in_place_of_all_others(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     await internet.serve(answers)
     other = internet.directory / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     with pytest.raises(TransportError, match="unable to get local issuer"):
-        await get(transport, tls=tls_context(ca_file=other, system_roots=False))
+        await post(transport, tls=tls_context(ca_file=other, system_roots=False))
 
 
 # --- mutual TLS ----------------------------------------------------------------------------------
@@ -127,33 +128,33 @@ def client_certificate(
 
 @pytest.mark.parametrize("password", [None, "open sesame"])
 async def test_a_server_that_demands_a_certificate_gets_it(
-    internet: Internet, transport: Transport, password: str | None
+    internet: Internet, transport: AnyTransport, password: str | None
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
     client = client_certificate(internet.authority, internet.directory, password=password)
-    answer = await get(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
+    answer = await post(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
     assert answer.body == b"agent.example.com"
 
 
 async def test_a_server_that_demands_a_certificate_refuses_who_has_none(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
     with pytest.raises(TransportError):
-        await get(transport)
+        await post(transport)
 
 
 async def test_a_server_that_demands_a_certificate_refuses_a_strangers(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     await internet.serve(answers, clients_of=internet.authority)
     client = client_certificate(trustme.CA(), internet.directory)
     with pytest.raises(TransportError):
-        await get(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
+        await post(transport, tls=tls_context(client=client, ca_file=internet.ca_file))
 
 
 async def test_a_connection_with_a_certificate_serves_nobody_without(
-    internet: Internet, transport: Transport
+    internet: Internet, transport: AnyTransport
 ) -> None:
     asked = []
 
@@ -164,7 +165,7 @@ async def test_a_connection_with_a_certificate_serves_nobody_without(
     await internet.serve(who)
     context = tls_context(ca_file=internet.ca_file)
     for tls in (context, context, None):
-        await get(transport, tls=tls)
+        await post(transport, tls=tls)
     assert asked[0] == asked[1] != asked[2]
 
 

@@ -1,0 +1,412 @@
+"""Lanes: kept alive, shared within bounds, and never answering one request by another's bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+
+from pushkit.errors import AnswerTimeoutError, TransportError
+from pushkit.net.deadlines import Deadlines
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.lane import BrokenAnswerError, ClosedEarlyError, Lane, Question, Reply
+from pushkit.net.transport import Answer
+from pushkit.net.webhook_client import WebhookClient
+from tests.eventually import eventually
+from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
+
+PATIENT = timedelta(seconds=20)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[WebhookClient]:
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]))
+    yield client
+    await client.close()
+
+
+async def post(
+    client: WebhookClient, url: str, body: bytes = b"{}", *, within: timedelta = PATIENT
+) -> Answer:
+    return await client.post(client.policy.check(url), [], body, timeout=within)
+
+
+# --- one lane, byte by byte ----------------------------------------------------------------------
+
+
+class Wire(asyncio.Transport):
+    """The other end of a lane, in the test's hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.is_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def asked(lane: Lane, wire: Wire) -> asyncio.Future[Reply]:
+    until = asyncio.get_running_loop().time() + 1000
+    question = Question(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
+    if lane.asked == 0:
+        lane.connection_made(wire)
+    return lane.ask(question)
+
+
+async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
+    """Return what a lane makes of an answer that comes in pieces, and whether it may go on."""
+    wire, deadlines = Wire(), Deadlines()
+    lane = Lane(deadlines, lambda _: None)
+    waiter = asked(lane, wire)
+    for piece in pieces:
+        if not wire.is_aborted:
+            lane.data_received(piece)
+    if then_closes and not wire.is_aborted:
+        lane.connection_lost(None)
+    deadlines.close()
+    if not waiter.done():
+        return "waits"
+    error = waiter.exception()
+    if error is not None:
+        return type(error)
+    reply = waiter.result()
+    return (reply.status, reply.fields, reply.body, reply.complete, lane.is_open)
+
+
+LENGTH = HEAD + b"Content-Length: 5\r\nX: y\r\n\r\nhello"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;a=b\r\nlo\r\n0\r\nX: y\r\n\r\n"
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+ANSWERS = [
+    pytest.param(LENGTH, False, (200, b"hello", True, True), id="a length"),
+    pytest.param(CHUNKED, False, (200, b"hello", True, True), id="chunks and a trailer"),
+    pytest.param(HINTS * 3 + LENGTH, False, (200, b"hello", True, True), id="after hints"),
+    pytest.param(HEAD + b"\r\nhello", True, (200, b"hello", True, False), id="until it closes"),
+    pytest.param(LENGTH[:-1], True, (200, b"hell", False, False), id="cut short"),
+    pytest.param(CHUNKED[:-12], True, (200, b"hello", False, False), id="chunks cut short"),
+    pytest.param(b"HTTP/1.1 204 No\r\n\r\n", False, (204, b"", True, True), id="204"),
+    pytest.param(
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        False,
+        (200, b"ok", True, False),
+        id="1.0",
+    ),
+    pytest.param(
+        HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nok",
+        False,
+        (200, b"ok", True, False),
+        id="says that it closes",
+    ),
+    pytest.param(
+        HEAD + b"Content-Length: 99\r\n\r\n" + b"x" * 99,
+        False,
+        (200, b"x" * 64, False, False),
+        id="longer than is read",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "then_closes", "expected"), ANSWERS)
+async def test_an_answer_is_the_same_wherever_it_is_split(
+    answer: bytes, *, then_closes: bool, expected: tuple[object, ...]
+) -> None:
+    whole = await outcome([answer], then_closes=then_closes)
+    assert isinstance(whole, tuple)
+    assert (whole[0], *whole[2:]) == expected
+    for at in range(1, len(answer)):
+        split = await outcome([answer[:at], answer[at:]], then_closes=then_closes)
+        assert split == whole, f"split after {at} bytes"
+    single = [answer[at : at + 1] for at in range(len(answer))]
+    assert await outcome(single, then_closes=then_closes) == whole
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok!", id="two lengths"),
+        pytest.param(
+            HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            id="a length and chunks",
+        ),
+        pytest.param(HEAD + b"Content-Length: 2, 2\r\n\r\nok", id="a list of lengths"),
+        pytest.param(HEAD + b"Content-Length: +2\r\n\r\nok", id="a signed length"),
+        pytest.param(HEAD + b"Content-Length: " + b"9" * 30 + b"\r\n\r\nok", id="a huge length"),
+        pytest.param(HEAD + b"A : b\r\n\r\n", id="a blank before the colon"),
+        pytest.param(HEAD + b"A\x01: b\r\n\r\n", id="a control character in a name"),
+        pytest.param(HEAD + b"A: b\x00\r\n\r\n", id="a zero in a value"),
+        pytest.param(b"HTTP/2 200 OK\r\n\r\n", id="another version"),
+        pytest.param(b"ICY 200 OK\r\n\r\n", id="another protocol"),
+        pytest.param(b"HTTP/1.1 20 OK\r\n\r\n", id="a status of two digits"),
+        pytest.param(b"\0" * 100, id="zeros"),
+        pytest.param(HINTS * 17 + LENGTH, id="more interim answers than anybody needs"),
+        pytest.param(b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", id="101"),
+    ],
+)
+async def test_a_broken_head_is_no_answer_wherever_it_is_split(answer: bytes) -> None:
+    for at in range(len(answer)):
+        found = await outcome([answer[:at], answer[at:]], then_closes=True)
+        assert found in {BrokenAnswerError, ClosedEarlyError}, f"split after {at} bytes"
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param(b"z\r\nok\r\n0\r\n\r\n", id="no number"),
+        pytest.param(b"f" * 17 + b"\r\nok\r\n0\r\n\r\n", id="a number that overflows"),
+        pytest.param(b"2\r\nokay\r\n0\r\n\r\n", id="more than it says"),
+        pytest.param(b"-2\r\nok\r\n0\r\n\r\n", id="a negative number"),
+    ],
+)
+async def test_a_broken_body_leaves_the_status_and_closes_the_lane(chunks: bytes) -> None:
+    answer = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+    found = await outcome([answer], then_closes=True)
+    assert isinstance(found, tuple)
+    assert (found[0], *found[3:]) == (200, False, False)
+
+
+@pytest.mark.parametrize("more", [OK, b"garbage", b"\r\n", b"HTTP/1.1 500 No\r\n", b"\0"], ids=repr)
+@pytest.mark.parametrize("answer", [LENGTH, CHUNKED, b"HTTP/1.1 204 No\r\n\r\n"])
+async def test_what_comes_behind_an_answer_closes_the_lane(answer: bytes, more: bytes) -> None:
+    for pieces in ([answer + more], [answer, more]):
+        wire = Wire()
+        lane = Lane(Deadlines(), lambda _: None)
+        waiter = asked(lane, wire)
+        for piece in pieces:
+            lane.data_received(piece)
+        reply = waiter.result()
+        assert reply.complete
+        assert b"No" not in reply.body
+        # llhttp passes over empty lines between answers, as RFC 9112 §2.2 lets it.
+        assert not lane.is_open or more == b"\r\n"
+
+
+async def test_bytes_at_random_end_in_an_answer_or_an_error_and_never_in_an_exception() -> None:
+    chance = random.Random(11)  # noqa: S311  # no secret
+    parts = [HEAD, HINTS, LENGTH, CHUNKED, b"\r\n", b"\n", b"\0", b"0\r\n\r\n", b"HTTP/1.1 "]
+    parts += [b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b" folded\r\n", b"ffff"]
+    outcomes = set()
+    for _ in range(4000):
+        text = bytearray(b"".join(chance.choices(parts, k=chance.randint(1, 5))))
+        for _ in range(chance.choice((0, 0, 1, 3))):
+            text[chance.randrange(len(text))] = chance.randrange(256)
+        cut = chance.randint(0, len(text))
+        found = await outcome([bytes(text[:cut]), bytes(text[cut:])], then_closes=True)
+        outcomes.add("answer" if isinstance(found, tuple) else found)
+    assert outcomes == {"answer", BrokenAnswerError, ClosedEarlyError}
+
+
+# --- lanes over sockets --------------------------------------------------------------------------
+
+
+async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -> None:
+    """A webhook that says too much, too little, twice, late, or something else."""
+    chance = random.Random(7)  # noqa: S311  # no secret
+    tricks: list[Callable[[bytes], bytes]] = [
+        lambda answer: answer,
+        lambda answer: answer + answer,
+        lambda answer: answer + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nwrong!",
+        lambda answer: answer + b"junk",
+        lambda answer: answer[: len(answer) - 3],
+        lambda answer: answer[:5],
+        lambda answer: HINTS + answer,
+        lambda answer: answer.replace(b"Content-Length: ", b"Content-Length: 1"),
+        lambda _: b"",
+    ]
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            number = await reader.readexactly(6)
+            answer = HEAD + b"Content-Length: 6\r\n\r\n" + number
+            writer.write(chance.choice(tricks)(answer))
+            if chance.random() < 0.3:
+                return
+            await reader.readuntil(b"\r\n\r\n")
+
+    answered = 0
+    async with serving(talk) as server:
+
+        async def one(number: int) -> bool:
+            said = b"%06d" % number
+            within = timedelta(milliseconds=200)
+            try:
+                answer = await post(client, server.url, said, within=within)
+            except TransportError:
+                return False
+            assert said.startswith(answer.body) or answer.body == b""
+            return answer.complete
+
+        for first in range(0, 400, 8):
+            answered += sum(await asyncio.gather(*(one(first + n) for n in range(8))))
+    assert answered > 150
+
+
+async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
+    client: WebhookClient,
+) -> None:
+    async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(OK)
+
+    async with serving(answers_one) as server:
+        for _ in range(5):
+            assert (await post(client, server.url)).status == 200
+    assert len(server.requests) == 5
+
+
+async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
+    client: WebhookClient,
+) -> None:
+    async def then_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        if server.connections == 1:
+            writer.write(OK)
+            server.requests.append(await reader.readuntil(b"\r\n\r\n"))
+
+    async with serving(then_closes) as server:
+        assert (await post(client, server.url)).status == 200
+        with pytest.raises(TransportError):
+            await post(client, server.url)
+    assert (server.connections, len(server.requests)) == (2, 3)
+
+
+async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
+    client: WebhookClient,
+) -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 2")
+
+    async with serving(half) as server:
+        assert (await post(client, server.url)).status == 200
+        with pytest.raises(TransportError):
+            await post(client, server.url)
+    assert server.connections == 1
+
+
+async def test_what_a_lane_says_unasked_answers_nobody(client: WebhookClient) -> None:
+    async def and_then_some(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(OK)
+        await asyncio.sleep(0)
+        writer.write(b"HTTP/1.1 500 Time Is Up\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async with serving(and_then_some) as server:
+        for _ in range(20):
+            assert (await post(client, server.url)).status == 200
+
+
+async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections_per_host=3)
+    inside, most = 0, 0
+
+    async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal inside, most
+        while True:
+            await reader.readexactly(2)
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.01)
+            inside -= 1
+            writer.write(OK)
+            await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(counts) as server:
+        answers = await asyncio.gather(*(post(client, server.url) for _ in range(20)))
+        assert [answer.status for answer in answers] == [200] * 20
+    assert (server.connections, most) == (3, 3)
+    await client.close()
+
+
+async def test_an_idle_lane_makes_room_for_another_host() -> None:
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections=2)
+
+    async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readexactly(2)
+            writer.write(OK)
+            await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(answers_all) as one, serving(answers_all) as two, serving(says(OK)) as three:
+        for server in (one, two, three, one, two):
+            assert (await post(client, server.url)).status == 200
+    await client.close()
+
+
+async def test_one_who_waits_for_a_lane_gives_up_in_time_and_is_in_nobodys_way() -> None:
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections_per_host=1)
+    async with serving(keeps_silent) as server:
+        holder = asyncio.create_task(post(client, server.url))
+
+        async def is_held() -> bool:
+            return bool(server.requests)
+
+        await eventually(is_held)
+        with pytest.raises(AnswerTimeoutError):
+            await post(client, server.url, within=timedelta(milliseconds=100))
+        server.talk = says(OK)
+        next_one = asyncio.create_task(post(client, server.url))
+        await asyncio.sleep(0)
+        holder.cancel()
+        assert (await next_one).status == 200
+        with pytest.raises(asyncio.CancelledError):
+            await holder
+    await client.close()
+
+
+async def test_a_header_that_would_end_its_line_is_not_sent(client: WebhookClient) -> None:
+    async with serving(says(OK)) as server:
+        destination = client.policy.check(server.url)
+        for value in ("a\r\nX-Evil: 1", "a\nb", "a\rb", "a\0b"):
+            with pytest.raises(TransportError, match="line break or a zero"):
+                await client.post(destination, [("X", value)], b"{}", timeout=PATIENT)
+    assert server.requests == []
+
+
+# --- deadlines -----------------------------------------------------------------------------------
+
+
+async def test_a_deadline_never_comes_early_and_comes_once() -> None:
+    loop, come = asyncio.get_running_loop(), []
+    deadlines = Deadlines(tick=0.01)
+    for seconds in (0.03, 0.005, 0.05, 0.02):
+        when = loop.time() + seconds
+        deadlines.add(object(), when, lambda when=when: come.append(loop.time() - when))  # type: ignore[misc]
+
+    async def all_came() -> bool:
+        return len(come) == 4
+
+    await eventually(all_came)
+    await asyncio.sleep(0.03)
+    assert len(come) == 4
+    assert all(late >= -0.001 for late in come)
+
+
+async def test_a_deadline_that_was_called_off_does_not_come() -> None:
+    loop, come = asyncio.get_running_loop(), []
+    deadlines = Deadlines(tick=0.01)
+    owner = object()
+    number = deadlines.add(owner, loop.time() + 0.01, lambda: come.append("off"))
+    deadlines.add(object(), loop.time() + 0.03, lambda: come.append("on"))
+    deadlines.remove(owner, number)
+    deadlines.remove(owner, number)
+
+    async def one_came() -> bool:
+        return bool(come)
+
+    await eventually(one_came)
+    assert come == ["on"]
