@@ -21,8 +21,8 @@ from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import ConfigError
 from pushkit.outbox import DeliveryFilter, DeliveryState
-from pushkit.secrets.envelopes import Envelopes
 from pushkit.secrets.sealing import SecretKeys
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Access, is_file, opened
 from pushkit.terminal.command import age, json_option
 from pushkit.terminal.output import document, example, harmless, table
@@ -261,9 +261,9 @@ def change_outbox(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -
 async def _work_on(
     location: str, access: Access, work: Callable[[OutboxAdmin], Awaitable[_R]]
 ) -> _R:
-    envelopes = Envelopes(SecretKeys.from_environment())
+    vault = Vault(SecretKeys.from_environment())
     async with opened(open_outbox(location), access) as database:
-        return await work(OutboxAdmin(database, envelopes=envelopes))
+        return await work(OutboxAdmin(database, vault=vault))
 
 
 def delivery_filter(

@@ -14,8 +14,8 @@ import click
 from pushkit.bounded_json import JsonObject
 from pushkit.cli.outbox import checked_database, database_option
 from pushkit.delivery.admin import open_outbox
-from pushkit.delivery.secrets import SecretsAdmin, SecretsStatus
 from pushkit.errors import ConfigError, SealedSecretError
+from pushkit.secrets.resealing import SecretsAdmin, SecretsStatus
 from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
 from pushkit.storage import Access, opened
 from pushkit.terminal.command import json_option
@@ -95,7 +95,7 @@ def rotate(*, database: str, bodies: bool) -> None:
         raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
     rotated = _run(database, Access.WRITE, lambda admin: admin.rotate(keys, bodies=bodies))
     click.echo(
-        f"encrypted {rotated.subscriptions} subscriptions and {rotated.bodies} bodies"
+        f"encrypted {rotated.secrets} tokens and credentials, and {rotated.bodies} bodies,"
         f" with key {keys.ids[0]}"
     )
     if rotated.unopened:
@@ -128,12 +128,12 @@ def status(*, database: str, as_json: bool) -> None:
 
 
 def _rows(found: SecretsStatus, here: tuple[str, ...]) -> list[tuple[str, str, str, str]]:
-    known = dict.fromkeys([*here, *found.subscriptions, *found.bodies])
+    known = dict.fromkeys([*here, *found.secrets, *found.bodies])
     return [
         (
             key or "-",
             _state(key, here),
-            str(found.subscriptions.get(key, 0)),
+            str(found.secrets.get(key, 0)),
             str(found.bodies.get(key, 0)),
         )
         for key in known

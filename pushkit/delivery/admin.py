@@ -30,7 +30,7 @@ from pushkit.outbox import (
     Retention,
 )
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
-from pushkit.secrets.envelopes import PLAIN, Envelopes
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
 from pushkit.subscriptions import OWNERS_MIGRATION, QUOTAS_MIGRATION, SubscriptionStore
@@ -71,7 +71,7 @@ class OutboxAdmin:
     Args:
         database: Where outbox and subscriptions live, open (see `open_outbox`).
         wake: Called when there is work again, for a worker in this process.
-        envelopes: Opens bodies that are sealed.
+        vault: Opens bodies that are sealed.
         breaker: When a destination gets one delivery at a time: what the workers go by.
     """
 
@@ -80,12 +80,12 @@ class OutboxAdmin:
         database: Database,
         *,
         wake: Callable[[], None] = lambda: None,
-        envelopes: Envelopes = PLAIN,
+        vault: Vault | None = None,
         breaker: BreakerPolicy = _BREAKER,
     ) -> None:
         self._database = database
         self._wake = wake
-        self._inspection = Inspection(envelopes)
+        self._inspection = Inspection(vault)
         self._dead_letters = DeadLetters()
         self._again = Again(database=database, probes_from=breaker.failures)
         self._purge = Purge()

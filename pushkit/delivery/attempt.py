@@ -37,10 +37,16 @@ from pushkit.net.destination import Destination
 from pushkit.net.timing import Timing
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox import Delivery, Made, Outcome, Result
-from pushkit.secrets.envelopes import Envelopes
+from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions import Owner, Profile, StoredSubscription, Subscription, Vault
+from pushkit.subscriptions import (
+    Owner,
+    Profile,
+    StoredSubscription,
+    Subscription,
+    open_subscription,
+)
 from pushkit.version import USER_AGENT
 from pushkit.work import (
     RetryPolicy,
@@ -139,8 +145,7 @@ class Attempt:
         issuer: `iss` of every notification.
         keys: Where the key that is active now is found.
         transport: How destinations are reached, under which policy.
-        vault: Opens tokens and credentials.
-        envelopes: Opens bodies.
+        vault: Opens tokens, credentials and bodies.
         credentials: What the operator configured for destinations.
         ownership: Asks destinations for proof that they want notifications; None to ask for none.
         pace: How fast one destination is written to.
@@ -157,7 +162,6 @@ class Attempt:
     keys: KeySource
     transport: Transport
     vault: Vault
-    envelopes: Envelopes
     credentials: Credentials
     ownership: Ownership | None
     pace: Pace
@@ -236,8 +240,8 @@ class Attempt:
         What is sealed and cannot be opened stops it: nothing goes without.
         """
         ends = time.perf_counter() + self.timeout.total_seconds()
-        subscription = self.vault.open(stored)
-        delivery = replace(delivery, body=self.envelopes.open(delivery.id, delivery.body))
+        subscription = open_subscription(self.vault, stored)
+        delivery = replace(delivery, body=self.vault.open_body(delivery.id, delivery.body))
         key = subscription.key
         destination = self.transport.policy.check(subscription.config.url)
         access = self.credentials.of(

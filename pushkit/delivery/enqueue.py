@@ -28,7 +28,7 @@ from pushkit.outbox import (
     TaskKey,
     find_enqueued,
 )
-from pushkit.secrets.envelopes import PLAIN, Envelopes
+from pushkit.secrets.vault import Vault
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
 from pushkit.subscriptions import Recipient, SubscriptionStore
 
@@ -89,7 +89,7 @@ class Enqueuer:
         whole_backlog: The room that the whole outbox has.
         owner_backlog: The room that each owner has in it.
         coalesce: Drop superseded `working` statuses before an update is refused.
-        envelopes: Seals bodies, where that is asked for.
+        vault: Seals bodies, where that is asked for.
     """
 
     database: Database
@@ -97,7 +97,7 @@ class Enqueuer:
     whole_backlog: Room[None]
     owner_backlog: Room[str]
     coalesce: bool
-    envelopes: Envelopes = PLAIN
+    vault: Vault = field(default_factory=Vault)
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 
@@ -252,7 +252,7 @@ class _Adding:
             line,
             body,
             now=self._now,
-            envelopes=enqueuer.envelopes,
+            vault=enqueuer.vault,
             status=_status_mark(notice.update),
             idempotency_key=key,
         )

@@ -14,7 +14,7 @@ from pushkit.outbox import (
     StatusMark,
     new_delivery_id,
 )
-from pushkit.secrets.envelopes import Envelopes
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Script
 from pushkit.subscriptions import Recipient, SubscriptionStore
 
@@ -80,14 +80,14 @@ class Lines:
         body: bytes,
         *,
         now: datetime,
-        envelopes: Envelopes,
+        vault: Vault,
         status: StatusMark | None = None,
         idempotency_key: IdempotencyKey | None = None,
     ) -> str:
         """Put a delivery at the end of a line; return its id."""
         recipient = line.recipient
         delivery_id = new_delivery_id(now)
-        sealed = envelopes.seal(delivery_id, body)
+        sealed = vault.seal_body(delivery_id, body)
         first = line.oldest is None
         line.last_seq += 1
         if first:

@@ -29,7 +29,7 @@ from pushkit.outbox import (
     hold_back,
     mark_oldest,
 )
-from pushkit.secrets.envelopes import PLAIN, Envelopes
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
     DisabledBy,
@@ -71,11 +71,11 @@ class Registered:
 
     Attributes:
         database: Whose clock counts, and whose workers are woken.
-        envelopes: Seals bodies, where that is asked for.
+        vault: Seals bodies, where that is asked for.
     """
 
     database: Database
-    envelopes: Envelopes = PLAIN
+    vault: Vault = field(default_factory=Vault)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
@@ -155,7 +155,7 @@ class Registered:
             lines = Lines(self.outbox, self.subscriptions)
             yield from lines.open([recipient])
             [line] = lines.of_task(recipient.tenant, recipient.task_id)
-            ids.append(lines.add(line, body, now=now, envelopes=self.envelopes))
+            ids.append(lines.add(line, body, now=now, vault=self.vault))
             yield from lines.write(now)
         yield from self.database.wake()
         return Found(found, ids)

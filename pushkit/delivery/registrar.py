@@ -9,6 +9,7 @@ from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.limits import Room
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
 from pushkit.outbox import OutboxStore
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import (
     Filter,
@@ -16,7 +17,6 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
-    Vault,
 )
 
 __all__ = ["Registrar"]

@@ -49,8 +49,8 @@ from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
-from pushkit.secrets.envelopes import Envelopes
 from pushkit.secrets.sealing import SecretKeys
+from pushkit.secrets.vault import Vault
 from pushkit.subscriptions import (
     EVERYTHING,
     Filter,
@@ -59,7 +59,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
-    Vault,
+    open_subscription,
 )
 from pushkit.work import Housekeeper, cancelled
 
@@ -119,8 +119,7 @@ class PushSender:
         self._clock = clock
         self._keys = key_source(keys, passphrase)
         secret_keys = _secret_keys(secrets)
-        self._vault = Vault(secret_keys)
-        self._envelopes = Envelopes(secret_keys, seals=self.options.seal_bodies)
+        self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
         self._transport = Transport(
@@ -141,7 +140,6 @@ class PushSender:
             keys=self._keys,
             transport=self._transport,
             vault=self._vault,
-            envelopes=self._envelopes,
             credentials=self._credentials,
             ownership=self._ownership,
             pace=Pace(
@@ -165,7 +163,7 @@ class PushSender:
             ),
             owner_backlog=Room(self.options.max_backlog_per_owner, OwnerStore().backlog),
             coalesce=self.options.coalesce,
-            envelopes=self._envelopes,
+            vault=self._vault,
         )
         self._registrar = Registrar(
             database=self._database,
@@ -173,7 +171,7 @@ class PushSender:
             vault=self._vault,
             room=Room(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
-        self._registered = Registered(database=self._database, envelopes=self._envelopes)
+        self._registered = Registered(database=self._database, vault=self._vault)
         self._on_event = on_event
         self._reports = Reports(on_event)
         self._outbox = OutboxStore()
@@ -274,16 +272,14 @@ class PushSender:
         return OutboxAdmin(
             self._database,
             wake=self.worker.pump.wake,
-            envelopes=self._envelopes,
+            vault=self._vault,
             breaker=self.options.breaker,
         )
 
     @property
     def subscription_admin(self) -> SubscriptionAdmin:
         """List, pause, disable, test and remove subscriptions: for operators, of all owners."""
-        return SubscriptionAdmin(
-            self._database, wake=self.worker.pump.wake, envelopes=self._envelopes
-        )
+        return SubscriptionAdmin(self._database, wake=self.worker.pump.wake, vault=self._vault)
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -470,7 +466,9 @@ class PushSender:
         found = await self._database.read(
             self._subscriptions.stored_of_task(tenant=tenant, task_id=task_id)
         )
-        return [replace(self._vault.open(each).config, task_id=task_id) for each in found]
+        return [
+            replace(open_subscription(self._vault, each).config, task_id=task_id) for each in found
+        ]
 
     # --- updates -------------------------------------------------------------------------------
 
@@ -561,7 +559,7 @@ class PushSender:
         """
         await self._ready()
         found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
-        return [replace(each, body=self._envelopes.open(each.id, each.body)) for each in found]
+        return [replace(each, body=self._vault.open_body(each.id, each.body)) for each in found]
 
     def jwks(self, if_none_match: str | None = None) -> JwksResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""

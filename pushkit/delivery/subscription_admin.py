@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from pushkit.delivery.registered import Registered
 from pushkit.outbox import DeliveryState, Inspection
-from pushkit.secrets.envelopes import PLAIN, Envelopes
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import Subscription, SubscriptionFilter, SubscriptionInspection
 
@@ -62,7 +62,7 @@ class SubscriptionAdmin:
     Args:
         database: Where outbox and subscriptions live, open (see `open_outbox`).
         wake: Called when there is work again, for a worker in this process.
-        envelopes: Seals test notifications, where bodies are sealed.
+        vault: Seals test notifications, where bodies are sealed.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class SubscriptionAdmin:
         database: Database,
         *,
         wake: Callable[[], None] = lambda: None,
-        envelopes: Envelopes = PLAIN,
+        vault: Vault | None = None,
     ) -> None:
         self._database = database
         self._wake = wake
         self._inspection = SubscriptionInspection()
         self._deliveries = Inspection()
-        self._registered = Registered(database=database, envelopes=envelopes)
+        self._registered = Registered(database=database, vault=vault or Vault())
 
     async def find(
         self,

@@ -32,7 +32,6 @@ from pushkit.outbox.model import (
     StatusMark,
     new_delivery_id,
 )
-from pushkit.outbox.resealing import BodyResealing, ResealedBody, StoredBody
 from pushkit.outbox.retention import Purge, Retention
 from pushkit.outbox.schema import CLAIMS_MIGRATION, MIGRATION
 from pushkit.outbox.store import OutboxStore
@@ -44,7 +43,6 @@ __all__ = [
     "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
     "AttemptLog",
-    "BodyResealing",
     "CancelledBy",
     "Claim",
     "DeadLetters",
@@ -66,12 +64,10 @@ __all__ = [
     "OutboxStore",
     "Outcome",
     "Purge",
-    "ResealedBody",
     "Result",
     "Retention",
     "Standing",
     "StatusMark",
-    "StoredBody",
     "TaskKey",
     "destination_of",
     "find_enqueued",

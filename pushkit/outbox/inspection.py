@@ -11,8 +11,8 @@ from pushkit.errors import SealedSecretError
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.model import DeliveryState
-from pushkit.secrets.envelopes import PLAIN, Envelopes
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
 
 __all__ = [
@@ -153,11 +153,11 @@ class Inspection:
     """Scripts that only read.
 
     Args:
-        envelopes: Opens bodies.
+        vault: Opens bodies.
     """
 
-    def __init__(self, envelopes: Envelopes = PLAIN) -> None:
-        self._envelopes = envelopes
+    def __init__(self, vault: Vault | None = None) -> None:
+        self._vault = vault or Vault()
 
     def find(
         self, wanted: DeliveryFilter, *, after: str | None, limit: int
@@ -199,7 +199,7 @@ class Inspection:
 
     def _opened(self, delivery_id: str, body: bytes) -> bytes | None:
         try:
-            return self._envelopes.open(delivery_id, bytes(body))
+            return self._vault.open_body(delivery_id, bytes(body))
         except SealedSecretError:
             return None
 

@@ -78,7 +78,7 @@ class Delivery:
         seq: 1, 2, 3… per subscription.
         origin: The destination when it was enqueued.
         content_type: The media type of the body.
-        body: The bytes to send, frozen; sealed, where the sender seals them (see `Envelopes`).
+        body: The bytes to send, frozen; sealed, where the sender seals them.
         state: Where it stands.
         claims: How often a worker took it. It only grows: the fence that tells two claims apart.
         fruitless_claims: How many claims in a row made no request, this one included.

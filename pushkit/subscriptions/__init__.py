@@ -12,9 +12,13 @@ from pushkit.subscriptions.model import (
     SubscriptionState,
 )
 from pushkit.subscriptions.owners import OWNERS_MIGRATION, QUOTAS_MIGRATION, Owner, OwnerStore
-from pushkit.subscriptions.resealing import Resealed, Resealing
+from pushkit.subscriptions.secrets import (
+    Secrets,
+    StoredSubscription,
+    open_subscription,
+    seal_secrets,
+)
 from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
-from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault, head_of
 
 __all__ = [
     "EVERYTHING",
@@ -27,8 +31,6 @@ __all__ = [
     "OwnerStore",
     "Profile",
     "Recipient",
-    "Resealed",
-    "Resealing",
     "Secrets",
     "StoredSubscription",
     "Subscription",
@@ -37,6 +39,6 @@ __all__ = [
     "SubscriptionKey",
     "SubscriptionState",
     "SubscriptionStore",
-    "Vault",
-    "head_of",
+    "open_subscription",
+    "seal_secrets",
 ]

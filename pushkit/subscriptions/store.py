@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
+from pushkit.secrets.vault import Vault
 from pushkit.storage import (
     Migration,
     Row,
@@ -31,9 +32,9 @@ from pushkit.subscriptions.model import (
     Subscription,
     SubscriptionKey,
 )
-from pushkit.subscriptions.vault import Secrets, StoredSubscription, Vault
+from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secrets
 
-__all__ = ["MIGRATION", "SubscriptionStore", "read_subscription", "stored_subscription"]
+__all__ = ["MIGRATION", "SubscriptionStore", "read_subscription"]
 
 MIGRATION = Migration(
     1,
@@ -97,7 +98,7 @@ class SubscriptionStore:
         wanted: Filter = EVERYTHING,
     ) -> Script[Subscription]:
         """Create a subscription, or change the one of this key, which keeps its id and `seq`."""
-        secrets = vault.seal(key, config)
+        secrets = seal_secrets(vault, key, config)
         rows = yield Statement(
             "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
             " url, origin, token, schemes, credentials, profile, filter,"
@@ -246,7 +247,7 @@ class SubscriptionStore:
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
-        return [stored_subscription(row) for row in rows]
+        return [_stored_subscription(row) for row in rows]
 
     def by_ids(self, ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:
         """Return subscriptions with their secrets by id; ids that are gone are left out."""
@@ -255,7 +256,7 @@ class SubscriptionStore:
         # Few statements for a whole claim: on PostgreSQL each is a round trip.
         for clause, values in among(wanted):
             rows = yield Statement(f"SELECT * FROM pushkit_subscriptions WHERE id {clause}", values)
-            found |= {row["id"]: stored_subscription(row) for row in rows}
+            found |= {row["id"]: _stored_subscription(row) for row in rows}
         return found
 
     def take_seqs(self, taken: Mapping[str, int]) -> Script[None]:
@@ -376,7 +377,7 @@ def _schemes(column: str) -> tuple[str, ...]:
     return tuple(json.loads(column))
 
 
-def stored_subscription(row: Row) -> StoredSubscription:
+def _stored_subscription(row: Row) -> StoredSubscription:
     """Read a whole row, its secrets as they are stored."""
     return StoredSubscription(
         subscription=read_subscription(row),

@@ -51,9 +51,9 @@ from pushkit import (
     save_key_ring,
 )
 from pushkit.clock import utc_now
-from pushkit.delivery.secrets import SecretsAdmin
 from pushkit.errors import StorageError
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
+from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually

@@ -15,7 +15,8 @@ from pushkit import DestinationRules, PushConfig, PushSender, StatusUpdate, Wire
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
 from pushkit.net.destination import Decision, DestinationPolicy
 from pushkit.outbox import DeliveryState
-from pushkit.subscriptions import EVERYTHING, Profile, SubscriptionKey, SubscriptionStore, Vault
+from pushkit.secrets.vault import Vault
+from pushkit.subscriptions import EVERYTHING, Profile, SubscriptionKey, SubscriptionStore
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet

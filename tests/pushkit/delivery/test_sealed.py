@@ -13,15 +13,15 @@ import pytest
 from pushkit import DeliveryState, EventKind, PushSender, SecretKeys, SenderEvent
 from pushkit.bounded_json import JsonObject
 from pushkit.delivery.admin import open_outbox
-from pushkit.delivery.secrets import SecretsAdmin
 from pushkit.errors import (
     ConfigError,
     IdempotencyConflictError,
     SealedSecretError,
 )
+from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resealed
 from pushkit.secrets.sealing import SecretKey
+from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage import Row, Script, Statement
-from pushkit.subscriptions import Resealed, Resealing, Vault, head_of
 from tests.pushkit.delivery.conftest import DEADLINE, Clock, Received, Senders, Webhook, status
 
 CONFIG: JsonObject = {
@@ -303,7 +303,7 @@ async def rotated(senders: Senders, keys: SecretKeys, *, bodies: bool = False) -
     finally:
         await database.close()
     assert (found.unopened, found.held) == ([], 0)
-    return found.subscriptions, found.bodies
+    return found.secrets, found.bodies
 
 
 async def test_rotation_leaves_nothing_under_the_old_key(
@@ -313,7 +313,7 @@ async def test_rotation_leaves_nothing_under_the_old_key(
     for number in range(120):
         await subscribed(before, webhook, f"task-{number}")
         await before.notify(status(task_id=f"task-{number}"))
-    assert await rotated(senders, KEYS) == (120, 120)
+    assert await rotated(senders, KEYS) == (240, 120)
     assert await rotated(senders, KEYS) == (0, 0)
     after = await senders.open(secrets=SecretKeys([NEW]))
     assert await after.worker.run_once() > 0
@@ -326,7 +326,7 @@ async def test_rotation_seals_what_was_plain_bodies_where_asked(
     plain = await senders.open()
     await subscribed(plain, webhook)
     await plain.notify(status())
-    assert await rotated(senders, KEYS) == (1, 0)
+    assert await rotated(senders, KEYS) == (2, 0)
     assert b"TASK_STATE" in (await bodies_in(senders))[0]
     assert await rotated(senders, KEYS, bodies=True) == (0, 1)
     assert b"TASK_STATE" not in (await bodies_in(senders))[0]
@@ -345,10 +345,10 @@ async def test_rotation_does_not_touch_what_it_cannot_open_and_says_so(
     found = await SecretsAdmin(database).rotate(SecretKeys([NEW]))
     counted = await SecretsAdmin(database).status()
     await database.close()
-    assert (found.subscriptions, found.bodies, len(found.unopened)) == (0, 0, 2)
+    assert (found.secrets, found.bodies, len(found.unopened)) == (0, 0, 3)
     assert all(OLD.id in reason for reason in found.unopened)
     assert (await secrets_in(senders), await bodies_in(senders)) == before
-    assert (counted.subscriptions, counted.bodies) == ({OLD.id: 2}, {OLD.id: 1})
+    assert (counted.secrets, counted.bodies) == ({OLD.id: 2}, {OLD.id: 1})
 
 
 async def test_rotation_passes_over_what_changed_under_its_hands(
@@ -358,13 +358,14 @@ async def test_rotation_passes_over_what_changed_under_its_hands(
     await subscribed(sender, webhook)
     database = open_outbox(senders.database)
     await database.open()
-    [found] = await database.read(Resealing().find(head_of(KEYS), after="", limit=10))
+    pages = [
+        (column, await database.read(find_other_keys(column, KEYS, plain=True, after="", limit=10)))
+        for column in (TOKEN, CREDENTIALS)
+    ]
     config: JsonObject = {"url": webhook.url(), "token": "another-token"}
     await sender.subscribe("task-1", config, version="1.0", owner="alice")
-    resealed = Resealed(
-        id=found.subscription.id, found=found.secrets, sealed=Vault(KEYS).reseal(found)
-    )
-    assert await database.write(Resealing().write([resealed])) == 0
+    for column, [row] in pages:
+        assert await database.write(write_resealed(column, [(row, " sealed:AAAA")])) == 0
     await database.close()
     [config_now] = await sender.configs_to_send_with("task-1")
     assert config_now.token == "another-token"
@@ -387,9 +388,9 @@ async def test_rotation_never_waits_for_a_row_that_somebody_holds(
             await database.open()
             found = await SecretsAdmin(database).rotate(KEYS)
             await database.close()
-        assert (found.subscriptions, found.held) == (2, 1)
+        assert (found.secrets, found.held) == (4, 2)
     await connection.close()
-    assert await rotated(senders, KEYS) == (1, 0)
+    assert await rotated(senders, KEYS) == (2, 0)
     await sender.close()
 
 

@@ -28,9 +28,10 @@ from pushkit.outbox import (
     TaskKey,
     find_enqueued,
 )
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore, Vault
+from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
 from tests.pushkit.deliveries import add_delivery
 
 if TYPE_CHECKING:

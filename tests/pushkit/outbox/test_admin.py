@@ -26,6 +26,7 @@ from pushkit.outbox import (
     Result,
     Retention,
 )
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Row, Script, Statement
 from pushkit.subscriptions import (
     DisabledBy,
@@ -33,7 +34,6 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
-    Vault,
 )
 from tests.eventually import DEADLINE
 from tests.pushkit.deliveries import add_delivery

@@ -10,6 +10,7 @@ import pytest
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.outbox import CancelledBy, OutboxStore
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Script, Statement
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import (
@@ -19,7 +20,6 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
-    Vault,
 )
 from tests.databases import SqliteConnection
 from tests.pushkit.deliveries import add_delivery

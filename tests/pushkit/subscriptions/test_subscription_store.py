@@ -8,6 +8,7 @@ import pytest
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Script
 from pushkit.storage.migrations import migrate
 from pushkit.subscriptions import (
@@ -16,7 +17,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
     SubscriptionStore,
-    Vault,
+    open_subscription,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def test_everything_that_was_put_comes_back(database: Database) -> None:
     )
     assert (found.has_token, found.has_credentials) == (True, True)
     [stored] = database.run(STORE.by_ids([put.id])).values()
-    assert PLAIN.open(stored).config == replace(config, id="config-1")
+    assert open_subscription(PLAIN, stored).config == replace(config, id="config-1")
     assert (found.last_seq, found.active, found.created_at) == (0, True, NOW)
 
 

@@ -12,15 +12,16 @@ from pushkit.errors import (
     SecretKeyMissingError,
 )
 from pushkit.secrets.sealing import SecretKeys
+from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, Vault
 from pushkit.subscriptions import (
     Profile,
     Secrets,
     StoredSubscription,
     Subscription,
     SubscriptionKey,
-    Vault,
+    open_subscription,
+    seal_secrets,
 )
-from pushkit.subscriptions.vault import SEALED_PREFIX
 
 KEY = SubscriptionKey(tenant="acme", task_id="task-1", owner="alice", config_id="config-1")
 URL = "https://client.example.com/hook"
@@ -52,22 +53,28 @@ def stored(secrets: Secrets, key: SubscriptionKey = KEY, url: str = URL) -> Stor
 
 
 def test_what_is_sealed_for_a_row_opens_for_an_attempt() -> None:
-    secrets = VAULT.seal(KEY, CONFIG)
+    secrets = seal_secrets(VAULT, KEY, CONFIG)
     assert "canary" not in f"{secrets.token}{secrets.credentials}"
-    assert VAULT.open(stored(secrets)).config == CONFIG
+    assert open_subscription(VAULT, stored(secrets)).config == CONFIG
 
 
 def test_without_keys_secrets_are_stored_as_they_are() -> None:
-    secrets = Vault(None).seal(KEY, CONFIG)
+    secrets = seal_secrets(Vault(None), KEY, CONFIG)
     assert (secrets.token, secrets.credentials) == ("canary-token", "canary credentials")
-    assert Vault(None).open(stored(secrets)).config == CONFIG
+    assert open_subscription(Vault(None), stored(secrets)).config == CONFIG
 
 
-def test_what_was_stored_before_there_were_keys_opens_and_is_sealed_anew() -> None:
-    plain = stored(Vault(None).seal(KEY, CONFIG))
-    assert VAULT.open(plain).config == CONFIG
-    assert VAULT.open(stored(VAULT.reseal(plain))).config == CONFIG
-    assert "canary" not in str(VAULT.reseal(plain).token)
+def test_what_was_stored_before_there_were_keys_opens() -> None:
+    plain = stored(seal_secrets(Vault(None), KEY, CONFIG))
+    assert open_subscription(VAULT, plain).config == CONFIG
+
+
+def test_what_a_secret_is_bound_to_is_what_earlier_versions_bound_it_to() -> None:
+    row = ["acme", "task-1", "alice", "config-1", URL]
+    bound = '["pushkit subscription", "%s", "acme", "task-1", "alice", "config-1", "' + URL + '"]'
+    assert TOKEN.context(row).decode() == bound % "token"
+    assert CREDENTIALS.context(row).decode() == bound % "credentials"
+    assert BODY.context(["dlv_1"]) == b"pushkit delivery\0dlv_1"
 
 
 @pytest.mark.parametrize(
@@ -82,14 +89,14 @@ def test_what_was_stored_before_there_were_keys_opens_and_is_sealed_anew() -> No
 )
 def test_secrets_that_were_moved_to_another_row_stay_closed(elsewhere: dict[str, str]) -> None:
     with pytest.raises(SealedSecretError, match="for another row"):
-        VAULT.open(stored(VAULT.seal(KEY, CONFIG), **elsewhere))  # type: ignore[arg-type]
+        open_subscription(VAULT, stored(seal_secrets(VAULT, KEY, CONFIG), **elsewhere))  # type: ignore[arg-type]
 
 
 def test_a_token_does_not_pass_for_credentials() -> None:
-    secrets = VAULT.seal(KEY, CONFIG)
+    secrets = seal_secrets(VAULT, KEY, CONFIG)
     swapped = Secrets(token=secrets.credentials, credentials=secrets.token)
     with pytest.raises(SealedSecretError, match="for another row"):
-        VAULT.open(stored(swapped))
+        open_subscription(VAULT, stored(swapped))
 
 
 @pytest.mark.parametrize(
@@ -101,18 +108,18 @@ def test_a_token_does_not_pass_for_credentials() -> None:
 )
 def test_without_its_key_a_secret_is_not_left_out(vault: Vault) -> None:
     with pytest.raises(SecretKeyMissingError, match=r"token of subscription sub_1.*sealed"):
-        vault.open(stored(VAULT.seal(KEY, CONFIG)))
+        open_subscription(vault, stored(seal_secrets(VAULT, KEY, CONFIG)))
 
 
 @pytest.mark.parametrize("rest", ["", "%%%", "AAAA", "é"])
 def test_what_is_sealed_no_more_is_not_sent_as_a_token(rest: str) -> None:
-    broken = Secrets(token=SEALED_PREFIX + rest, credentials=None)
+    broken = Secrets(token=f" sealed:{rest}", credentials=None)
     with pytest.raises(SealedSecretError):
-        VAULT.open(stored(broken))
+        open_subscription(VAULT, stored(broken))
 
 
 def test_no_client_can_register_a_token_that_looks_sealed() -> None:
-    sealed = VAULT.seal(KEY, CONFIG).token
+    sealed = seal_secrets(VAULT, KEY, CONFIG).token
     with pytest.raises(InvalidPushConfigError):
         PushConfig(url=URL, token=sealed)
     with pytest.raises(InvalidPushConfigError):
@@ -120,5 +127,5 @@ def test_no_client_can_register_a_token_that_looks_sealed() -> None:
 
 
 def test_reprs_show_no_secret() -> None:
-    plain = stored(Vault(None).seal(KEY, CONFIG))
-    assert "canary" not in f"{plain!r} {Vault(None).open(plain)!r} {VAULT!r}"
+    plain = stored(seal_secrets(Vault(None), KEY, CONFIG))
+    assert "canary" not in f"{plain!r} {open_subscription(Vault(None), plain)!r} {VAULT!r}"

@@ -1,0 +1,183 @@
+"""`SecretsAdmin`: which keys the secrets of an outbox are sealed with, and sealing them anew.
+
+What is to be sealed is found by reading, and written row by row: only where it still is what was
+read, and where nobody holds the row. Whoever enqueues or settles meanwhile waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from pushkit.errors import SealedSecretError
+from pushkit.secrets.sealing import SEALED, SecretKeys
+from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
+from pushkit.storage import Database, Row, Script, SqliteDatabase, Statement
+
+__all__ = ["Rotated", "SecretsAdmin", "SecretsStatus", "find_other_keys", "write_resealed"]
+
+_BATCH: Final = 50
+# Between two batches: whoever waits for the database goes first.
+_PAUSE: Final = timedelta(milliseconds=20)
+# Rows that somebody held, or changed, are looked for again so many times.
+_PASSES: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretsStatus:
+    """How many secrets are sealed with which key, by id; None counts those that are plain.
+
+    Attributes:
+        secrets: Tokens and credentials.
+        bodies: Bodies of deliveries, finished ones included.
+    """
+
+    secrets: Mapping[str | None, int]
+    bodies: Mapping[str | None, int]
+
+
+@dataclass(slots=True)
+class Rotated:
+    """What a rotation did.
+
+    Attributes:
+        secrets: How many tokens and credentials were written.
+        bodies: How many bodies.
+        unopened: What could not be opened, and why: it stays as it is.
+        held: How many rows others held all the time; the next rotation takes them up.
+        traces: Whether a SQLite file's log still holds what was there before: it was being read.
+    """
+
+    secrets: int = 0
+    bodies: int = 0
+    unopened: list[str] = field(default_factory=list)
+    held: int = 0
+    traces: bool = False
+
+
+class SecretsAdmin:
+    """Secrets in an outbox, for operators. Everything here is safe beside running traffic.
+
+    Args:
+        database: Where outbox and subscriptions live, open (see `open_outbox`).
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def status(self) -> SecretsStatus:
+        """Return how many secrets are sealed with which key."""
+        tokens, credentials, bodies = [
+            await self._database.read(_count_keys(column)) for column in (TOKEN, CREDENTIALS, BODY)
+        ]
+        return SecretsStatus(secrets=tokens + credentials, bodies=bodies)
+
+    async def rotate(self, keys: SecretKeys, *, bodies: bool = False) -> Rotated:
+        """Seal with the first key what is plain or sealed with another one.
+
+        Args:
+            keys: The first one seals; the others open what is there.
+            bodies: Seal plain bodies, too; sealed ones are sealed anew in any case.
+        """
+        rotated = Rotated()
+        for _ in range(_PASSES):
+            rotated.unopened.clear()
+            rotated.held = 0
+            for column in (TOKEN, CREDENTIALS):
+                rotated.secrets += await self._rotate(keys, column, rotated, plain=True)
+            rotated.bodies += await self._rotate(keys, BODY, rotated, plain=bodies)
+            if not rotated.held:
+                break
+        if isinstance(self._database, SqliteDatabase):
+            rotated.traces = not await self._database.empty_log()
+        return rotated
+
+    async def _rotate(
+        self, keys: SecretKeys, column: SecretColumn, rotated: Rotated, *, plain: bool
+    ) -> int:
+        vault, after, written = Vault(keys), "", 0
+        while page := await self._database.read(
+            find_other_keys(column, keys, plain=plain, after=after, limit=_BATCH)
+        ):
+            resealed: list[tuple[Row, str | bytes]] = []
+            for row in page:
+                belongs_to = [row[name] for name in column.belongs_to]
+                try:
+                    opened = vault.open(column, row["id"], row[column.name], belongs_to)
+                except SealedSecretError as exc:
+                    rotated.unopened.append(str(exc))
+                    continue
+                sealed = keys.seal(opened, column.context(belongs_to))
+                resealed.append((row, column.pack(sealed)))
+            of_page = await self._database.write(write_resealed(column, resealed))
+            written += of_page
+            rotated.held += len(resealed) - of_page
+            after = page[-1]["id"]
+            await asyncio.sleep(_PAUSE.total_seconds())
+        return written
+
+
+def _count_keys(column: SecretColumn) -> Script[Counter[str | None]]:
+    """Return with which keys how many values are sealed; of a plain one nothing is read."""
+    rows = yield Statement(
+        f"SELECT CASE WHEN SUBSTR({column.name}, 1, {len(column.mark)}) = $1"
+        f" THEN SUBSTR({column.name}, 1, {column.head_length}) END AS head, COUNT(*) AS found"
+        f" FROM {column.table} WHERE {column.name} IS NOT NULL GROUP BY 1",
+        (column.mark,),
+    )
+    counted: Counter[str | None] = Counter()
+    for row in rows:
+        head = row["head"]
+        key = None if head is None else column.unpack(head)[len(SEALED) :].hex()
+        counted[key] += row["found"]
+    return counted
+
+
+def find_other_keys(
+    column: SecretColumn, keys: SecretKeys, *, plain: bool, after: str, limit: int
+) -> Script[Sequence[Row]]:
+    """Return a page of rows whose secret is not sealed with the first key.
+
+    Args:
+        column: Where.
+        keys: The first one is the right one.
+        plain: Return what is not sealed, too.
+        after: The last id of the page before.
+        limit: How many at most.
+    """
+    names = ", ".join(dict.fromkeys(["id", column.name, *column.belongs_to]))
+    return (
+        yield Statement(
+            f"SELECT {names} FROM {column.table} WHERE id > $2"
+            f" AND SUBSTR({column.name}, 1, {column.head_length}) <> $1"
+            f" AND (CAST($3 AS BIGINT) = 1 OR SUBSTR({column.name}, 1, {len(column.mark)}) = $4)"
+            " ORDER BY id LIMIT CAST($5 AS BIGINT)",
+            (column.pack(keys.head), after, int(plain), column.mark, limit),
+        )
+    )
+
+
+def write_resealed(
+    column: SecretColumn, resealed: Sequence[tuple[Row, str | bytes]]
+) -> Script[int]:
+    """Write values; return how many rows were still as they were found.
+
+    Args:
+        column: Where.
+        resealed: Rows as they were found, in id order, with what they are to hold.
+    """
+    as_found = ("id", column.name, *(name for name in column.belongs_to if name != "id"))
+    same = " AND ".join(f"{name} = ${place}" for place, name in enumerate(as_found, start=2))
+    written = 0
+    for row, value in resealed:
+        rows = yield Statement(
+            f"UPDATE {column.table} SET {column.name} = $1 WHERE id IN"
+            f" (SELECT id FROM {column.table} WHERE {same} FOR UPDATE SKIP LOCKED) RETURNING id",
+            (value, *(row[name] for name in as_found)),
+        )
+        written += len(rows)
+    return written

@@ -1,0 +1,59 @@
+"""The token and the credentials of a subscription: sealed for its row, opened for an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pushkit.a2a import PushConfig
+from pushkit.secrets.vault import CREDENTIALS, TOKEN, Vault
+from pushkit.subscriptions.model import Subscription, SubscriptionKey
+
+__all__ = ["Secrets", "StoredSubscription", "open_subscription", "seal_secrets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """The token and the credentials of a subscription as its row holds them, sealed or plain."""
+
+    token: str | None = field(repr=False)
+    credentials: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSubscription:
+    """A subscription with its secrets as they are stored: what an attempt needs."""
+
+    subscription: Subscription
+    secrets: Secrets
+
+
+def seal_secrets(vault: Vault, key: SubscriptionKey, config: PushConfig) -> Secrets:
+    """Return the secrets of a config as its row holds them."""
+    authentication, row = config.authentication, _row(key, config)
+    credentials = authentication.credentials if authentication else None
+    return Secrets(
+        token=vault.seal_text(TOKEN, config.token, row),
+        credentials=vault.seal_text(CREDENTIALS, credentials, row),
+    )
+
+
+def open_subscription(vault: Vault, stored: StoredSubscription) -> Subscription:
+    """Return a subscription with its secrets, for an attempt.
+
+    Raises:
+        SealedSecretError: One of them cannot be opened: the message says why, and for whom.
+    """
+    subscription, secrets = stored.subscription, stored.secrets
+    config = subscription.config
+    row = _row(subscription.key, config)
+    token = vault.open_text(TOKEN, subscription.id, secrets.token, row)
+    credentials = vault.open_text(CREDENTIALS, subscription.id, secrets.credentials, row)
+    authentication = config.authentication
+    if authentication is not None:
+        authentication = replace(authentication, credentials=credentials)
+    opened = replace(config, token=token, authentication=authentication)
+    return replace(subscription, config=opened)
+
+
+def _row(key: SubscriptionKey, config: PushConfig) -> tuple[str, ...]:
+    return (key.tenant, key.task_id, key.owner, key.config_id, config.url)
