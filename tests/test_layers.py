@@ -68,7 +68,7 @@ DOORS = {
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
     "orjson": {"pushkit.bounded_json"},
-    "pydantic_core": {"pushkit.a2a", "pushkit.bounded_json"},
+    "pydantic_core": {"pushkit.a2a", "pushkit.bounded_json", "pushkit.cli"},
     "pydantic": {"pushkit.a2a", "pushkit.cli", "receiver.settings"},
     "pydantic_settings": {"receiver.settings"},
     "redis": {"receiver.forwards", "receiver.replay"},
