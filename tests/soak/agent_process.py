@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 
+_BACKLOG = 50  # of a task: a process lives too briefly to deliver all that it could accept
+
 
 def say(line: str) -> None:
     """Print one line at once."""
@@ -31,7 +33,8 @@ async def accept(sender: PushSender, task_id: str, webhook: str, number: int) ->
             context_id=str(number),
             status=TaskStatus(state=TaskState.WORKING),  # the same bytes whenever repeated
         )
-        await sender.notify(update, idempotency_key=str(number))
+        while (await sender.notify(update, idempotency_key=str(number))).refused:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # its backlog is full
         say(f"ACK {task_id} {number}")
         await asyncio.sleep(0.002)
 
@@ -55,6 +58,7 @@ async def main() -> None:
         options=SenderOptions(
             timeout=timedelta(seconds=arguments.timeout),
             lease_margin=timedelta(seconds=arguments.margin),
+            max_backlog_per_subscription=_BACKLOG,
         ),
     )
     async with sender:

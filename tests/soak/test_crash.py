@@ -18,7 +18,7 @@ async def test_30_kills_on_sqlite_lose_and_reorder_nothing(tmp_path: Path) -> No
     assert report.holds, report
     assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
     # By the lock file: the leases of half a minute are not waited for.
-    assert report.slowest_resume < 5, report
+    assert report.slowest_resume < 20, report
 
 
 async def test_30_kills_of_three_workers_on_postgresql_lose_and_reorder_nothing(
@@ -28,4 +28,4 @@ async def test_30_kills_of_three_workers_on_postgresql_lose_and_reorder_nothing(
     report = await killer.run(KILLS)
     assert report.holds, report
     assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
-    assert report.slowest_resume < sum(LEASE) + 10, report  # a lease, and a busy machine
+    assert report.slowest_resume < sum(LEASE) + 20, report  # a lease, and a busy machine
