@@ -4,21 +4,93 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any
+import functools
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+from typing import Any, Final
 
 from aiohttp import web
 
-from pushkit import PushSender, RetryPolicy, SenderOptions, wait_schedule
+from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
+from pushkit.keys.jwk import SigningKey, generate_key, public_jwk, verification_key
 from pushkit.keys.source import KeySource
 from pushkit.work import stop_after_attempt
-from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
 from tests.simulation.world import Machine, Unit, World
 
-__all__ = ["ReceivingUnit", "SendingUnit"]
+__all__ = [
+    "CALLBACK_TIMEOUT",
+    "ISSUER",
+    "OTHER_ISSUER",
+    "SCHEMES",
+    "ReceivingUnit",
+    "SendingUnit",
+    "other_key",
+    "trusted",
+]
 
-_ISSUER = "https://agent.example.com"
+CALLBACK_TIMEOUT = timedelta(seconds=120)
+ISSUER = "https://agent.example.com"
+OTHER_ISSUER = "https://other.example.com"
+
+# How notifications are signed, by the last part of a webhook's URL. Those of a receiver that does
+# not verify (`unsigned`), or not all of it, carry a JWT besides.
+SCHEMES: Final = {
+    "jwt": Signing(),
+    "signatures": Signing(schemes=["http-message-signatures"]),
+    "webhooks": Signing(schemes=["standard-webhooks"], webhook_secrets=[WEBHOOK_SECRET]),
+    "both": Signing(schemes=["jwt", "http-message-signatures"]),
+    "samples": Signing(),
+    "unsigned": Signing(),
+}
+
+
+@functools.cache
+def other_key() -> SigningKey:
+    """Return the key of an agent that is trusted, too, and means harm."""
+    return generate_key(Algorithm.ES256)
+
+
+def _tokens(trust: str) -> list[str]:
+    owners = range(2 if trust == "fewer" else 8)
+    return [f"{CANARY}-owner{n}{again}" for n in owners for again in ("", "-again")]
+
+
+def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
+    """Return whom a receiver trusts, one sender for each way to sign.
+
+    Args:
+        hows: Which ways to sign there are; `jwt` goes without saying.
+        trust: `all`; `fewer` knows the tokens of two owners; `other` does not know our agent.
+    """
+    keys = {"jwks_url": f"{ISSUER}/.well-known/jwks.json"}
+    given: dict[str, dict[str, Any]] = {
+        "jwt": {"issuer": ISSUER, **keys},
+        "signatures": {"schemes": {"http-message-signatures"}, **keys},
+        "webhooks": {"schemes": {"standard-webhooks"}, "webhook_secrets": [WEBHOOK_SECRET]},
+        "both": {"issuer": ISSUER, "schemes": {"jwt", "http-message-signatures"}, **keys},
+        "samples": {"profile": SenderProfile.A2A_SAMPLES, **keys},
+        "unsigned": {"profile": SenderProfile.UNSIGNED_SECRET_ONLY},
+    }
+    other = TrustedSender(
+        name="other",
+        issuer=OTHER_ISSUER,
+        keys={other_key().kid: verification_key(public_jwk(other_key()))},
+        path="/jwt",
+        tasks=TaskPolicy.ANY,
+        tokens=[f"{CANARY}-other"],
+    )
+    if trust == "other":
+        return [other]
+    return [other] + [
+        TrustedSender(
+            name=how, path=f"/{how}", tasks=TaskPolicy.ANY, tokens=_tokens(trust), **given[how]
+        )
+        for how in given
+        if how == "jwt" or how in hows
+    ]
 
 
 class SendingUnit(Unit):
@@ -55,11 +127,12 @@ class SendingUnit(Unit):
     async def main(self) -> None:
         self.sender = None
         sender = PushSender(
-            issuer=_ISSUER,
+            issuer=ISSUER,
             keys=self._keys,
             database="simulated",
             clock=self.machine.now,
             options=self._options,
+            on_event=lambda event: self.world.secrets.look_at("an event", repr(event)),
         )
         await (sender.start() if self._delivers else sender.open())
         self.sender = sender
@@ -85,6 +158,10 @@ class ReceivingUnit(Unit):
         machine: Where it runs, and stores.
         callback: The client's own code, with the name that it is registered by.
         host: The name under which it is reached; that of its twin, if it is one.
+        hows: How its senders may sign.
+
+    Attributes:
+        trust: Whom it trusts when it is started (see `trusted`).
     """
 
     def __init__(
@@ -94,30 +171,27 @@ class ReceivingUnit(Unit):
         machine: Machine,
         callback: Callable[[str, str, Notification], Awaitable[None]],
         host: str,
+        hows: Collection[str] = (),
     ) -> None:
         super().__init__(world, name, machine)
         self._callback = callback
         self._host = host
+        self._hows = hows
+        self.trust = "all"
+        self._receiver: Receiver | None = None
         self._runner: web.AppRunner | None = None
 
     async def main(self) -> None:
-        self._runner = None
+        self._runner = self._receiver = None
         receiver = Receiver(
             url=f"https://{self._host}.example.com",
-            senders=[
-                TrustedSender(
-                    name="agent",
-                    issuer=_ISSUER,
-                    jwks_url=f"{_ISSUER}/.well-known/jwks.json",
-                    path="/hook",
-                    tasks=TaskPolicy.ANY,
-                    tokens=[f"SECRET-owner{number}" for number in range(8)],
-                )
-            ],
+            senders=trusted(self._hows, self.trust),
             database="simulated",
             clock=self.machine.now,
             retry=RetryPolicy(wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(20)),
+            callback_timeout=CALLBACK_TIMEOUT,
         )
+        self._receiver = receiver
 
         @receiver.on_update(name="client")
         async def client(notification: Notification) -> None:
@@ -133,6 +207,13 @@ class ReceivingUnit(Unit):
         await web.TCPSite(runner, self.machine.address, 443, ssl_context=tls).start()
         self._runner = runner
         await asyncio.Event().wait()
+
+    def reload(self, trust: str) -> None:
+        """Trust others from now on."""
+        self.trust = trust
+        receiver = self._receiver
+        if receiver is not None:
+            self.do(lambda: receiver.reload_senders(trusted(self._hows, trust)))
 
     async def shut(self) -> None:
         runner, self._runner = self._runner, None

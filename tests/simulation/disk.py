@@ -13,7 +13,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.storage.migrations import Access, Migration
@@ -21,7 +21,7 @@ from pushkit.storage.script import Group, Script
 from pushkit.storage.sqlite import SqliteDatabase, _fail, _resolve, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
 
-__all__ = ["Crash", "Disk", "DiskDatabase", "watch_moves"]
+__all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "watch_moves"]
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -41,13 +41,13 @@ class Disk:
     Attributes:
         fault: Called before every statement with its SQL, and with `COMMITTED` after a commit;
             may raise `sqlite3.Error` or `Crash`.
-        on_move: Told of each change of a delivery's state: before, after, and its error.
+        on_move: Told of each change of state (see `OnMove`).
     """
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
         self.fault: Callable[[Process, str], None] | None = None
-        self.on_move: Callable[[str | None, str, str | None], None] | None = None
+        self.on_move: OnMove | None = None
         self.running: Process | None = None
         self.lock_holders: dict[str, Process] = {}
         self._is_synced: dict[Process, bool] = {}
@@ -63,9 +63,15 @@ class Disk:
         return sqlite3.Connection.execute(self.connection, sql, values).fetchall()
 
     def watch(self) -> None:
-        """Notice every change of a delivery's state, once there are deliveries."""
-        if self.select("SELECT 1 FROM sqlite_master WHERE name = 'pushkit_deliveries'"):
-            watch_moves(self.connection, lambda *move: self.on_move and self.on_move(*move))
+        """Notice every change of state, of what there is by now."""
+        for table, column in MOVING.items():
+            if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", table):
+                watch_moves(
+                    self.connection,
+                    lambda *move: self.on_move and self.on_move(*move),
+                    table=table,
+                    column=column,
+                )
 
     def before(self, sql: str) -> None:
         process = self.running
@@ -107,21 +113,34 @@ class Disk:
             self._synced.backup(self.connection)
 
 
+# Tables of what moves from state to state, and the column that says in which it is.
+MOVING = {"pushkit_deliveries": "state", "pushkit_inbox": "status"}
+# Told the table, the states before and after (None: it was not, or is not, there), and the error.
+OnMove: TypeAlias = "Callable[[str, str | None, str | None, str | None], object]"
+
+
 def watch_moves(
-    connection: sqlite3.Connection, on_move: Callable[[str | None, str, str | None], object]
+    connection: sqlite3.Connection,
+    on_move: OnMove,
+    *,
+    table: str = "pushkit_deliveries",
+    column: str = "state",
 ) -> None:
-    """Call back with each change of a delivery's state: before, after, and its error."""
+    """Call back with each change of state in a table."""
 
-    def moved(before: str | None, after: str, error: str | None) -> None:
-        on_move(before, after, error)
+    def moved(*move: Any) -> None:
+        on_move(*move)
 
-    connection.create_function("moved", 3, moved)
-    for event, before in (("INSERT", "NULL"), ("UPDATE OF state", "OLD.state")):
+    connection.create_function("moved", 4, moved)
+    for event, before, after, row in (
+        ("INSERT", "NULL", f"NEW.{column}", "NEW"),
+        (f"UPDATE OF {column}", f"OLD.{column}", f"NEW.{column}", "NEW"),
+        ("DELETE", f"OLD.{column}", "NULL", "OLD"),
+    ):
         sqlite3.Connection.execute(
             connection,
-            f"CREATE TEMP TRIGGER IF NOT EXISTS moved_{event[:6]} AFTER {event}"
-            f" ON main.pushkit_deliveries BEGIN"
-            f" SELECT moved({before}, NEW.state, NEW.last_error); END",
+            f"CREATE TEMP TRIGGER IF NOT EXISTS {table}_{event[:6]} AFTER {event} ON main.{table}"
+            f" BEGIN SELECT moved('{table}', {before}, {after}, {row}.last_error); END",
         )
 
 

@@ -89,7 +89,7 @@ class Network:
         self.loop = loop
         loop.network = self
         self.random = random.Random(f"network {seed}")
-        self.names: dict[str, Sequence[str]] = {}
+        self.names: dict[str, Sequence[str] | Callable[[], Sequence[str]]] = {}
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
         self.on_violation: Callable[[str], object] = lambda _: None
@@ -146,9 +146,11 @@ class Network:
         await asyncio.sleep(0.001 + self.random.random() * 0.01)
         if host not in self.names:
             raise OSError(None, "no such name")
-        for address in self.names[host]:
+        answer = self.names[host]
+        addresses = answer() if callable(answer) else answer
+        for address in addresses:
             self._looked_up[address] = self.loop.time()
-        return self.names[host]
+        return addresses
 
     async def connect(self, sock: SimulatedSocket, address: tuple[str, int]) -> None:
         """Dial: what `connect` of a socket does."""

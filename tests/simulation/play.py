@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,17 +16,7 @@ import pushkit.delivery.admin
 import pushkit.net.guard
 import receiver.admin
 import receiver.callbacks.dispatcher
-from pushkit import (
-    KeyRing,
-    PushSender,
-    RetryPolicy,
-    SenderOptions,
-    StatusUpdate,
-    TaskState,
-    TaskStatus,
-    wait_schedule,
-)
-from pushkit.errors import CommitUncertainError, PushkitError, StorageError
+from pushkit import RetryPolicy, SenderOptions, wait_schedule
 from pushkit.keys.jwk import SigningKey
 from pushkit.storage.database import Database
 from pushkit.storage.postgres import PostgresDatabase
@@ -33,17 +24,18 @@ from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
 from receiver import Notification
 from tests.simulation.cast import ReceivingUnit, SendingUnit
+from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.conduct import Conduct
 from tests.simulation.disk import Disk, DiskDatabase
 from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import Fate, SimulatedResolver
 from tests.simulation.postgres import PostgresServer
-from tests.simulation.promises import Notice, Promises
+from tests.simulation.promises import Promises
 from tests.simulation.scenario import Scenario
 from tests.simulation.strikes import Strikes
 from tests.simulation.surroundings import Surroundings
-from tests.simulation.webhook import Arrival, Mood, Webhook
+from tests.simulation.webhook import Arrival, Webhook, mood_of
 from tests.simulation.world import EPOCH, Machine, Unit, World
 
 __all__ = ["Outcome", "play"]
@@ -54,28 +46,21 @@ _OPTIONS = SenderOptions(
     timeout=_TIMEOUT,
     poll_interval=timedelta(seconds=30),
     rate_per_origin=None,
+    max_body_bytes=4096,
+    signing=signing_of,
+    keep_answers=True,
 )
-_DRAIN = 2 * 3600.0  # seconds: the breaker's longest waits, times the tries
+_DRAIN = 4 * 3600.0  # seconds: what was refused by its address waits for three hours
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS = "93.184.218", "93.184.219"
-_CALLBACKS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that the client's own code takes
+_CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that the client's own code takes
 
-_MOODS: dict[str, Mood] = {
-    "ok": Mood(),
-    "slow": Mood(after=3.0),
-    "late": Mood(after=12.0),
-    "hang": Mood(status=None),
-    "close": Mood(closes=True),
-    "drip": Mood(status=200, drips=0.2),
-    "500": Mood(status=500),
-    "503": Mood(status=503, headers=(("Retry-After", "7"),)),
-    "429": Mood(status=429, headers=(("Retry-After", "2"),)),
-    "410": Mood(status=410),
-    "400": Mood(status=400),
-    "409": Mood(status=409),
-    "404": Mood(status=404),
-    "301": Mood(status=301, headers=(("Location", "https://hook0.example.com/elsewhere"),)),
-    "garbage": Mood(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
+# Where a name may lead beside, or in place of, the host's own addresses.
+_ELSEWHERE = {
+    "private": (True, "10.0.0.7"),
+    "alone": (False, "192.168.1.1"),
+    "link-local": (False, "169.254.169.254"),
+    "loopback": (True, "127.0.0.1"),
 }
 
 
@@ -98,16 +83,6 @@ class Outcome:
     moves: dict[str, int]
 
 
-class _Keys:
-    """The agents' keys, which a scenario may rotate."""
-
-    def __init__(self, ring: KeyRing) -> None:
-        self.current = ring
-
-    def ring(self) -> KeyRing:
-        return self.current
-
-
 class _Play:
     """One scenario on stage. A step of kind `x` is the method `do_x`."""
 
@@ -115,7 +90,7 @@ class _Play:
         self.scenario = scenario
         self.world = World(scenario.seed)
         self.faults = Faults(self.world, is_postgres=scenario.postgres)
-        self.keys = _Keys(KeyRing.create(EPOCH, key=key))
+        self.keys = Keys(key)
         self.outbox = self._new_disk()
         self.machine = Machine(self.world, f"{_AGENTS}.1", disk=self.outbox)
         self.senders = {
@@ -135,6 +110,8 @@ class _Play:
         self.twins: dict[str, ReceivingUnit] = {}
         self.hosts: dict[str, Machine] = {}
         self.addresses: dict[str, list[str]] = {}
+        self.ill: set[str] = set()  # hosts that were ever out of order
+        self._manners: dict[str, str] = {}
         self.world.network.on_violation = self.world.violated
         for number in range(scenario.webhooks):
             self._add_webhook(f"hook{number}", Machine(self.world, f"{_HOOKS}.{number + 1}"))
@@ -147,8 +124,17 @@ class _Play:
             self.outbox,
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
             timeout=_TIMEOUT.total_seconds(),
+            worker_of=self._worker_of,
+            ill=self.ill,
         )
         self.strikes = Strikes(self.world, self.units)
+        self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
+        self._doing: dict[str, Callable[..., None]] = {
+            name.removeprefix("do_"): getattr(hand, name)
+            for hand in (self, self.clients)
+            for name in dir(hand)
+            if name.startswith("do_")
+        }
         self.conduct = Conduct(
             self.world,
             self.outbox,
@@ -180,11 +166,15 @@ class _Play:
     def _add_receiver(self, number: int, machine: Machine) -> None:
         name, twin = f"recv{number}", f"twin{number}"
         self.hosts[name] = machine
-        self.receivers[name] = ReceivingUnit(self.world, name, machine, self._called_back, name)
+        steps = self.scenario.steps
+        hows = {step.args[5] for step in steps if step.kind == "subscribe" and len(step.args) > 5}
+        self.receivers[name] = ReceivingUnit(
+            self.world, name, machine, self._called_back, name, hows
+        )
         self.addresses[name] = [machine.address]
         if self.scenario.twins:
             other = Machine(self.world, f"{_TWINS}.{number + 1}", disk=machine.disk)
-            self.twins[twin] = ReceivingUnit(self.world, twin, other, self._called_back, name)
+            self.twins[twin] = ReceivingUnit(self.world, twin, other, self._called_back, name, hows)
             self.addresses[name].append(other.address)
         self.world.network.names[f"{name}.example.com"] = self.addresses[name]
 
@@ -202,15 +192,22 @@ class _Play:
         disk.on_move = self._moved
         return disk
 
-    def _moved(self, before: str | None, after: str, error: str | None) -> None:
-        self.promises.moved(before, after, error)
+    def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
+        self.promises.moved(table, before, after, error)
+
+    def _worker_of(self, process: Process) -> str | None:
+        for unit in self.senders.values():
+            if unit.process is process and unit.sender is not None:
+                return unit.sender.worker.name
+        return None
 
     # --- the course -----------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         loop = self.world.loop
         try:
-            loop.run_until_complete(self._course())
+            with self.world.secrets:
+                loop.run_until_complete(self._course())
         except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
             self.world.violated(f"the world ended: {type(exc).__name__}: {exc}")
         for exception in loop.unheard():
@@ -236,7 +233,7 @@ class _Play:
             await self._until(step.at)
             self.world.note(f"step {step}")
             self.conduct.step(step.kind)
-            getattr(self, f"do_{step.kind}")(*step.args)
+            self._doing[step.kind](*step.args)
         await self._until(self.scenario.ends)
         await self._heal()
         ends = self.world.loop.time() + _DRAIN
@@ -255,7 +252,10 @@ class _Play:
         self.faults.heal()
         self.strikes.clear()
         for webhook in self.webhooks.values():
-            webhook.mood = _MOODS["ok"]
+            webhook.mood = mood_of("ok")
+        for host, receiving in self.receivers.items():
+            if receiving.trust != "all":
+                self.do_reload(host, "all")
         for name, machine in self.hosts.items():
             self._set_fate(name, "none", 0)
             self.world.network.link(machine.address).cut = False
@@ -265,109 +265,56 @@ class _Play:
         while self.senders["agent0"].sender is None and self.senders["agent0"].failures < 100:
             await asyncio.sleep(1)
         for row in self.outbox.select("SELECT * FROM pushkit_subscriptions WHERE paused = 1"):
-            self.do_resume(0, row["task_id"], row["owner"])
+            self.clients.do_resume(0, row["task_id"], row["owner"])
 
-    # --- clients, agents, operators -------------------------------------------------------------
-
-    def _ask(self, number: int, call: Callable[[PushSender], Awaitable[object]]) -> None:
-        """Let an agent do something, if it is up; what it is refused is its own affair."""
-        unit = self.senders[f"agent{number}"]
-        sender = unit.sender if unit.is_up else None
-        if sender is None:
-            return
-
-        async def ask() -> None:
-            try:
-                await call(sender)
-            except PushkitError as exc:
-                self.world.note(f"refused: {exc.code}")
-            except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
-                self.world.violated(f"raised to an agent: {exc!r}")
-
-        unit.do(ask)
-
-    def do_subscribe(self, agent: int, task: str, owner: str, host: str, version: str) -> None:
-        config = {
-            "id": f"{owner}-{task}",
-            "url": f"https://{host}.example.com/hook",
-            "token": f"SECRET-{owner}",
-        }
-        self._ask(agent, lambda each: each.subscribe(task, config, version=version, owner=owner))
-
-    def do_notify(self, agent: int, task: str, number: int) -> None:
-        self._notify(agent, task, f"{task}#{number}", TaskState.WORKING)
-
-    def do_finish(self, agent: int, task: str) -> None:
-        self._notify(agent, task, f"{task}#end", TaskState.COMPLETED)
-
-    def _notify(self, agent: int, task: str, marker: str, state: TaskState) -> None:
-        notice = Notice(marker, self.world.loop.time())
-        self.promises.notices.append(notice)
-        update = StatusUpdate(
-            task_id=task,
-            context_id="context",
-            status=TaskStatus(state=state),
-            metadata={"marker": marker},
-        )
-
-        async def notify(sender: PushSender) -> None:
-            try:
-                result = await sender.notify(update, idempotency_key=marker)
-            except StorageError as exc:
-                notice.not_stored = not isinstance(exc, CommitUncertainError)
-                raise
-            notice.ids = list(result.ids)
-            self.world.note(f"acknowledged {marker} {notice.ids}")
-
-        self._ask(agent, notify)
-
-    def do_pause(self, agent: int, task: str, owner: str) -> None:
-        self._ask(agent, lambda sender: sender.pause(task, owner=owner))
-
-    def do_resume(self, agent: int, task: str, owner: str) -> None:
-        self._ask(agent, lambda sender: sender.resume(task, owner=owner))
-
-    def do_unsubscribe(self, agent: int, task: str, owner: str) -> None:
-        self._ask(agent, lambda sender: sender.unsubscribe(task, owner=owner))
-
-    def do_redrive(self, agent: int) -> None:
-        dead = self.outbox.select("SELECT id FROM pushkit_deliveries WHERE state = 'dead'")
-        self.promises.brought_back |= {row["id"] for row in dead}
-        if dead:
-            wanted = [row["id"] for row in dead]
-            self._ask(agent, lambda sender: sender.outbox.redrive(wanted))
-
-    def do_rotate(self, _agent: int) -> None:
-        self.keys.current = self.keys.current.rotate(self.machine.now())
+    # --- receivers ------------------------------------------------------------------------------
 
     async def _called_back(self, host: str, callback: str, notification: Notification) -> None:
-        """Be the client's own code: quick, slow, failing, or hanging."""
+        """Be the client's own code: see `_behave`."""
         process = PROCESS.get()
         assert process is not None
         self.conduct.calls_back(host, notification.delivery_id)
-        call = self.promises.begin_call(host, callback, notification.delivery_id, process)
+        call = self.promises.begin_call(host, callback, notification, process)
         self.strikes.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
         self.world.note(f"called back {callback} {notification.delivery_id}")
-        chance = self.world.loop.random
-        mood = 1.0 if self._is_healed or callback == "audit" else chance.random()
+        manners = "quick" if callback == "audit" else self._manners.get(host, "mixed")
         try:
-            await asyncio.sleep(0.01 if mood == 1.0 else chance.choice(_CALLBACKS))
-            if mood < 0.02:
-                await asyncio.Event().wait()
-        except asyncio.CancelledError:
+            await self._behave("quick" if self._is_healed else manners)
+        except (asyncio.CancelledError, RuntimeError):  # cut off, or failed: it is called again
             call.failed = True
             raise
-        if mood < 0.2:
-            call.failed = True
-            raise RuntimeError("the client's own mistake")
         call.ended = self.world.loop.time()
+
+    async def _behave(self, manners: str) -> None:
+        chance = self.world.loop.random
+        if manners == "quick":
+            await asyncio.sleep(0.01)
+            return
+        await asyncio.sleep(chance.uniform(1, 80) if manners == "slow" else chance.choice(_CALLS))
+        mood = chance.random()
+        if manners == "hanging" or mood < 0.02:
+            await asyncio.Event().wait()
+        if mood < (0.6 if manners == "failing" else 0.2):
+            raise RuntimeError("the client's own mistake")
+
+    def do_callbacks(self, host: str, manners: str) -> None:
+        self._manners[host] = manners
+
+    def do_reload(self, host: str, trust: str) -> None:
+        self.world.trouble("trust", whom=host)
+        self.receivers[host].reload(trust)
+        if twin := self.twins.get(host.replace("recv", "twin")):
+            twin.reload(trust)
 
     # --- faults ---------------------------------------------------------------------------------
 
     def do_mood(self, host: str, mood: str) -> None:
-        self.webhooks[host].mood = _MOODS[mood]
+        self.webhooks[host].mood = mood_of(mood)
+        if mood != "ok":
+            self.ill.add(host)
 
     def do_fate(self, host: str, fate: str, number: int, lasts: float) -> None:
+        self.ill.add(host)
         self.world.trouble("network", whom=host, lasts=lasts)
         self._set_fate(host, fate, number)
         self.world.loop.call_later(lasts, self._set_fate, host, "none", 0)
@@ -381,15 +328,24 @@ class _Play:
     def do_cut(self, host: str, lasts: float) -> None:
         link = self.world.network.link(self.hosts[host].address)
         link.cut = True
+        self.ill.add(host)
         self.world.trouble("network", whom=host, lasts=lasts)
         self.world.loop.call_later(lasts, setattr, link, "cut", False)
 
     def do_names(self, host: str, how: str) -> None:
+        self.ill.add(host)
         name, names = f"{host}.example.com", self.world.network.names
-        names.pop(name, None)
-        if how != "none":
-            own = self.addresses[host]
-            names[name] = [*own, "10.0.0.7"] if how == "private" else own
+        own = self.addresses[host]
+        if how == "none":
+            names.pop(name, None)
+        elif how == "rebinding":  # every second time one asks
+            answers = itertools.cycle((own, ["10.0.0.7"]))
+            names[name] = lambda: next(answers)
+        elif how in _ELSEWHERE:
+            is_beside, other = _ELSEWHERE[how]
+            names[name] = [*own, other] if is_beside else [other]
+        else:
+            names[name] = own
 
     def do_crash(self, unit: str, down_for: float) -> None:
         self.units[unit].crash(down_for=down_for)

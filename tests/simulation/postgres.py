@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from pushkit.storage.sqlite import in_sqlite
+from tests.simulation.disk import MOVING, OnMove
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 
 __all__ = ["PostgresServer"]
@@ -72,7 +73,7 @@ class PostgresServer:
     def __init__(self, loop: SimulatedLoop, now: Callable[[], int]) -> None:
         self.loop = loop
         self.fault: Callable[[Process | None, str], None] | None = None
-        self.on_move: Callable[[str | None, str, str | None], None] | None = None
+        self.on_move: OnMove | None = None
         self.on_deadlock: Callable[[], object] = lambda: None
         self.is_away = False
         self._storage = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -284,13 +285,14 @@ class PostgresServer:
     def _tell_of_move(
         self, table: str, before: tuple[Any, ...] | None, after: tuple[Any, ...] | None
     ) -> None:
-        if table != "pushkit_deliveries" or after is None or self.on_move is None:
+        if table not in MOVING or self.on_move is None:
             return
         columns = self._columns(table)
-        state, error = columns.index("state"), columns.index("last_error")
-        was = before[state] if before else None
-        if was != after[state]:
-            self.on_move(was, after[state], after[error])
+        state, error = columns.index(MOVING[table]), columns.index("last_error")
+        was, is_now = before[state] if before else None, after[state] if after else None
+        row = after or before
+        if was != is_now and row is not None:
+            self.on_move(table, was, is_now, row[error])
 
     def _is_numbered(self, key: Key, transaction: _Transaction) -> bool:
         return self._keys[key[0]] == ("rowid",) and key not in transaction.images

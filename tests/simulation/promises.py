@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 
+from pushkit import NotifyResult
+from receiver import Notification
 from tests.simulation.disk import Disk
+from tests.simulation.ledger import Call, Notice, Wishes
 from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.webhook import Arrival
 from tests.simulation.world import World
 
-__all__ = ["Call", "Notice", "Promises"]
+__all__ = ["Promises"]
 
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
@@ -25,40 +27,26 @@ _UNCALLED = (
     "SELECT id, delivery_id, task_id, seq, status, attempts, last_error FROM pushkit_inbox"
     " WHERE status IN ('received', 'in_progress') LIMIT 3"
 )
-
-
-@dataclass(slots=True)
-class Notice:
-    """An update that an agent was given.
-
-    Attributes:
-        marker: What tells it from all others.
-        at: When.
-        ids: Its deliveries, once that was acknowledged.
-        not_stored: The agent was told that nothing was stored.
-    """
-
-    marker: str
-    at: float
-    ids: list[str] = field(default_factory=list)
-    not_stored: bool = False
-
-
-@dataclass(slots=True)
-class Call:
-    """A callback that ran.
-
-    Attributes:
-        process: Where.
-        begun: When it began.
-        ended: When it ended well, if it did.
-        failed: It raised.
-    """
-
-    process: Process
-    begun: float
-    ended: float | None = None
-    failed: bool = False
+# What a subscription's filter is that wants everything, as it is stored.
+_EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
+# Of updates, the codes of refusals and the shapes that may be refused by them.
+_REFUSALS = {
+    ("payload_too_large", "big"),
+    ("snapshot_required", "bare"),
+    ("invalid_update", "unknown"),
+}
+# Why a delivery may be dead after one answer, and which that is.
+_AT_ONCE = {
+    "rejected": 400,
+    "conflict": 409,
+    "gone": 410,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "unprocessable": 422,
+}
+_REFUSED = {"address_refused", "destination_refused"}
+_AFTER_REFUSALS = 3
+_UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
 
 
 class Promises:
@@ -69,6 +57,14 @@ class Promises:
         outbox: Where the deliveries are.
         inboxes: Where the receivers' notifications are, by receiver.
         timeout: Seconds after which a sender does not hear an answer any more.
+        tries: How often a delivery is tried before it is given up.
+        worker_of: Says under which name a process takes deliveries, if that is known.
+        ill: Hosts that were ever out of order.
+
+    Attributes:
+        wishes: What was asked for.
+        notices: All updates.
+        moves: How often what went from one state to another, and by which error.
     """
 
     def __init__(
@@ -78,7 +74,15 @@ class Promises:
         inboxes: Mapping[str, Disk | PostgresServer],
         *,
         timeout: float,
+        tries: int = 8,
+        worker_of: Callable[[Process], str | None] = lambda _: None,
+        ill: Collection[str] = (),
     ) -> None:
+        self.wishes = Wishes(world.loop.time)
+        self._worker_of = worker_of
+        self._ill = ill
+        self._tries = tries
+        self._newest: dict[str, int] = {}
         self._world = world
         self._outbox = outbox
         self._inboxes = inboxes
@@ -86,10 +90,47 @@ class Promises:
         self.notices: list[Notice] = []
         self.arrivals: dict[str, list[Arrival]] = defaultdict(list)
         self.calls: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
-        self.brought_back: set[str] = set()
         self.moves: Counter[str] = Counter()
 
     # --- at every step --------------------------------------------------------------------------
+
+    def wanting(self, task: str) -> set[tuple[str, int]]:
+        """Return the subscriptions that want all of a task, and when they were changed last."""
+        rows = self._outbox.select(
+            "SELECT id, updated_at FROM pushkit_subscriptions WHERE task_id = ? AND active = 1"
+            " AND removed_at IS NULL AND filter = ?",
+            task,
+            _EVERYTHING,
+        )
+        return {(row["id"], row["updated_at"]) for row in rows}
+
+    def acknowledged(
+        self, notice: Notice, result: NotifyResult, wanting: set[tuple[str, int]]
+    ) -> None:
+        """Judge what an agent was told of an update.
+
+        Args:
+            notice: The update.
+            result: What the agent was told.
+            wanting: Who wanted it when the agent began to tell of it.
+        """
+        self._world.note(f"acknowledged {notice.marker} {result.ids}")
+        told = {each.subscription_id for each in result.deliveries}
+        told |= {each.subscription_id for each in result.refused}
+        forgotten = {name for name, _ in wanting & self.wanting(notice.task)} - told
+        if forgotten:
+            self._world.violated(f"acknowledged, and forgotten: {notice.marker} for {forgotten}")
+        if not self.wishes.is_purged and notice.task not in self.wishes.erased:
+            for lost in set(notice.ids) - set(result.ids):
+                self._world.violated(f"the same key made another delivery than {lost}")
+        for each in result.refused:
+            self._world.secrets.look_at("a refusal", each.message)
+            if (each.code, notice.shape) not in _REFUSALS:
+                self._world.violated(
+                    f"refused without a reason: {notice.marker}: {each.code}: {each.message}"
+                )
+        notice.ids = list(result.ids)
+        notice.acknowledged_at = self._world.loop.time()
 
     def arrived(self, arrival: Arrival) -> None:
         """Judge a request that reached a webhook."""
@@ -97,20 +138,52 @@ class Promises:
             "SELECT * FROM pushkit_deliveries WHERE id = ?", arrival.delivery_id
         )
         if not rows:
-            self._world.violated(f"sent, and not in the outbox: {arrival.delivery_id}")
+            if not self.wishes.is_purged and arrival.task not in self.wishes.erased:
+                self._world.violated(f"sent, and not in the outbox: {arrival.delivery_id}")
             return
         earlier = self.arrivals[arrival.delivery_id]
         for before in earlier:
             self._check_repetition(before, arrival)
         self._check_order(rows[0])
+        self._check_first(rows[0], is_first=not earlier)
+        self._check_lease(rows[0], arrival)
+        self._check_silence(rows[0])
+        if arrival.body != bytes(rows[0]["body"]):
+            self._world.violated(f"another body than was stored: {arrival.delivery_id}")
         earlier.append(arrival)
+
+    def _check_first(self, row: sqlite3.Row, *, is_first: bool) -> None:
+        """First arrivals of a subscription come in order."""
+        if not is_first or row["id"] in self.wishes.brought_back:
+            return
+        newest = self._newest.get(row["subscription_id"], 0)
+        if row["seq"] < newest:
+            self._world.violated(f"{row['id']} (seq {row['seq']}) came after seq {newest}")
+        self._newest[row["subscription_id"]] = max(row["seq"], newest)
+
+    def _check_lease(self, row: sqlite3.Row, arrival: Arrival) -> None:
+        """Who sends holds the lease."""
+        process = arrival.process
+        worker = self._worker_of(process) if process is not None and process.alive else None
+        if row["state"] != "in_flight" or worker in (None, row["lease_worker"]):
+            return
+        if not self._world.had_trouble("clock", arrival.at - 2 * self._timeout, arrival.at):
+            self._world.violated(
+                f"{row['id']} was sent by {worker}, and {row['lease_worker']} has its lease"
+            )
+
+    def _check_silence(self, row: sqlite3.Row) -> None:
+        """Nothing is begun for who paused, was disabled, or is gone."""
+        since = self.wishes.silent_since(row["task_id"], row["owner"])
+        if since is not None and self._world.loop.time() - since > self._timeout + _SETTLING:
+            self._world.violated(f"sent after nobody wanted it: {_brief(row)}")
 
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
         """At least once, and no more than once without a reason."""
         process = before.process.name if before.process else ""
         known_until = (before.answered_at or arrival.at) + _SETTLING
         if (
-            arrival.delivery_id in self.brought_back
+            arrival.delivery_id in self.wishes.brought_back
             or self._world.had_trouble("death", before.at, known_until, whom=process)
             or self._world.had_trouble("clock", before.at - 2 * self._timeout, known_until)
             or self._world.had_trouble("freeze", before.at, known_until, whom=process)
@@ -136,17 +209,23 @@ class Promises:
             row["subscription_id"],
             row["seq"],
         )
-        overtaken = [each["id"] for each in before if each["id"] not in self.brought_back]
-        if overtaken and row["id"] not in self.brought_back:
+        overtaken = [each["id"] for each in before if each["id"] not in self.wishes.brought_back]
+        if overtaken and row["id"] not in self.wishes.brought_back:
             self._world.violated(f"{row['id']} (seq {row['seq']}) overtook {overtaken}")
 
-    def begin_call(self, receiver: str, callback: str, delivery_id: str, process: Process) -> Call:
+    def begin_call(
+        self, receiver: str, callback: str, notification: Notification, process: Process
+    ) -> Call:
         """Judge a callback that begins."""
-        now = self._world.loop.time()
+        now, delivery_id = self._world.loop.time(), notification.delivery_id
         calls = self.calls[receiver, callback, delivery_id]
         for before in calls:
             self._check_call(before, delivery_id, now)
-        if not self._outbox.select("SELECT 1 FROM pushkit_deliveries WHERE id = ?", delivery_id):
+        rows = self._outbox.select("SELECT * FROM pushkit_deliveries WHERE id = ?", delivery_id)
+        if rows and bytes(rows[0]["body"]) != notification.body:
+            self._world.violated(f"called back with another body: {delivery_id}")
+        is_kept = not self.wishes.is_purged and notification.task_id not in self.wishes.erased
+        if not rows and is_kept:
             self._world.violated(f"called back, and nobody sent it: {delivery_id}")
         call = Call(process, now)
         calls.append(call)
@@ -169,11 +248,12 @@ class Promises:
         else:
             self._world.violated(f"called back twice: {delivery_id}")
 
-    def moved(self, before: str | None, after: str, error: str | None) -> None:
-        """Judge a change of a delivery's state."""
-        self.moves[f"{before} -> {after} ({error or 'ok'})"] += 1
-        if (before, after) not in _TRANSITIONS:
-            self._world.violated(f"no transition of the table: {before} -> {after}")
+    def moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
+        """Judge a change of state."""
+        if table == "pushkit_deliveries":
+            self.moves[f"{before} -> {after} ({error or 'ok'})"] += 1
+        if (before, after) not in _TRANSITIONS[table]:
+            self._world.violated(f"no transition of {table}: {before} -> {after}")
 
     # --- at the end -----------------------------------------------------------------------------
 
@@ -193,26 +273,64 @@ class Promises:
         rows = {row["id"]: row for row in self._outbox.select("SELECT * FROM pushkit_deliveries")}
         for notice in self.notices:
             for lost in set(notice.ids) - set(rows):
+                if self.wishes.is_purged or notice.task in self.wishes.erased:
+                    continue
                 self._world.violated(f"acknowledged and lost: {notice.marker} {lost}")
         stored = {row["idempotency_key"] for row in rows.values()}
         for notice in self.notices:
             if notice.not_stored and notice.marker in stored:
                 self._world.violated(f"said not to be stored, and stored: {notice.marker}")
         for row in rows.values():
-            host = origin_of(row["origin"])
-            if host in self._inboxes:
-                self._check_called(host, row)
-            else:
-                self._check_state(row)
+            self._check_state(origin_of(row["origin"]), row)
 
-    def _check_state(self, row: sqlite3.Row) -> None:
-        """A delivery's state, and its reason, are what webhooks have seen."""
-        statuses = [each.status for each in self.arrivals[row["id"]]]
-        if row["state"] == "delivered" and not any(s and 200 <= s < 300 for s in statuses):
+    def _check_state(self, host: str, row: sqlite3.Row) -> None:
+        """A delivery's state, and its reason, are what was asked for, or what webhooks did."""
+        statuses = {each.status for each in self.arrivals[row["id"]]}
+        if row["state"] == "cancelled" and not self._may_be_cancelled(row):
+            self._world.violated(f"cancelled by nobody: {_brief(row)} {row['cancelled_by']}")
+        if row["state"] == "dead" and not self._may_be_dead(host, row, statuses):
+            self._world.violated(f"dead without that reason: {_brief(row)} {statuses}")
+        if host in self._inboxes:
+            self._check_called(host, row)
+        elif row["state"] == "delivered" and not any(s and 200 <= s < 300 for s in statuses):
             self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
-        number = (row["last_error"] or "").removeprefix("status_")
-        if row["state"] == "dead" and number.isdigit() and int(number) not in statuses:
-            self._world.violated(f"dead of an answer that nobody gave: {_brief(row)} {statuses}")
+
+    def _may_be_cancelled(self, row: sqlite3.Row) -> bool:
+        whom = (row["task_id"], row["owner"])
+        wishes = self.wishes
+        if row["cancelled_by"] == "operator":
+            return row["id"] in wishes.may_be_cancelled
+        if row["cancelled_by"] == "disabled" and self._was_gone(row["subscription_id"]):
+            return True
+        is_wanted = whom in wishes.cancelling or row["task_id"] in wishes.erased
+        return row["cancelled_by"] in ("disabled", "removed") and is_wanted
+
+    def _was_gone(self, subscription: str) -> bool:
+        of_it = self._outbox.select(
+            "SELECT id FROM pushkit_deliveries WHERE subscription_id = ?", subscription
+        )
+        answers = (each for row in of_it for each in self.arrivals[row["id"]])
+        return self.wishes.is_purged or any(each.status == 410 for each in answers)
+
+    def _may_be_dead(self, host: str, row: sqlite3.Row, statuses: set[int | None]) -> bool:
+        error = row["last_error"] or ""
+        if error == "subscription_missing":
+            return (row["task_id"], row["owner"]) in self.wishes.cancelling
+        if error in _AT_ONCE:
+            return host in self._inboxes or _AT_ONCE[error] in statuses
+        tries = _AFTER_REFUSALS if error in _REFUSED else self._tries
+        if row["attempts"] != tries:
+            return False
+        if error.startswith("status_") or error == "redirect":
+            answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
+            return host in self._inboxes or error in answered
+        return error in _REFUSED | _UNANSWERED and self._was_ill(host)
+
+    def _was_ill(self, host: str) -> bool:
+        return host in self._ill or any(
+            each.kind == "death" and each.whom.partition(".")[0] == host
+            for each in self._world.troubles
+        )
 
     def _check_called(self, host: str, row: sqlite3.Row) -> None:
         """What a receiver accepted was called back, unless it became a dead letter there."""
@@ -228,25 +346,42 @@ class Promises:
             self._world.violated(f"delivered to {host}, and never called back: {_brief(row)}")
 
 
-_TRANSITIONS = frozenset(
-    {
-        (None, "pending"),
-        ("pending", "pending"),
-        ("pending", "in_flight"),
-        ("pending", "cancelled"),
-        ("in_flight", "in_flight"),
-        ("in_flight", "pending"),
-        ("in_flight", "delivered"),
-        ("in_flight", "dead"),
-        ("in_flight", "cancelled"),
-        ("dead", "pending"),
-        ("delivered", "pending"),
-        ("cancelled", "pending"),
-        ("delivered", "delivered"),
-        ("dead", "dead"),
-        ("cancelled", "cancelled"),
-    }
-)
+_TRANSITIONS = {
+    "pushkit_deliveries": frozenset(
+        {
+            (None, "pending"),
+            ("pending", "pending"),
+            ("pending", "in_flight"),
+            ("pending", "cancelled"),
+            ("in_flight", "in_flight"),
+            ("in_flight", "pending"),
+            ("in_flight", "delivered"),
+            ("in_flight", "dead"),
+            ("in_flight", "cancelled"),
+            ("dead", "pending"),
+            ("delivered", "pending"),
+            ("cancelled", "pending"),
+            ("delivered", "delivered"),
+            ("dead", "dead"),
+            ("cancelled", "cancelled"),
+            ("delivered", None),
+            ("dead", None),
+            ("cancelled", None),
+        }
+    ),
+    "pushkit_inbox": frozenset(
+        {
+            (None, "received"),
+            ("received", "in_progress"),
+            ("in_progress", "received"),
+            ("in_progress", "done"),
+            ("in_progress", "dead"),
+            ("dead", "received"),
+            ("done", None),
+            ("dead", None),
+        }
+    ),
+}
 
 
 def _brief(row: sqlite3.Row) -> str:

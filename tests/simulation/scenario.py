@@ -8,26 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.strikes import add_strikes
+from tests.simulation.workload import (
+    CHAPTERS,
+    SPAN,
+    Cast,
+    Step,
+    any_mood,
+    subscriptions,
+    updates,
+)
 
 __all__ = ["Scenario", "Step", "make_scenario"]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something that happens.
-
-    Attributes:
-        at: When, in seconds.
-        kind: The name of a method of `Play`.
-        args: Its arguments.
-    """
-
-    at: float
-    kind: str
-    args: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.at:9.3f} {self.kind}({', '.join(map(repr, self.args))})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +27,7 @@ class Scenario:
 
     Attributes:
         seed: Decides the order of what is ready, latencies and ids, too.
+        plot: Which chapters it has (see `workload`), for who reads it.
         agents: How many agents enqueue (and deliver, if there are no workers).
         workers: How many processes deliver and do nothing else.
         webhooks: How many plain webhooks there are.
@@ -47,6 +39,7 @@ class Scenario:
     """
 
     seed: int
+    plot: str = ""
     agents: int
     workers: int
     webhooks: int
@@ -57,28 +50,22 @@ class Scenario:
     ends: float
 
 
-_MOODS = (
-    "ok",
-    "ok",
-    "ok",
-    "slow",
-    "late",
-    "hang",
-    "close",
-    "drip",
-    "500",
-    "503",
-    "429",
-    "410",
-    "400",
-    "409",
-    "404",
-    "301",
-    "garbage",
-)
 _FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")
 _DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain")
-_SPAN = 120.0
+# Which chapters a story has, beside subscriptions and updates; how often of a hundred.
+_PLOTS = {
+    (): 22,
+    ("changes",): 10,
+    ("operators",): 8,
+    ("changes", "operators"): 5,
+    ("answers",): 15,
+    ("answers", "operators"): 5,
+    ("names",): 6,
+    ("keys",): 6,
+    ("callbacks",): 7,
+    ("callbacks", "keys"): 3,
+    ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
+}
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -90,40 +77,27 @@ def make_scenario(seed: int) -> Scenario:
     webhooks = chance.randint(1, 4)
     receivers = chance.choice((0, 0, 1, 2))
     twins = chance.random() < 0.3
-    hosts = [f"hook{n}" for n in range(webhooks)] + [f"recv{n}" for n in range(receivers)]
-    owners = [f"owner{n}" for n in range(chance.randint(1, 4))]
-    tasks = [f"task{n}" for n in range(chance.randint(1, 6))]
-    steps: list[Step] = []
+    cast = Cast(
+        agents=agents,
+        webhooks=[f"hook{n}" for n in range(webhooks)],
+        receivers=[f"recv{n}" for n in range(receivers)],
+        owners=[f"owner{n}" for n in range(chance.randint(1, 4))],
+        tasks=[f"task{n}" for n in range(chance.randint(1, 6))],
+    )
+    [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
+    steps = [*subscriptions(chance, cast), *updates(chance, cast)]
+    for chapter in plot:
+        steps += CHAPTERS[chapter](chance, cast)
 
     def add(at: float, kind: str, *args: Any) -> None:
         steps.append(Step(round(at, 3), kind, args))
 
-    for task in tasks:
-        for _ in range(chance.choice((1, 1, 1, 2, 3))):
-            version = chance.choice(("1.0", "1.0", "0.3", "0.1"))
-            add(
-                chance.random() * 2,
-                "subscribe",
-                chance.randrange(agents),
-                task,
-                chance.choice(owners),
-                chance.choice(hosts),
-                version,
-            )
-    for task in tasks:
-        at = 2 + chance.random() * _SPAN / 2
-        for number in range(chance.randint(1, 8)):
-            at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
-            if at < _SPAN:
-                add(at, "notify", chance.randrange(agents), task, number)
-        if chance.random() < 0.6:
-            add(min(at + 1, _SPAN), "finish", chance.randrange(agents), task)
-    _add_operators_work(chance, add, agents, tasks, owners, hosts)
-    _add_faults(chance, add, agents, workers, receivers, twins, hosts[:webhooks], hosts)
-    add_strikes(chance, add, _SPAN)
+    _add_faults(chance, add, agents, workers, receivers, twins, cast.webhooks, cast.hosts)
+    add_strikes(chance, add, SPAN)
     steps.sort(key=lambda step: step.at)
     return Scenario(
         seed=seed,
+        plot=" ".join(plot),
         agents=agents,
         workers=workers,
         webhooks=webhooks,
@@ -131,30 +105,8 @@ def make_scenario(seed: int) -> Scenario:
         twins=twins,
         postgres=postgres,
         steps=tuple(steps),
-        ends=_SPAN + 30,
+        ends=SPAN + 30,
     )
-
-
-def _add_operators_work(
-    chance: random.Random,
-    add: Any,
-    agents: int,
-    tasks: list[str],
-    owners: list[str],
-    hosts: list[str],
-) -> None:
-    for kind in ("pause", "unsubscribe", "redrive", "move", "rotate"):
-        while chance.random() < 0.25:
-            at, agent = 2 + chance.random() * _SPAN, chance.randrange(agents)
-            task, owner = chance.choice(tasks), chance.choice(owners)
-            if kind in ("redrive", "rotate"):
-                add(at, kind, agent)
-            elif kind == "move":
-                add(at, "subscribe", agent, task, owner, chance.choice(hosts), "1.0")
-            else:
-                add(at, kind, agent, task, owner)
-            if kind == "pause":
-                add(at + chance.random() * 20, "resume", agent, task, owner)
 
 
 def _add_faults(
@@ -173,7 +125,7 @@ def _add_faults(
     stage = _Stage(units, webhooks, hosts)
     kinds, weights = list(_FAULTS), [weight for weight, _ in _FAULTS.values()]
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
-        at = 2 + chance.random() * _SPAN
+        at = 2 + chance.random() * SPAN
         [what] = chance.choices(kinds, weights)
         for _ in range(chance.choice((1, 1, 1, 5)) if what in _REPEATED else 1):
             add(at, what, *_FAULTS[what][1](chance, stage))
@@ -189,7 +141,7 @@ class _Stage:
 
 # What may go wrong: how often beside the others, and the arguments of its step.
 _FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]]] = {
-    "mood": (3, lambda c, on: (c.choice(on.webhooks), c.choice(_MOODS))),
+    "mood": (3, lambda c, on: (c.choice(on.webhooks), any_mood(c))),
     "fate": (
         2,
         lambda c, on: (

@@ -9,12 +9,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import format_datetime
 from typing import Any, ClassVar
 
 from tests.simulation.loop import Process
 from tests.simulation.world import Machine, World
 
-__all__ = ["Arrival", "KeyServer", "Mood", "Webhook"]
+__all__ = ["Arrival", "KeyServer", "Mood", "Webhook", "mood_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Mood:
         drips: Seconds between two bytes of an endless answer body; None for a plain one.
         closes: It closes the connection in place of answering.
         is_garbage: What it answers is no HTTP.
+        retry_after: `Retry-After`; `+20` for the date in 20 s.
     """
 
     status: int | None = 204
@@ -36,6 +39,28 @@ class Mood:
     drips: float | None = None
     closes: bool = False
     is_garbage: bool = False
+    retry_after: str | None = None
+
+
+_MOODS = {
+    "ok": Mood(),
+    "slow": Mood(after=3.0),
+    "late": Mood(after=12.0),
+    "hang": Mood(status=None),
+    "close": Mood(closes=True),
+    "drip": Mood(status=200, drips=0.2),
+    "drip 500": Mood(status=500, drips=0.2),
+    "redirect": Mood(status=302, headers=(("Location", "https://hook0.example.com/elsewhere"),)),
+    "garbage": Mood(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
+}
+
+
+def mood_of(name: str) -> Mood:
+    """Return a mood by its name: one of a few words, or a status: `503`, `429 Retry-After 7`."""
+    if name in _MOODS:
+        return _MOODS[name]
+    status, _, wait = name.partition(" Retry-After ")
+    return Mood(status=int(status), retry_after=wait or None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +75,7 @@ class Arrival:
         task: Its task.
         process: Who sent it.
         path: What was asked for.
+        body: Its body.
         status: What was answered, once it was.
         answered_at: When.
         asked_for: How many seconds of rest the answer asked for.
@@ -64,6 +90,7 @@ class Arrival:
     task: str
     process: Process | None
     path: str
+    body: bytes = b""
     status: int | None = None
     answered_at: float | None = None
     asked_for: float = 0.0
@@ -154,7 +181,10 @@ class _Connection(asyncio.Protocol):
         self._webhook.world.note(f"{self._webhook.name} says {mood.status} {arrival.delivery_id}")
         lines = [f"HTTP/1.1 {mood.status} {self._REASONS.get(mood.status, 'Whatever')}"]
         lines += [f"{name}: {value}" for name, value in mood.headers]
-        arrival.asked_for = float(dict(mood.headers).get("Retry-After", "0"))
+        if mood.retry_after is not None:
+            lines.append(f"Retry-After: {self._retry_after(mood.retry_after)}")
+            if mood.status in (429, 503) and mood.retry_after.isdigit():
+                arrival.asked_for = float(mood.retry_after)
         if mood.drips is not None:
             lines.append("Content-Length: 1000000")
         elif mood.status != 204:
@@ -166,6 +196,13 @@ class _Connection(asyncio.Protocol):
             self._drip(mood.drips)
         else:
             self._next()
+
+    def _retry_after(self, wanted: str) -> str:
+        if not wanted.startswith("+"):
+            return wanted
+        return format_datetime(
+            self._webhook.machine.now() + timedelta(seconds=int(wanted[1:])), usegmt=True
+        )
 
     def _drip(self, every: float) -> None:
         if not self._transport.is_closing():
@@ -216,4 +253,5 @@ def _arrival(
         task=str(event.get("taskId") or event.get("id")),
         process=process,
         path=path,
+        body=body,
     )

@@ -17,6 +17,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 from tests.simulation.network import Network
 from tests.simulation.postgres import PostgresServer
+from tests.simulation.secrecy import Secrets
 
 __all__ = ["EPOCH", "Machine", "Unit", "World"]
 
@@ -43,6 +44,7 @@ class World:
         trace: What happened, a line each, by virtual time; the same for the same seed.
         violations: Promises that were broken.
         troubles: What went wrong, and may explain a repetition.
+        secrets: Hears what is said, and looks for secrets in it.
     """
 
     def __init__(self, seed: int) -> None:
@@ -52,7 +54,7 @@ class World:
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.troubles: list[Trouble] = []
-        self.log_lines = 0
+        self.secrets = Secrets(self.violated)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def note(self, what: str) -> None:
@@ -201,6 +203,7 @@ class Unit:
         except Exception as exc:  # a supervisor's view of a program
             logging.getLogger("simulation").debug("%s ended", process.name, exc_info=exc)
             self.world.note(f"ended: {type(exc).__name__}: {exc}")
+            self.world.secrets.look_at("an error", str(exc))
             self._die(process)
             self.world.network.drop(process)
             self.failures += 1

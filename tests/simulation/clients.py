@@ -1,0 +1,353 @@
+"""What clients, agents and operators do: a step of kind `x` is the method `do_x` of `Clients`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+from typing import Any
+
+from pushkit import (
+    Artifact,
+    ArtifactUpdate,
+    Authentication,
+    Filter,
+    KeyRing,
+    Message,
+    MessageUpdate,
+    PushConfig,
+    PushSender,
+    Role,
+    Signing,
+    StatusUpdate,
+    Subscription,
+    Task,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    UpdateKind,
+    WireVersion,
+)
+from pushkit.a2a import TaskSnapshot
+from pushkit.errors import CommitUncertainError, NoSigningKeyError, PushkitError, StorageError
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from tests.simulation.cast import SCHEMES, SendingUnit
+from tests.simulation.disk import Disk
+from tests.simulation.ledger import Notice
+from tests.simulation.postgres import PostgresServer
+from tests.simulation.promises import Promises
+from tests.simulation.secrecy import CANARY
+from tests.simulation.world import EPOCH, World
+
+__all__ = ["Clients", "Keys", "signing_of"]
+
+_FILTERS: Mapping[str, Filter] = {
+    "states": Filter(kinds=frozenset({UpdateKind.STATUS_UPDATE, UpdateKind.TASK})),
+    "end": Filter(states=frozenset({TaskState.COMPLETED, TaskState.FAILED})),
+    "chunks": Filter(last_chunk_only=True),
+}
+_AUTHENTICATION = {
+    "basic": Authentication(schemes=("Basic",), credentials=f"{CANARY}-basic"),
+    "bearer": Authentication(schemes=("Bearer",), credentials=f"{CANARY}-bearer"),
+    "apikey": Authentication(schemes=("ApiKey",), credentials=f"{CANARY}-apikey"),
+}
+_CHOSEN = 5  # how many deliveries an operator names at once
+
+
+class Keys:
+    """The agents' keys, which a scenario may rotate and revoke.
+
+    Attributes:
+        current: The ring.
+        revoked: Keys that were revoked, and when.
+    """
+
+    def __init__(self, key: SigningKey) -> None:
+        self.current = KeyRing.create(EPOCH, key=key)
+        self.revoked: list[tuple[SigningKey, float]] = []
+
+    def ring(self) -> KeyRing:
+        return self.current
+
+    def add_rsa_once(self) -> None:
+        """Have a key for the samples' profile, too, and have had it for long."""
+        if all(entry.algorithm is not Algorithm.RS256 for entry in self.current.keys):
+            self.current = self.current.add(EPOCH - timedelta(days=1), key=_rsa_key())
+
+    def revoke(self, now: datetime, moment: float) -> None:
+        """Withdraw the key that signs now, if one does."""
+        with contextlib.suppress(NoSigningKeyError):
+            key = self.current.signing_key(now)
+            self.current = self.current.revoke(key.kid, now)
+            self.revoked.append((key, moment))
+
+
+@functools.cache
+def _rsa_key() -> SigningKey:
+    return generate_key(Algorithm.RS256)
+
+
+def signing_of(subscription: Subscription) -> Signing:
+    """Return how a subscription's notifications are signed: the last part of its URL says so."""
+    return SCHEMES.get(PurePosixPath(subscription.config.url).name, SCHEMES["jwt"])
+
+
+class Clients:
+    """All who ask agents for something; what they are refused is their own affair.
+
+    Args:
+        world: Where they live.
+        agents: Whom they ask.
+        keys: The agents' keys.
+        outbox: Looked into by operators, who choose what to send again.
+        promises: The ledger.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        agents: Mapping[str, SendingUnit],
+        keys: Keys,
+        outbox: Disk | PostgresServer,
+        promises: Promises,
+    ) -> None:
+        self._world = world
+        self._agents = agents
+        self._keys = keys
+        self._outbox = outbox
+        self._promises = promises
+        self._wishes = promises.wishes
+
+    def _ask(self, number: int, call: Callable[[PushSender], Awaitable[object]]) -> None:
+        """Let an agent do something, if it is up."""
+        unit = self._agents[f"agent{number}"]
+        sender = unit.sender if unit.is_up else None
+        if sender is None:
+            return
+
+        async def ask() -> None:
+            try:
+                await call(sender)
+            except PushkitError as exc:
+                self._world.note(f"refused: {exc.code}")
+                self._world.secrets.look_at("an error", str(exc))
+            except Exception as exc:  # noqa: BLE001  # whatever it was, it is reported
+                self._world.violated(f"raised to an agent: {exc!r}")
+
+        unit.do(ask)
+
+    # --- subscriptions --------------------------------------------------------------------------
+
+    def do_subscribe(
+        self,
+        agent: int,
+        task: str,
+        owner: str,
+        host: str,
+        version: str,
+        how: str = "jwt",
+        more: str = "",
+    ) -> None:
+        """Subscribe an owner's webhook to a task, or change what it wants.
+
+        Args:
+            agent: Which agent is asked.
+            task: The task.
+            owner: Who asks.
+            host: Where the webhook is.
+            version: Which A2A it speaks.
+            how: How it is signed: the path of the webhook.
+            more: A filter; a scheme of authentication; `again` for a new token; `copy3` for one
+                more config beside those that there are.
+        """
+        config = PushConfig(
+            id=f"{owner}-{task}" + (f"-{more}" if more.startswith("copy") else ""),
+            url=f"https://{host}.example.com/{how}",
+            token=f"{CANARY}-{owner}" + ("-again" if more == "again" else ""),
+            authentication=_AUTHENTICATION.get(more),
+        )
+        wanted = _FILTERS.get(more, Filter())
+
+        async def subscribe(sender: PushSender) -> None:
+            with self._wishes.speaking_of(task, owner):
+                await sender.subscribe(
+                    task,
+                    config,
+                    version=WireVersion.parse(version),
+                    owner=owner,
+                    profile="a2a-samples" if how == "samples" else "standard",
+                    filter=wanted,
+                )
+
+        if how == "samples":
+            self._keys.add_rsa_once()
+        self._ask(agent, subscribe)
+
+    def _of_owner(self, agent: int, verb: str, task: str, owner: str, **also: Any) -> None:
+        async def change(sender: PushSender) -> None:
+            with self._wishes.speaking_of(task, owner, verb) as found:
+                found.append(await getattr(sender, verb)(task, owner=owner, **also))
+                self._world.note(f"{verb} {task} {owner}: {found}")
+
+        self._ask(agent, change)
+
+    def do_pause(self, agent: int, task: str, owner: str) -> None:
+        self._of_owner(agent, "pause", task, owner)
+
+    def do_resume(self, agent: int, task: str, owner: str) -> None:
+        self._of_owner(agent, "resume", task, owner)
+
+    def do_unsubscribe(self, agent: int, task: str, owner: str) -> None:
+        self._of_owner(agent, "unsubscribe", task, owner)
+
+    def do_disable(self, agent: int, task: str, owner: str) -> None:
+        self._of_owner(agent, "disable", task, owner)
+
+    def do_enable(self, agent: int, task: str, owner: str, resend: bool) -> None:
+        if resend:
+            self._bring_back("task_id = ? AND owner = ? AND state = 'cancelled'", task, owner)
+        self._of_owner(agent, "enable", task, owner, resend=resend)
+
+    def do_test(self, agent: int, task: str, owner: str) -> None:
+        self._of_owner(agent, "send_test", task, owner)
+
+    # --- updates --------------------------------------------------------------------------------
+
+    def do_notify(self, agent: int, task: str, number: int, shape: str = "status") -> None:
+        """Tell of a task: see `_update` for the shapes; `big` ones may be refused."""
+        self._notify(agent, task, f"{task}#{number}", shape)
+
+    def do_finish(self, agent: int, task: str, state: str = "completed") -> None:
+        self._notify(agent, task, f"{task}#end", state)
+
+    def do_burst(self, agent: int, task: str, count: int) -> None:
+        """Tell of a task faster than anybody can listen."""
+        for number in range(count):
+            self._notify(agent, task, f"{task}!{number}", "status")
+
+    def _notify(self, agent: int, task: str, marker: str, shape: str) -> None:
+        notice = Notice(marker, self._world.loop.time(), task, shape)
+        self._promises.notices.append(notice)
+        update = _update(task, marker, shape)
+        whole = _task(task, TaskStatus(state=TaskState.WORKING), marker)
+
+        async def ask_for_task(_owner: str) -> Task:
+            return whole
+
+        async def notify(sender: PushSender) -> None:
+            wanting = self._promises.wanting(task)
+            snapshot = None if shape == "bare" else ask_for_task if marker[-1] in "13" else whole
+            left = 2 if marker[-1] == "2" else 1  # the same key again changes nothing
+            uncertain = False
+            for _ in range(4):
+                try:
+                    result = await sender.notify(update, snapshot=snapshot, idempotency_key=marker)
+                except StorageError as exc:
+                    self._world.secrets.look_at("an error", str(exc))
+                    uncertain |= isinstance(exc, CommitUncertainError)
+                    notice.not_stored = not (uncertain or notice.ids)
+                    await asyncio.sleep(1)
+                    continue
+                notice.not_stored = False
+                self._promises.acknowledged(notice, result, wanting)
+                left -= 1
+                if not left:
+                    return
+
+        self._ask(agent, notify)
+
+    # --- operators ------------------------------------------------------------------------------
+
+    def _chosen(self, where: str, *values: Any) -> list[str]:
+        rows = self._outbox.select(
+            f"SELECT id FROM pushkit_deliveries WHERE {where} ORDER BY id LIMIT {_CHOSEN}", *values
+        )
+        return [row["id"] for row in rows]
+
+    def _bring_back(self, where: str, *values: Any) -> list[str]:
+        chosen = self._chosen(where, *values)
+        self._wishes.bring_back(chosen)
+        return chosen
+
+    def do_redrive(self, agent: int) -> None:
+        if wanted := self._bring_back("state = 'dead'"):
+            self._ask(agent, lambda sender: sender.outbox.redrive(wanted))
+
+    def do_resend(self, agent: int) -> None:
+        if wanted := self._bring_back("state IN ('delivered', 'cancelled')"):
+            self._ask(agent, lambda sender: sender.outbox.resend(wanted))
+
+    def do_retry_now(self, agent: int) -> None:
+        if wanted := self._chosen("state = 'pending'"):
+            self._ask(agent, lambda sender: sender.outbox.retry_now(wanted))
+
+    def do_cancel(self, agent: int, task: str) -> None:
+        if wanted := self._chosen("state = 'pending' AND task_id = ?", task):
+            self._wishes.may_be_cancelled |= set(wanted)
+            self._ask(agent, lambda sender: sender.outbox.cancel(wanted))
+
+    def do_purge(self, agent: int, seconds: float) -> None:
+        self._wishes.is_purged = True
+        age = timedelta(seconds=seconds)
+        self._ask(agent, lambda sender: sender.outbox.purge(older_than=age))
+
+    def do_erase(self, agent: int, task: str) -> None:
+        self._wishes.erase(task)
+        self._ask(agent, lambda sender: sender.outbox.erase(task))
+
+    def do_rotate(self, _agent: int, how: str = "planned") -> None:
+        moment = self._world.loop.time()
+        ring, now = self._keys.current, EPOCH + timedelta(seconds=moment)
+        if how == "planned":
+            self._keys.current = ring.rotate(now)
+        elif how == "at once":
+            self._keys.current = ring.rotate(now, activate_now=True, force=True)
+        else:
+            self._keys.revoke(now, moment)
+
+
+def _marked(marker: str) -> dict[str, Any]:
+    return {"marker": marker}
+
+
+def _task(task: str, status: TaskStatus, marker: str) -> Task:
+    return Task(id=task, context_id="context", status=status, metadata=_marked(marker))
+
+
+def _update(task: str, marker: str, shape: str) -> TaskUpdate:
+    text = TextPart(text=f"{CANARY} {marker} " + ('"' * 3000 if shape == "big" else ""))
+    message = Message(message_id=marker, role=Role.AGENT, parts=(text,), task_id=task)
+    if shape in ("artifact", "chunk", "last"):
+        return ArtifactUpdate(
+            task_id=task,
+            context_id="context",
+            artifact=Artifact(artifact_id="artifact", parts=(text,)),
+            append=shape != "artifact",
+            last_chunk=shape != "chunk",
+            metadata=_marked(marker),
+        )
+    if shape == "message":
+        return MessageUpdate(
+            message=Message(
+                message_id=marker,
+                role=Role.AGENT,
+                parts=(text,),
+                task_id=task,
+                metadata=_marked(marker),
+            )
+        )
+    if shape == "task":
+        status = TaskStatus(state=TaskState.WORKING, message=message)
+        return TaskSnapshot(task=_task(task, status, marker))
+    state = TaskState.WORKING if shape in ("status", "bare", "said", "big") else TaskState(shape)
+    said = message if shape in ("said", "big") else None
+    return StatusUpdate(
+        task_id=task,
+        context_id="context",
+        status=TaskStatus(state=state, message=said),
+        metadata=_marked(marker),
+    )

@@ -1,0 +1,194 @@
+"""What happens in a story, chapter by chapter: small generators of steps.
+
+Each draws from `chance` alone. A kind of step is a method `do_<kind>` of who is on stage: see
+`clients.py`, `attacks.py` and `play.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["CHAPTERS", "SPAN", "Cast", "Step", "any_mood", "subscriptions", "updates"]
+
+SPAN: Final = 120.0  # seconds of a story; the rest is for it to come to an end
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that happens.
+
+    Attributes:
+        at: When, in seconds.
+        kind: Who is on stage has a method of that name.
+        args: Its arguments.
+    """
+
+    at: float
+    kind: str
+    args: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.at:9.3f} {self.kind}({', '.join(map(repr, self.args))})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who there is: how many agents, and the names of all others."""
+
+    agents: int
+    webhooks: list[str]
+    receivers: list[str]
+    owners: list[str]
+    tasks: list[str]
+
+    @property
+    def hosts(self) -> list[str]:
+        return [*self.webhooks, *self.receivers]
+
+
+Chapter = Callable[[random.Random, Cast], Iterator[Step]]
+
+_VERSIONS = ("1.0", "1.0", "1.0", "0.3", "0.2", "0.1", "agentvault-0.2")
+_HOWS = ("jwt", "jwt", "jwt", "jwt", "signatures", "webhooks", "both", "samples", "unsigned")
+_MORE = ("", "", "", "", "basic", "bearer", "apikey", "states", "end", "chunks", "again")
+_SHAPES = ("status", "status", "said", "artifact", "chunk", "last", "message", "task", "bare")
+_RARE_SHAPES = ("submitted", "input-required", "auth-required", "unknown", "big")
+_ENDS = ("completed", "completed", "failed", "canceled", "rejected")
+_WAITS = ("7", "0", "30", "+20", "+-3600", "soon", "-5", "1, 2", "1e3", "Fri, 31 Feb 2026 25:61")
+_STATUSES = (200, 202, 301, 304, 307, 400, 401, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422)
+_WORDS = ("ok", "slow", "late", "hang", "close", "drip", "drip 500", "redirect", "garbage")
+
+
+def _step(at: float, kind: str, *args: Any) -> Step:
+    return Step(round(at, 3), kind, args)
+
+
+def _moment(chance: random.Random) -> float:
+    return 2 + chance.random() * (SPAN - 2)
+
+
+def subscriptions(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Begin: owners subscribe to tasks."""
+    for task in cast.tasks:
+        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+            yield _subscribe(chance, cast, chance.random() * 2, task)
+
+
+def _subscribe(chance: random.Random, cast: Cast, at: float, task: str) -> Step:
+    agent, owner, host = chance.randrange(cast.agents), chance.choice(cast.owners), None
+    host = chance.choice(cast.hosts)
+    plain = chance.random() < 0.5
+    version, how = ("1.0", "jwt") if plain else (chance.choice(_VERSIONS), chance.choice(_HOWS))
+    more = "" if plain else chance.choice(_MORE)
+    if how == "unsigned" and more == "apikey":
+        more = ""
+    return _step(at, "subscribe", agent, task, owner, host, version, how, more)
+
+
+def updates(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Go on: agents tell of tasks, to their end, and sometimes beyond."""
+    for task in cast.tasks:
+        at = 2 + chance.random() * SPAN / 2
+        for number in range(chance.randint(1, 8)):
+            at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
+            shapes = _RARE_SHAPES if chance.random() < 0.1 else _SHAPES
+            if at < SPAN:
+                shape = chance.choice(shapes)
+                yield _step(at, "notify", chance.randrange(cast.agents), task, number, shape)
+        if chance.random() < 0.6:
+            at = min(at + 1, SPAN)
+            yield _step(at, "finish", chance.randrange(cast.agents), task, chance.choice(_ENDS))
+            if chance.random() < 0.2:
+                yield _step(at + 1, "notify", chance.randrange(cast.agents), task, 99, "status")
+
+
+def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Owners change their minds."""
+    for _ in range(chance.randint(1, 6)):
+        at, agent = _moment(chance), chance.randrange(cast.agents)
+        task, owner = chance.choice(cast.tasks), chance.choice(cast.owners)
+        kind = chance.choice(("subscribe", "subscribe", "pause", "disable", "unsubscribe", "test"))
+        if kind == "subscribe":
+            yield _subscribe(chance, cast, at, task)
+            continue
+        yield _step(at, kind, agent, task, owner)
+        if kind == "pause":
+            yield _step(at + chance.random() * 20, "resume", agent, task, owner)
+        elif kind == "disable":
+            resend = chance.random() < 0.5
+            yield _step(at + chance.random() * 20, "enable", agent, task, owner, resend)
+
+
+def operators(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Operators send again, cancel and clean up."""
+    kinds = ("redrive", "redrive", "resend", "retry_now", "retry_now", "cancel", "purge", "erase")
+    for _ in range(chance.randint(1, 4)):
+        at, agent, kind = _moment(chance), chance.randrange(cast.agents), chance.choice(kinds)
+        if kind in ("cancel", "erase"):
+            yield _step(at, kind, agent, chance.choice(cast.tasks))
+        elif kind == "purge":
+            yield _step(at, kind, agent, chance.choice((1.0, 30.0)))
+        else:
+            yield _step(at, kind, agent)
+
+
+def answers(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Webhooks answer as they like, and get well again, or do not."""
+    for _ in range(chance.randint(1, 5)):
+        at, host = chance.random() * SPAN / 2, chance.choice(cast.webhooks)
+        yield _step(at, "mood", host, any_mood(chance))
+        if chance.random() < 0.6:
+            yield _step(at + chance.expovariate(0.05), "mood", host, "ok")
+
+
+def any_mood(chance: random.Random) -> str:
+    kind = chance.random()
+    if kind < 0.4:
+        return chance.choice(_WORDS)
+    if kind < 0.7:
+        return f"{chance.choice((429, 503, 503, 500))} Retry-After {chance.choice(_WAITS)}"
+    return str(chance.choice((*_STATUSES, 425, 451, 500, 502, 504, 599)))
+
+
+def names(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Names lead elsewhere, or nowhere, or where nobody may go."""
+    for _ in range(chance.randint(1, 3)):
+        at, host = chance.random() * SPAN / 2, chance.choice(cast.hosts)
+        how = chance.choice(("none", "private", "alone", "link-local", "loopback", "rebinding"))
+        yield _step(at, "names", host, how)
+        yield _step(at + chance.expovariate(0.05), "names", host, "back")
+
+
+def keys(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Keys and trust change."""
+    for _ in range(chance.randint(1, 4)):
+        at = _moment(chance)
+        if cast.receivers and chance.random() < 0.4:
+            receiver = chance.choice(cast.receivers)
+            yield _step(at, "reload", receiver, chance.choice(("all", "fewer", "other")))
+            yield _step(at + chance.random() * 30, "reload", receiver, "all")
+        else:
+            yield _step(at, "rotate", 0, chance.choice(("planned", "at once", "revoke")))
+
+
+def callbacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Clients' own code fails, is slow, or hangs."""
+    for receiver in cast.receivers:
+        for _ in range(chance.randint(1, 2)):
+            how = chance.choice(("failing", "failing", "slow", "hanging", "stubborn"))
+            at = chance.random() * SPAN / 2
+            yield _step(at, "callbacks", receiver, how)
+            yield _step(at + chance.expovariate(0.05), "callbacks", receiver, "quick")
+
+
+CHAPTERS: Final[dict[str, Chapter]] = {
+    "changes": changes,
+    "operators": operators,
+    "answers": answers,
+    "names": names,
+    "keys": keys,
+    "callbacks": callbacks,
+}
