@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test simulate interop check format clean
+.PHONY: demo test simulate bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
@@ -17,6 +17,9 @@ SEEDS ?= 1000
 
 simulate: $(READY)  ## Agents, workers, webhooks and receivers in virtual time: SEEDS=1000.
 	$(BIN)/python -m tests.simulation --count $(SEEDS) --shrink --coverage
+
+bench: $(READY)  ## Deliveries a second beside the SDK's own sender; QUICK=1 for the main scenarios.
+	$(BIN)/python -m benchmarks.bench $(if $(QUICK),--quick)
 
 interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md

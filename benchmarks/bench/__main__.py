@@ -1,0 +1,265 @@
+"""Deliveries a second, CPU, latency and memory, beside the SDKs' own senders: read the ratios.
+
+python -m benchmarks.bench [--quick] [--only NAME …] [--rounds 5] [--json FILE]
+
+Every scenario has two sides or more. They run in turn, round by round, each in a process of its own
+against a webhook in another; where there are two cores, the sender has one and the webhook the
+other. A figure is the median of the rounds, a ratio that of medians of the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+HERE = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is compared.
+
+    Attributes:
+        name: As in the table.
+        sides: What runs, and what is special about its load; the last is what the others are held
+            against.
+        load: The load of all sides, as in `sides.Load`.
+        ports: How many webhooks there are.
+        hang: How many of them never answer.
+        delay: How long each takes to answer, in seconds.
+        quick: Whether a quick run has it, too.
+    """
+
+    name: str
+    sides: tuple[tuple[str, Mapping[str, Any]], ...]
+    load: Mapping[str, Any]
+    ports: int = 1
+    hang: int = 0
+    delay: float = 0.0
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one side came to."""
+
+    side: str
+    per_second: float
+    cpu_us: float
+    wait_p50_ms: float
+    wait_p99_ms: float
+    arrival_p50_ms: float
+    arrival_p99_ms: float
+    peak_mib: float
+
+
+Side: TypeAlias = tuple[str, Mapping[str, Any]]
+
+OURS: Side = ("pushkit", {})
+READY: Side = ("pushkit", {"events": False})
+SDK: Side = ("a2a-sdk", {})
+
+SCENARIOS = [
+    Scenario(
+        name="64 tasks, SDK events",
+        sides=(OURS, READY, SDK),
+        load={"tasks": 64, "updates": 3200},
+        quick=True,
+    ),
+    Scenario(
+        name="1 task, SDK events",
+        sides=(OURS, READY, SDK),
+        load={"tasks": 1, "updates": 600},
+        quick=True,
+    ),
+    Scenario(
+        name="1,000 tasks, 100 destinations",
+        sides=(OURS, SDK),
+        load={"tasks": 1000, "updates": 4000},
+        ports=100,
+    ),
+    Scenario(
+        name="64 tasks, 10 KB",
+        sides=(OURS, SDK),
+        load={"tasks": 64, "updates": 1920, "body_bytes": 10_000},
+    ),
+    Scenario(
+        name="64 tasks, 100 KB",
+        sides=(OURS, SDK),
+        load={"tasks": 64, "updates": 640, "body_bytes": 100_000},
+    ),
+    Scenario(
+        name="64 tasks, Ed25519",
+        sides=(("pushkit", {"algorithm": "EdDSA"}), OURS),
+        load={"tasks": 64, "updates": 3200},
+    ),
+    Scenario(
+        name="100 a second",
+        sides=(OURS, SDK),
+        load={"tasks": 10, "updates": 400, "rate": 100.0},
+    ),
+    Scenario(
+        name="1,000 a second",
+        sides=(OURS, SDK),
+        load={"tasks": 64, "updates": 3200, "rate": 1000.0},
+    ),
+    Scenario(
+        name="what it is made of",
+        sides=(("bare POST", {}), ("aiohttp POST", {}), ("bare ES256", {})),
+        load={"tasks": 64, "updates": 6400},
+        quick=True,
+    ),
+]
+
+
+@dataclass
+class Sink:
+    """The webhooks, in a process of their own."""
+
+    ports: list[int]
+    process: subprocess.Popen[str] = field(repr=False)
+
+    def taken(self) -> dict[str, Any]:
+        """Return what arrived since the last time."""
+        url = f"http://127.0.0.1:{self.ports[0]}/stats"
+        with urllib.request.urlopen(url, timeout=30) as answer:  # loopback
+            said: dict[str, Any] = json.load(answer)
+        return said
+
+
+def pinned(core: int) -> list[str]:
+    """Return what puts a command on a core, where there are two."""
+    if (os.cpu_count() or 1) < 2:
+        return []
+    code = (
+        f"import os, sys; os.sched_setaffinity(0, {{{core}}}); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-c", code]
+
+
+def python(module: str, *words: str, core: int) -> list[str]:
+    """Return the command of a module of ours."""
+    return [*pinned(core), sys.executable, "-m", module, *words]
+
+
+@contextlib.contextmanager
+def serving(scenario: Scenario) -> Iterator[Sink]:
+    """Serve a scenario's webhooks."""
+    words = ("--ports", str(scenario.ports), "--hang", str(scenario.hang))
+    command = python("benchmarks.bench.sink", *words, "--delay", str(scenario.delay), core=1)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE) as process:
+        assert process.stdout is not None  # noqa: S101
+        try:
+            yield Sink(json.loads(process.stdout.readline()), process)
+        finally:
+            process.kill()
+
+
+def once(scenario: Scenario, side: str, special: Mapping[str, Any], sink: Sink) -> Figures:
+    """Run one side once."""
+    load = {"updates": 1000, **scenario.load, **special, "ports": sink.ports}
+    command = python("benchmarks.bench.sides", side, json.dumps(load), core=0)
+    sink.taken()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
+    said, seen = json.loads(done.stdout), sink.taken()
+    number = load["updates"] // load.get("tasks", 64) * load.get("tasks", 64)
+    if side != "bare ES256" and len(seen["ages"]) < number:
+        raise RuntimeError(f"{side}: {len(seen['ages'])} of {number} arrived")
+    waits, ages = sorted(said["waits"]) or [0.0], sorted(seen["ages"]) or [0]
+    return Figures(
+        label(side, special),
+        number / said["seconds"],
+        1e6 * said["cpu"] / number,
+        1e3 * at(waits, 0.5),
+        1e3 * at(waits, 0.99),
+        1e-6 * at(ages, 0.5),
+        1e-6 * at(ages, 0.99),
+        said["peak_mib"],
+    )
+
+
+def label(side: str, special: Mapping[str, Any]) -> str:
+    """Return a side's name in the table."""
+    words = ["ready" if k == "events" else str(v) for k, v in special.items()]
+    return ", ".join([side, *words])
+
+
+def at(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def compare(scenario: Scenario, rounds: int) -> list[Figures]:
+    """Run the sides of a scenario in turn; return the median of each."""
+    runs: dict[str, list[Figures]] = {}
+    with serving(scenario) as sink:
+        for _ in range(rounds):
+            for side, special in scenario.sides:
+                figures = once(scenario, side, special, sink)
+                runs.setdefault(figures.side, []).append(figures)
+    return [median(each) for each in runs.values()]
+
+
+def median(runs: Sequence[Figures]) -> Figures:
+    """Return the median of every figure."""
+    names = [name for name in Figures.__slots__ if name != "side"]
+    middle = {name: statistics.median(getattr(run, name) for run in runs) for name in names}
+    return replace(runs[0], **middle)
+
+
+def table(scenario: Scenario, found: Sequence[Figures]) -> str:
+    """Return a scenario's lines; ratios are to the last side."""
+    base = found[-1]
+    names = ("per s", "ratio", "CPU µs", "call p50", "p99 ms", "arrives p50", "p99 ms", "MiB")
+    widths = (9, 8, 9, 10, 9, 13, 9, 7)
+    heads = "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    lines = [f"\n{scenario.name}", f"  {'':24}{heads}"]
+    lines += [
+        f"  {one.side:24}{one.per_second:9.0f}{one.per_second / base.per_second:8.2f}"
+        f"{one.cpu_us:9.1f}{one.wait_p50_ms:10.2f}{one.wait_p99_ms:9.2f}"
+        f"{one.arrival_p50_ms:13.2f}{one.arrival_p99_ms:9.2f}{one.peak_mib:7.0f}"
+        for one in found
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the scenarios, and print and keep what they came to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="The main scenarios, three rounds.")
+    parser.add_argument("--only", action="append", help="Scenarios whose name has this in it.")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rounds = given.rounds or (3 if given.quick else 5)
+    chosen = [
+        scenario
+        for scenario in SCENARIOS
+        if (scenario.quick or not given.quick)
+        and (not given.only or any(word in scenario.name for word in given.only))
+    ]
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds"
+    print(machine)
+    results = {}
+    for scenario in chosen:
+        found = compare(scenario, rounds)
+        results[scenario.name] = [asdict(one) for one in found]
+        print(table(scenario, found), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps({"machine": machine, "scenarios": results}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

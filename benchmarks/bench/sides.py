@@ -1,0 +1,264 @@
+"""One side of a comparison, in a process of its own: it sends, and says what that cost.
+
+python -m benchmarks.bench.sides NAME '{"ports": [8080], "tasks": 64, "updates": 2000, …}'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a side is to send.
+
+    Attributes:
+        ports: The ports of the webhooks on 127.0.0.1; tasks are spread over them.
+        tasks: How many tasks send at once, each one update after another.
+        updates: How many updates in all.
+        body_bytes: How long a message each carries.
+        events: Whether the SDK's own events go in, or updates that are ready.
+        algorithm: Of the signing key.
+        database: A PostgreSQL DSN; None for a SQLite file of its own.
+        rate: How many a second in all; None for as many as there can be.
+        concurrency: How many attempts at once.
+    """
+
+    ports: tuple[int, ...]
+    tasks: int = 64
+    updates: int = 2000
+    body_bytes: int = 0
+    events: bool = True
+    algorithm: str = "ES256"
+    database: str | None = None
+    rate: float | None = None
+    concurrency: int = 64
+
+    @classmethod
+    def parse(cls, text: str) -> Load:
+        """Read it from JSON."""
+        given = json.loads(text)
+        known = {field.name for field in fields(cls)}
+        return cls(**{k: v for k, v in given.items() if k in known} | {"ports": given["ports"]})
+
+    def url(self, task: int) -> str:
+        """Return the webhook of a task."""
+        return f"http://127.0.0.1:{self.ports[task % len(self.ports)]}/hook"
+
+
+@dataclass(slots=True)
+class Cost:
+    """What the sending took, from the first update to the last acknowledgement.
+
+    Attributes:
+        seconds: On the wall clock.
+        cpu: Of this process, in seconds.
+        waits: How long the agent waited for each call, in seconds.
+    """
+
+    seconds: float
+    cpu: float
+    waits: list[float]
+
+
+def event(load: Load, task: int) -> Any:
+    """Return one update as the SDK makes it, with the moment it was made in its metadata."""
+    from a2a.types import Message, Part, Role, TaskState, TaskStatus, TaskStatusUpdateEvent
+    from google.protobuf.struct_pb2 import Struct
+
+    metadata = Struct()
+    metadata["sent"] = str(time.monotonic_ns())
+    message = None
+    if load.body_bytes:
+        part = Part(text="x" * load.body_bytes)
+        message = Message(message_id="m", role=Role.ROLE_AGENT, parts=[part])
+    return TaskStatusUpdateEvent(
+        task_id=f"task-{task}",
+        context_id="context-0123456789",
+        status=TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message),
+        metadata=metadata,
+    )
+
+
+def ready(load: Load, task: int) -> Any:
+    """Return one update as pushkit has it."""
+    from pushkit import StatusUpdate, TaskState, TaskStatus
+    from pushkit.a2a import Message, Role, TextPart
+
+    message = None
+    if load.body_bytes:
+        text = TextPart(text="x" * load.body_bytes)
+        message = Message(message_id="m", role=Role.AGENT, parts=(text,))
+    return StatusUpdate(
+        task_id=f"task-{task}",
+        context_id="context-0123456789",
+        status=TaskStatus(state=TaskState.WORKING, message=message),
+        metadata={"sent": str(time.monotonic_ns())},
+    )
+
+
+async def run(load: Load, send: Callable[[int], Awaitable[object]]) -> Cost:
+    """Send all of it, each task one update after another."""
+    waits: list[float] = []
+    each = load.updates // load.tasks
+    began, cpu = time.perf_counter(), time.process_time()
+
+    async def one(task: int) -> None:
+        pause = None if load.rate is None else load.tasks / load.rate
+        due = began + (0 if pause is None else pause * task / load.tasks)
+        for _ in range(each):
+            if pause is not None:
+                await asyncio.sleep(max(0, due - time.perf_counter()))
+                due += pause
+            asked = time.perf_counter()
+            await send(task)
+            waits.append(time.perf_counter() - asked)
+
+    await asyncio.gather(*(one(task) for task in range(load.tasks)))
+    return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
+
+
+async def a2a_sdk(load: Load) -> Cost:
+    """a2a-sdk's own sender: unsigned, not durable."""
+    import httpx
+    from a2a.server.context import ServerCallContext
+    from a2a.server.tasks import (
+        BasePushNotificationSender,
+        InMemoryPushNotificationConfigStore,
+    )
+    from a2a.types import TaskPushNotificationConfig
+
+    store = InMemoryPushNotificationConfigStore()
+    for task in range(load.tasks):
+        config = TaskPushNotificationConfig(url=load.url(task))
+        await store.set_info(f"task-{task}", config, ServerCallContext())
+    async with httpx.AsyncClient() as client:
+        sender = BasePushNotificationSender(client, store)
+        return await run(
+            load, lambda task: sender.send_notification(f"task-{task}", event(load, task))
+        )
+
+
+async def in_flight(push: Any) -> int:
+    """Return how many deliveries are with the webhook."""
+    states = (await push.outbox.stats()).states
+    return int(states.get("in_flight", 0))
+
+
+async def pushkit(load: Load) -> Cost:
+    """pushkit: signed and durable; done when the last delivery is settled."""
+    from a2a.server.tasks import InMemoryTaskStore
+
+    from pushkit import Algorithm, KeyRing, PushSender, SenderOptions
+    from pushkit.integrations.a2a_sdk import PushkitNotificationSender
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with PushSender(
+            issuer="https://agent.example.com",
+            keys=KeyRing.create(datetime.now(UTC), Algorithm(load.algorithm)),
+            database=load.database or f"{folder}/outbox.db",
+            allow=["127.0.0.1:*"],
+            options=SenderOptions(
+                concurrency=load.concurrency, concurrency_per_host=load.concurrency
+            ),
+        ) as push:
+            for task in range(load.tasks):
+                config = {"url": load.url(task), "id": "bench"}
+                await push.subscribe(f"task-{task}", config, version="1.0")
+            sender = PushkitNotificationSender(push, task_store=InMemoryTaskStore())
+
+            async def send(task: int) -> None:
+                if load.events:
+                    await sender.send_notification(f"task-{task}", event(load, task))
+                else:
+                    await push.notify(ready(load, task))
+
+            began, cpu = time.perf_counter(), time.process_time()
+            cost = await run(load, send)
+            while (await push.outbox.stats()).oldest_pending_at or await in_flight(push):
+                await asyncio.sleep(0.02)
+            return Cost(time.perf_counter() - began, time.process_time() - cpu, cost.waits)
+
+
+async def _posts(load: Load, client: Any) -> Cost:
+    body = b'{"statusUpdate":{"metadata":{"sent":"%d"}}}'
+    filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)
+    headers = [("Content-Type", "application/a2a+json"), ("Authorization", "Bearer " + "x" * 420)]
+    targets = [client.policy.check(load.url(task)) for task in range(load.tasks)]
+    timeout, within = timedelta(seconds=10), timedelta(seconds=1)
+
+    async def send(task: int) -> None:
+        said = body % time.monotonic_ns() + filler
+        await client.post(targets[task], headers, said, timeout=timeout, body_within=within)
+
+    cost = await run(load, send)
+    await client.close()
+    return cost
+
+
+async def bare_posts(load: Load) -> Cost:
+    """The webhook client alone: what one POST costs."""
+    from pushkit.net.destination import DestinationPolicy
+    from pushkit.net.webhook_client import WebhookClient
+
+    policy = DestinationPolicy(["127.0.0.1:*"])
+    return await _posts(load, WebhookClient(policy, connections_per_host=load.concurrency))
+
+
+async def aiohttp_posts(load: Load) -> Cost:
+    """The same over aiohttp."""
+    from pushkit.net.destination import DestinationPolicy
+    from pushkit.net.transport import Transport
+
+    policy = DestinationPolicy(["127.0.0.1:*"])
+    return await _posts(load, Transport(policy, connections_per_host=load.concurrency))
+
+
+async def bare_signatures(load: Load) -> Cost:
+    """`cryptography` alone: what one ES256 signature costs."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    how = ec.ECDSA(hashes.SHA256())
+    began, cpu = time.perf_counter(), time.process_time()
+    for _ in range(load.updates):
+        key.sign(b"x" * 400, how)
+    return Cost(time.perf_counter() - began, time.process_time() - cpu, [])
+
+
+SIDES: dict[str, Callable[[Load], Awaitable[Cost]]] = {
+    "a2a-sdk": a2a_sdk,
+    "pushkit": pushkit,
+    "bare POST": bare_posts,
+    "aiohttp POST": aiohttp_posts,
+    "bare ES256": bare_signatures,
+}
+
+
+def main() -> None:
+    """Run one side, and print what it cost as JSON."""
+    logging.disable(logging.CRITICAL)
+    load = Load.parse(sys.argv[2])
+
+    async def whole() -> Cost:
+        return await SIDES[sys.argv[1]](load)
+
+    cost = asyncio.run(whole())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    said = {"seconds": cost.seconds, "cpu": cost.cpu, "waits": cost.waits, "peak_mib": peak}
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()
