@@ -1,7 +1,7 @@
 """The exception tree: everything that pushkit and the receiver raise on purpose.
 
 Each class has a stable `code` for programs, and a message for people that says what was found, what
-was expected and what to do. No message carries a secret, a token or a body.
+was expected and what to do. No message carries a secret, a token or a body. All of it is public.
 """
 
 from __future__ import annotations
@@ -11,59 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from pushkit.net.destination import Decision
     from pushkit.net.timing import Timing
-
-__all__ = [
-    "AddressRefusedError",
-    "AnswerTimeoutError",
-    "AudienceError",
-    "BacklogFullError",
-    "CanonicalizationError",
-    "CardRefusedError",
-    "CardUnavailableError",
-    "ClaimError",
-    "CommitUncertainError",
-    "ConfigError",
-    "ConnectionFailedError",
-    "DestinationRefusedError",
-    "DigestMismatchError",
-    "IdempotencyConflictError",
-    "InboundError",
-    "InvalidPushConfigError",
-    "InvalidSchemaError",
-    "InvalidSignatureError",
-    "InvalidUpdateError",
-    "InvalidUrlError",
-    "IssuerError",
-    "JwksError",
-    "KeyFileError",
-    "KeyRingError",
-    "KeysUnavailableError",
-    "MalformedBodyError",
-    "MalformedCardError",
-    "MalformedJsonError",
-    "MalformedRequestError",
-    "NameLookupError",
-    "NoSigningKeyError",
-    "OAuthError",
-    "OutboundError",
-    "OwnershipError",
-    "PayloadTooLargeError",
-    "PushkitError",
-    "SchemaError",
-    "SealedSecretError",
-    "SecretKeyMissingError",
-    "SigningError",
-    "SnapshotRequiredError",
-    "StorageError",
-    "TimestampError",
-    "TlsError",
-    "TokenError",
-    "TooManyConfigsError",
-    "TooManySubscriptionsError",
-    "TransportError",
-    "UnrecognisedBodyError",
-    "UnsupportedVersionError",
-]
 
 
 class PushkitError(Exception):

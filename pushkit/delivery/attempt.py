@@ -254,7 +254,7 @@ class Attempt:
             Owner(tenant=key.tenant, name=key.owner), destination, access, ends
         )
         answer = await self._post(delivery, subscription, destination, access, ends)
-        if answer.status == _UNAUTHORIZED and access.renews():
+        if answer.status == _UNAUTHORIZED and access.reject_token():
             # It was asked: what fails on this side from here on leaves what it answered.
             with contextlib.suppress(OAuthError, SigningError):
                 return await self._post(delivery, subscription, destination, access, ends)

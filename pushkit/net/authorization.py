@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -75,24 +75,20 @@ class DestinationCredentials:
             raise ConfigError(f"{self.origin}: expected either static credentials or oauth")
 
 
+@dataclass(slots=True, kw_only=True)
 class Access:
     """What the operator's credentials come to for one request.
 
     Attributes:
         tls: The TLS context of the destination; None for the transport's own.
+        static: The header field of static credentials.
+        tokens: Where tokens come from.
     """
 
-    def __init__(
-        self,
-        *,
-        tls: ssl.SSLContext | None = None,
-        static: tuple[str, str] | None = None,
-        tokens: OAuthTokens | None = None,
-    ) -> None:
-        self.tls = tls
-        self._static = static
-        self._tokens = tokens
-        self._sent: str | None = None
+    tls: ssl.SSLContext | None = None
+    static: tuple[str, str] | None = field(default=None, repr=False)
+    tokens: OAuthTokens | None = None
+    _sent: str | None = field(default=None, init=False, repr=False)
 
     async def headers(self, *, timeout: timedelta) -> list[tuple[str, str]]:  # noqa: ASYNC109
         """Return the header fields that the operator's credentials fill.
@@ -100,25 +96,18 @@ class Access:
         Raises:
             PushkitError: The authorization server gives no token.
         """
-        fields = [self._static] if self._static else []
-        if self._tokens is not None:
-            self._sent = await self._tokens.token(timeout=timeout)
+        fields = [self.static] if self.static else []
+        if self.tokens is not None:
+            self._sent = await self.tokens.token(timeout=timeout)
             fields.append((_AUTHORIZATION, f"Bearer {self._sent}"))
         return fields
 
-    def renews(self) -> bool:
+    def reject_token(self) -> bool:
         """Drop the token that was refused; say whether another may be had."""
-        if self._tokens is None or self._sent is None:
+        if self.tokens is None or self._sent is None:
             return False
-        self._tokens.reject(self._sent)
+        self.tokens.reject(self._sent)
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Configured:
-    tls: ssl.SSLContext | None
-    static: tuple[str, str] | None
-    tokens: OAuthTokens | None
 
 
 class Credentials:
@@ -140,13 +129,13 @@ class Credentials:
         clock: Callable[[], datetime],
     ) -> None:
         self._tokens: dict[OAuthClient, OAuthTokens] = {}
-        self._by_key: dict[tuple[str, tuple[str, str] | None], _Configured] = {}
+        self._by_key: dict[tuple[str, tuple[str, str] | None], Access] = {}
         for each in configured:
             owner = None if each.owner is None else (each.tenant, each.owner)
             key = (_origin(each.origin, transport.policy), owner)
             if key in self._by_key:
                 raise ConfigError(f"credentials: {each.origin} comes twice for the same owner")
-            self._by_key[key] = _Configured(
+            self._by_key[key] = Access(
                 tls=_tls(each, transport.ca_file),
                 static=credential_header(each.authentication),
                 tokens=self._tokens_of(each.oauth, transport, clock),

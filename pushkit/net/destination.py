@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import logging
 import re
@@ -195,6 +196,8 @@ class DestinationPolicy:
             _parse_network("refused_networks", each) for each in rules.refused_networks
         )
         self._on_decision = rules.on_decision
+        # What is decided on a URL does not change: the few in use come again at every attempt.
+        self._decide = functools.lru_cache(maxsize=4096)(self.judge_url)
 
     def check(self, text: str) -> Destination:
         """Return the destination that a URL names.
@@ -208,7 +211,7 @@ class DestinationPolicy:
         except InvalidUrlError as exc:
             self.tell(Judged(decision=Decision.NOT_A_URL))
             raise DestinationRefusedError(str(exc), decision=Decision.NOT_A_URL) from exc
-        decision = self.judge_url(url)
+        decision = self._decide(url)
         self.tell(Judged(decision=decision, host=url.host, port=url.port))
         if decision.is_refusal:
             advice = {

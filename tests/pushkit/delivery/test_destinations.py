@@ -121,7 +121,7 @@ async def test_that_way_leads_to_the_canary_without_the_guard(
 ) -> None:
     # What the two above would miss if it did not.
     monkeypatch.setattr("pushkit.delivery.sender.DestinationPolicy", Relaxed)
-    monkeypatch.setattr("pushkit.net.guard.Guard._check", lambda *_: None)
+    monkeypatch.setattr("pushkit.net.guard.Guard.check", lambda *_: None)
     attackers_dns(public.network.names)
     sender = await senders.open(allow=())
     url = f"http://loop.attacker.example.com:{canary[0]}/"

@@ -21,9 +21,9 @@ from pushkit.errors import (
 )
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
-from pushkit.net.transport import Transport
 from tests.internet import Internet
 from tests.network import Network
+from tests.pushkit.net.conftest import Client
 
 PATIENT = timedelta(seconds=20)
 INTRANET = DestinationRules(
@@ -157,26 +157,26 @@ CLOSED = [
 @pytest.mark.parametrize("beside", [(), ("10.1.0.5",)], ids=["alone", "beside a good one"])
 @pytest.mark.parametrize("address", CLOSED)
 async def test_no_rule_opens_such_an_address(
-    network: Network, address: str, beside: tuple[str, ...]
+    client: Client, network: Network, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says(HOOKS, [*beside, address])
-    transport = Transport(DestinationPolicy(rules=EVERYTHING), resolver=network.names)
+    transport = client(DestinationPolicy(rules=EVERYTHING), resolver=network.names)
     with pytest.raises(AddressRefusedError) as caught:
-        await transport.get(transport.policy.check(URL), [], timeout=PATIENT)
+        await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
     await transport.close()
     assert caught.value.decision is Decision.NOT_PUBLIC
     assert (network.names.asked, network.dialled) == ([HOOKS], [])
 
 
-async def test_an_own_address_stays_closed(network: Network) -> None:
+async def test_an_own_address_stays_closed(client: Client, network: Network) -> None:
     network.names.says(HOOKS, ["10.1.0.5"])
-    transport = Transport(
+    transport = client(
         DestinationPolicy(rules=INTRANET),
         resolver=network.names,
         is_own=lambda address: address == "10.1.0.5",
     )
     with pytest.raises(AddressRefusedError) as caught:
-        await transport.get(transport.policy.check(URL), [], timeout=PATIENT)
+        await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
     await transport.close()
     assert caught.value.decision is Decision.OWN_ADDRESS
     assert network.dialled == []
@@ -199,16 +199,16 @@ def test_networks_narrow_down_what_is_opened(rules: DestinationRules, decision: 
     assert DestinationPolicy(rules=opened).judge_address("10.1.9.1") is decision
 
 
-async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(internet: Internet) -> None:
+async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
+    client: Client, internet: Internet
+) -> None:
     async def accept(_: web.Request) -> web.Response:
         return web.Response(status=202)
 
     await internet.serve(accept, name=HOOKS, address="10.1.0.5")
     rules = INTRANET
     trusting, trusting_nobody = (
-        Transport(
-            DestinationPolicy(rules=rules), resolver=internet.network.names, ca_file=authority
-        )
+        client(DestinationPolicy(rules=rules), resolver=internet.network.names, ca_file=authority)
         for authority in (internet.ca_file, None)
     )
     destination = trusting.policy.check(URL)
@@ -222,16 +222,16 @@ async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(internet
 
 @pytest.mark.parametrize("then", ["127.0.0.1", "169.254.169.254", "10.2.0.1", "::ffff:10.1.0.5"])
 async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
-    network: Network, monkeypatch: pytest.MonkeyPatch, then: str
+    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     network.names.says(HOOKS, ["10.1.0.5"], [then])
-    transport = Transport(DestinationPolicy(rules=INTRANET), resolver=network.names)
+    transport = client(DestinationPolicy(rules=INTRANET), resolver=network.names)
     destination = transport.policy.check(URL)
     with pytest.raises(TransportError):
-        await transport.get(destination, [], timeout=PATIENT)
+        await transport.post(destination, [], b"{}", timeout=PATIENT)
     assert network.dialled == [("10.1.0.5", 443)]  # where nobody listens
     with pytest.raises(AddressRefusedError):
-        await transport.get(destination, [], timeout=PATIENT)
+        await transport.post(destination, [], b"{}", timeout=PATIENT)
 
     # And between the check and the socket.
     checked = Guard.resolve
@@ -243,20 +243,20 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
     monkeypatch.setattr(Guard, "resolve", then_another)
     network.names.says(HOOKS, ["10.1.0.5"], [then])
     with pytest.raises(AddressRefusedError):
-        await transport.get(destination, [], timeout=PATIENT)
+        await transport.post(destination, [], b"{}", timeout=PATIENT)
     await transport.close()
     assert network.dialled == [("10.1.0.5", 443)]
 
 
 async def test_without_a_guard_those_addresses_would_be_dialled(
-    network: Network, monkeypatch: pytest.MonkeyPatch
+    client: Client, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What the tests above would miss if they could not see it.
-    monkeypatch.setattr(Guard, "_check", lambda *_: None)
+    monkeypatch.setattr(Guard, "check", lambda *_: None)
     network.names.says(HOOKS, ["169.254.169.254"])
-    transport = Transport(DestinationPolicy(rules=INTRANET), resolver=network.names)
+    transport = client(DestinationPolicy(rules=INTRANET), resolver=network.names)
     with pytest.raises(TransportError):
-        await transport.get(transport.policy.check(URL), [], timeout=PATIENT)
+        await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
     await transport.close()
     assert network.dialled == [("169.254.169.254", 443)]
 
@@ -299,13 +299,15 @@ def test_only_names_can_be_opened_and_never_localhost(domain: str) -> None:
 # --- who hears of it -----------------------------------------------------------------------------
 
 
-async def test_every_decision_is_told_with_what_it_is_about(network: Network) -> None:
+async def test_every_decision_is_told_with_what_it_is_about(
+    client: Client, network: Network
+) -> None:
     heard: list[Judged] = []
     rules = DestinationRules(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
     )
     network.names.says(HOOKS, ["10.1.0.5"], ["10.2.0.1"])
-    transport = Transport(DestinationPolicy(["[::1]:*"], rules), resolver=network.names)
+    transport = client(DestinationPolicy(["[::1]:*"], rules), resolver=network.names)
     for url in ("not a URL", "https://evilcorp.example/"):
         with pytest.raises(DestinationRefusedError) as caught:
             transport.policy.check(url)
@@ -314,7 +316,7 @@ async def test_every_decision_is_told_with_what_it_is_about(network: Network) ->
     destination = transport.policy.check(URL)
     for _ in range(2):
         with pytest.raises(TransportError):
-            await transport.get(destination, [], timeout=PATIENT)
+            await transport.post(destination, [], b"{}", timeout=PATIENT)
     await transport.close()
     assert heard == [
         Judged(decision=Decision.NOT_A_URL),
