@@ -9,7 +9,6 @@ that had it.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from pushkit.errors import StorageError
 from pushkit.storage.migrations import Access, Migration
 from pushkit.storage.script import Group, Script
-from pushkit.storage.sqlite import SqliteDatabase, _fail, _resolve, _Writer, run_script
+from pushkit.storage.sqlite import SqliteDatabase, _fail, _Job, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
 
 __all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "watch_moves"]
@@ -175,10 +174,18 @@ class _InlineWriter(_Writer):
         self._is_due = False
 
     async def submit_to(self, group: Group[Item, T], item: Item) -> T:
+        loop = self._database.disk.loop
+        job = _Job(group, item, loop, loop.create_future())
+        self._jobs.put(job)
         if not self._is_due:
-            self._is_due = True
-            self._database.disk.loop.call_later(self._database.delay(), self.work)
-        return await super().submit_to(group, item)
+            delay = self._database.delay()
+            if loop.leap(delay):
+                self.work()
+            else:
+                self._is_due = True
+                loop.call_later(delay, self.work)
+        result: T = await job.future
+        return result
 
     def work(self) -> None:
         self._is_due = False
@@ -202,7 +209,8 @@ class _InlineWriter(_Writer):
             return
         finally:
             disk.running = None
-        _resolve(batch)
+        for job in batch:
+            job.resolve()
 
 
 class DiskDatabase(SqliteDatabase):
@@ -247,7 +255,7 @@ class DiskDatabase(SqliteDatabase):
     async def read(self, script: Script[T]) -> T:
         if self._reader is None:
             raise StorageError("the disk is not open: call open() first")
-        await asyncio.sleep(self.delay())
+        await self.disk.loop.pause(self.delay())
         disk = self.disk
         disk.running = self.process
         try:

@@ -63,6 +63,10 @@ class Process:
                 self._end()
         return self.alive
 
+    def may_end(self) -> bool:
+        """Say whether it may be over before its next step."""
+        return not self.alive or self._steps_left is not None
+
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
@@ -84,11 +88,11 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Future(asyncio.Future[Any]):
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = next(_numbers)
-        super().__init__(loop=loop)
+    _number = 0
 
     def __hash__(self) -> int:
+        if not self._number:
+            self._number = next(_numbers)
         return self._number
 
 
@@ -103,7 +107,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     network: Network
     # Of the base class:
     _ready: deque[asyncio.Handle]
-    _scheduled: list[Any]
+    _scheduled: list[tuple[float, int, asyncio.TimerHandle]]
     _stopping: bool
 
     def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
@@ -113,6 +117,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.errors: list[dict[str, Any]] = []
         self._max_steps = max_steps
         self._now = 0.0
+        self._timers = 0
+        self._batch: deque[asyncio.Handle] = deque()  # what of this round is left to do
         # Kept: of a killed process's tasks, collecting them would run `finally` after all.
         self.graveyard: list[object] = []
         self.set_task_factory(_task)
@@ -123,6 +129,43 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def call_at(  # type: ignore[override]  # as in Python 3.11
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers += 1
+        heapq.heappush(self._scheduled, (when, self._timers, handle))
+        return handle
+
+    def call_soon(  # type: ignore[override]  # the same
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    async def pause(self, seconds: float) -> None:
+        """Wait; in no step of its own, where nothing else happens meanwhile."""
+        if not self.leap(seconds):
+            await asyncio.sleep(seconds)
+
+    def leap(self, seconds: float) -> bool:
+        """Let time pass at once, if nothing else would happen meanwhile; say whether it has."""
+        process = PROCESS.get()
+        if self._ready or self._batch or (process is not None and process.may_end()):
+            return False
+        moment = self._now + seconds
+        self._forget_cancelled()
+        if (self._scheduled and self._scheduled[0][0] <= moment) or self.steps >= self._max_steps:
+            return False
+        self.steps += 1
+        self._now = moment
+        return True
+
     def _run_once(self) -> None:
         self._wake_timers()
         if not self._ready:
@@ -130,35 +173,42 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return
             if not self._scheduled:
                 raise NothingHappensError(f"at {self._now:.3f} s")
-            self._now = max(self._now, self._scheduled[0]._when)
+            self._now = max(self._now, self._scheduled[0][0])
             self._wake_timers()
-        ready = self._ready
-        batch = [ready.popleft() for _ in range(len(ready))]
-        for handle in self._in_seeded_order(batch):
+        batch = self._batch = self._in_seeded_order(self._ready)
+        self._ready = deque()
+        chance = self.random.random
+        while batch:
+            handle = batch.popleft()
             if handle.cancelled():
                 continue
             process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-            if process is not None and not process.lives():
-                self.graveyard.append(handle)
-                continue
-            if process is not None and process.frozen is not None:
-                process.frozen.append(handle)
-                continue
+            if process is not None:
+                if not process.lives():
+                    self.graveyard.append(handle)
+                    continue
+                if process.frozen is not None:
+                    process.frozen.append(handle)
+                    continue
             self.steps += 1
-            self._now += self.random.random() * 2e-5
+            self._now += chance() * 2e-5
             handle._run()
         if self.steps > self._max_steps:
             raise TooLongError(f"{self.steps} steps at {self._now:.3f} s")
 
     def _wake_timers(self) -> None:
+        self._forget_cancelled()
         scheduled = self._scheduled
-        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when <= self._now):
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            if not handle._cancelled:
-                self._ready.append(handle)
+        while scheduled and scheduled[0][0] <= self._now:
+            self._ready.append(heapq.heappop(scheduled)[2])
+            self._forget_cancelled()
 
-    def _in_seeded_order(self, batch: list[asyncio.Handle]) -> list[asyncio.Handle]:
+    def _forget_cancelled(self) -> None:
+        scheduled = self._scheduled
+        while scheduled and scheduled[0][2].cancelled():
+            heapq.heappop(scheduled)
+
+    def _in_seeded_order(self, batch: deque[asyncio.Handle]) -> deque[asyncio.Handle]:
         """Shuffle the steps of tasks among their places; plain callbacks keep theirs."""
         if len(batch) < 2:
             return batch
@@ -201,7 +251,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             except Exception as exc:  # noqa: BLE001  # the caller's, as from a thread
                 future.set_exception(exc)
 
-        self.call_later(self.random.random() * 1e-3, run)
+        delay = self.random.random() * 1e-3
+        if self.leap(delay):
+            run()
+        else:
+            self.call_later(delay, run)
         return future
 
     def kill(self, process: Process) -> None:

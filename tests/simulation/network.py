@@ -143,7 +143,7 @@ class Network:
         return [(socket.AF_INET, kind, 6, "", (address, port)) for address in addresses]
 
     async def look_up(self, host: str) -> Sequence[str]:
-        await asyncio.sleep(0.001 + self.random.random() * 0.01)
+        await self.loop.pause(0.001 + self.random.random() * 0.01)
         if host not in self.names:
             raise OSError(None, "no such name")
         answer = self.names[host]
@@ -165,7 +165,7 @@ class Network:
         listener = self._listeners.get((host, port))
         if fate.silent or link.cut:
             await self.loop.create_future()  # a deadline of the caller's ends it
-        await asyncio.sleep(fate.latency * 2)
+        await self.loop.pause(fate.latency * 2)
         alive = listener is not None and (listener.process is None or listener.process.alive)
         if listener is None or fate.refused or not alive:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
@@ -213,7 +213,7 @@ class Network:
         return pipe.near, protocol
 
     async def _shake_hands(self, connected: _Connected, name: str | None) -> None:
-        await asyncio.sleep(connected.fate.latency * 2)
+        await self.loop.pause(connected.fate.latency * 2)
         wanted = self.certificates.get(connected.address[0])
         if not connected.listener.tls:
             raise ssl_module.SSLError(1, "wrong version number")

@@ -108,7 +108,7 @@ class PostgresServer:
         return await self.new_connection(None)
 
     async def new_connection(self, command_timeout: float | None) -> _Connection:
-        await asyncio.sleep(self.delay())
+        await self.pause()
         if self.is_away:
             raise ConnectionRefusedError("the server is away")
         connection = _Connection(self, command_timeout)
@@ -118,6 +118,10 @@ class PostgresServer:
 
     def delay(self) -> float:
         return 0.0002 + self.loop.random.random() * 0.002
+
+    async def pause(self) -> None:
+        """Wait for one way to the server and back."""
+        await self.loop.pause(self.delay())
 
     # --- what a scenario does -------------------------------------------------------------------
 
@@ -473,7 +477,7 @@ class _Connection:
         return _TransactionContext(self, readonly)
 
     async def fetch(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        await asyncio.sleep(self._server.delay())
+        await self._server.pause()
         self.check(sql)
         server, transaction = self._server, self._transaction
         alone = transaction is None
@@ -525,7 +529,7 @@ class _Connection:
         self._terminated.append(listener)
 
     async def add_listener(self, _channel: str, listener: Callable[..., None]) -> None:
-        await asyncio.sleep(self._server.delay())
+        await self._server.pause()
         self._server.listen(lambda: listener(self, 0, "", ""))
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109, ARG002
@@ -540,28 +544,28 @@ class _TransactionContext:
 
     async def start(self) -> None:
         server = self._connection._server
-        await asyncio.sleep(server.delay())
+        await server.pause()
         self._connection.check("BEGIN")
         self._connection._transaction = server.begin(read_only=self._read_only)
 
     async def commit(self) -> None:
         connection = self._connection
         server, transaction = connection._server, connection._transaction
-        await asyncio.sleep(server.delay())
+        await server.pause()
         connection.check("COMMIT")
         assert transaction is not None
         await server.until_no_other_migrates(transaction)
         server.commit(transaction)
         connection._transaction = None
         connection.check("COMMITTED")
-        await asyncio.sleep(server.delay())
+        await server.pause()
 
     async def rollback(self) -> None:
         connection = self._connection
         if connection._transaction is not None:
             connection._server.end(connection._transaction)
             connection._transaction = None
-        await asyncio.sleep(connection._server.delay())
+        await connection._server.pause()
 
     async def __aenter__(self) -> None:
         await self.start()
