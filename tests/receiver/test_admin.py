@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 from pushkit.errors import ConfigError
@@ -14,6 +16,7 @@ from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import Inbox
 from receiver.replay import DatabaseReplay, Replay, Reservation, Seen
+from tests.eventually import DEADLINE
 
 BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
 
@@ -129,6 +132,21 @@ async def test_a_purge_keeps_the_newest_of_the_done(desk: Desk) -> None:
 
     assert await desk.admin.purge(max_done=3) == 120
     assert await desk.left() == sorted([*kept, *dead])
+
+
+async def test_a_purge_leaves_what_somebody_holds_and_waits_for_nobody(postgres_dsn: str) -> None:
+    database = open_inbox(postgres_dsn)
+    await database.open()
+    desk = Desk(database)
+    held, _ = await desk.settled(2, ago=timedelta(days=2))
+    connection = await asyncpg.connect(postgres_dsn)
+    async with asyncio.timeout(DEADLINE), connection.transaction():
+        await connection.execute("SELECT 1 FROM pushkit_inbox WHERE id = $1 FOR UPDATE", held)
+        purged = await desk.admin.purge(older_than=timedelta(days=1))
+
+    assert (purged, await desk.left()) == (1, [held])
+    await connection.close()
+    await database.close()
 
 
 async def test_a_purge_of_nothing_in_particular_is_a_mistake(desk: Desk) -> None:

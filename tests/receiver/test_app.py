@@ -18,6 +18,7 @@ from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 from receiver import Limits, RateLimit
 from receiver.app import HideMalformedRequests
+from tests.receiver.conftest import signing_key, trusted_sender
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -390,6 +391,24 @@ async def test_the_log_says_which_path_or_method_was_wrong(
 
     refusals = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
     assert refusals == [said]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(5, "/1 or /2 or /3 or /4 or /5"), (6, "/1 or /2 or /3 or /4 or /5 …")]
+)
+async def test_the_log_says_some_of_many_paths(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture, *, number: int, said: str
+) -> None:
+    world = make_world(path="/1")
+    key = signing_key().to_verification_key()
+    world.options["more_senders"] = [
+        trusted_sender(name=f"agent-{each}", keys={key.kid: key}, path=f"/{each}")
+        for each in range(2, number + 1)
+    ]
+
+    assert (await world.get("/other")).status == 404
+
+    assert caplog.messages[-1].endswith(f"expected {said}")
 
 
 async def test_a_receiver_mounted_under_a_prefix_knows_its_paths(

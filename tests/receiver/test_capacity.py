@@ -164,9 +164,11 @@ async def test_the_log_says_once_who_is_over_a_bound(
     assert len([line for line in lines if "refused 503 inbox_full" in line]) == 1
 
 
-def test_a_bound_of_nothing_is_refused() -> None:
+@pytest.mark.parametrize("bound", ["max_backlog", "max_backlog_per_sender"])
+def test_a_bound_of_one_is_the_least(bound: str) -> None:
+    Limits(**{bound: 1})  # type: ignore[arg-type]  # one of several
     with pytest.raises(ConfigError, match="backlog"):
-        Limits(max_backlog=0)
+        Limits(**{bound: 0})  # type: ignore[arg-type]  # one of several
 
 
 # --- fairness -------------------------------------------------------------------------------------

@@ -140,6 +140,15 @@ def test_only_dead_letters_are_redriven(shelf: Shelf) -> None:
     assert shelf.redrive(done, received, 999) == []
 
 
+def test_other_tasks_are_handed_out_while_one_is_redriven(shelf: Shelf) -> None:
+    dead = shelf.finish(1, InboxStatus.DEAD)
+    shelf.store(1, "other")
+    shelf.store(1, "t-1", sender="other")
+    shelf.redrive(dead)
+
+    assert sorted(shelf.claimed_ids()) == ["other#1", "t-1#1", "t-1#1"]
+
+
 # --- purging --------------------------------------------------------------------------------------
 
 
