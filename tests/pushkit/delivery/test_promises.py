@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from pushkit import SenderOptions, StatusUpdate
+from pushkit import StatusUpdate
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.outbox import DeliveryState, Retention
@@ -64,11 +64,7 @@ async def test_the_attempt_log_is_by_the_clock_of_the_database(
     await sender.close()
 
 
-def test_the_defaults_are_what_the_pages_say() -> None:
-    options = SenderOptions()
-    assert options.max_body_bytes == 1024 * 1024
-    assert options.timeout == timedelta(seconds=15)
-    assert options.concurrency_per_host == 16
+def test_a_delivery_is_tried_ten_times() -> None:
     assert len(DEFAULT_SCHEDULE) + 1 == 10
 
 

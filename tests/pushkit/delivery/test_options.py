@@ -1,0 +1,54 @@
+"""What a sender's options may be."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pushkit import SenderOptions
+from pushkit.errors import ConfigError
+
+COUNTS = [
+    "concurrency",
+    "concurrency_per_host",
+    "max_body_bytes",
+    "max_backlog_per_subscription",
+    "max_backlog",
+    "max_configs_per_task",
+    "max_subscriptions_per_owner",
+    "max_backlog_per_owner",
+]
+TIMES = ["timeout", "disable_after", "lease_margin", "poll_interval"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_of_one_is_the_least(name: str) -> None:
+    SenderOptions(**{name: 1})  # type: ignore[arg-type]  # one of several
+    with pytest.raises(ConfigError, match=f"^{name}: found 0, expected at least 1"):
+        SenderOptions(**{name: 0})  # type: ignore[arg-type]  # one of several
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_takes_some_time(name: str) -> None:
+    SenderOptions(**{name: timedelta(microseconds=1)})  # type: ignore[arg-type]  # one of several
+    with pytest.raises(ConfigError, match=f"^{name}: found 0:00:00, expected more than 0 s"):
+        SenderOptions(**{name: timedelta(0)})  # type: ignore[arg-type]  # one of several
+
+
+def test_the_defaults_are_what_the_pages_say() -> None:
+    options = SenderOptions()
+
+    assert options.timeout == timedelta(seconds=15)
+    assert (options.concurrency, options.concurrency_per_host) == (256, 16)
+    assert options.max_body_bytes == 1024 * 1024
+    assert options.drain == timedelta(seconds=20)
+    assert options.disable_after == timedelta(days=5)
+    assert (options.max_backlog_per_subscription, options.max_backlog) == (10_000, 1_000_000)
+    assert options.max_configs_per_task == 100
+    assert (options.max_subscriptions_per_owner, options.max_backlog_per_owner) == (100_000,) * 2
+    assert options.lease_margin == timedelta(seconds=15)
+    assert options.poll_interval == timedelta(seconds=1)
+    assert options.rate_per_origin == 100
+    off = ("coalesce", "keep_answers", "seal_bodies", "verify_ownership", "go_token_spelling")
+    assert not any(getattr(options, name) for name in off)
