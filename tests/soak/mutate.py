@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import importlib
 import json
 import os
 import select
@@ -39,18 +40,20 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-# What the tests import from elsewhere is imported once: each run of them is a fork of this process.
-import aiohttp.web  # noqa: E402, F401
-import asyncpg  # noqa: E402, F401
-import hypothesis  # noqa: E402, F401
-import jwcrypto.jwk  # type: ignore[import-untyped]  # noqa: E402, F401
-import pydantic_settings  # noqa: E402, F401
 import pytest  # noqa: E402
 
 from tests.soak.mutants import Mutant, mutants_of  # noqa: E402  # also run as a script
 from tests.soak.touched import Chosen, Touched, Watch, place  # noqa: E402
 
 __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
+
+# What the tests import from elsewhere is imported once: each run of them is a fork of this process.
+for _name in (
+    *("aiohttp.web", "anyio.pytest_plugin", "asyncpg", "click.testing", "http_sf", "httpx"),
+    *("hypothesis", "jwcrypto.jwk", "jwt", "opentelemetry", "pydantic_settings", "pytest_aiohttp"),
+    *("pytest_asyncio", "redis.asyncio", "tenacity", "trustme"),
+):
+    importlib.import_module(_name)
 
 RESULTS = Path(tempfile.gettempdir()) / "pushkit-mutants.jsonl"
 _COPIED = ("pushkit", "receiver", "tests", "examples", "docs", "pyproject.toml", "README.md")
