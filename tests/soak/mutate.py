@@ -22,9 +22,7 @@ import difflib
 import importlib
 import json
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -43,7 +41,15 @@ if str(ROOT) not in sys.path:
 import pytest  # noqa: E402
 
 from tests.soak.mutants import Mutant, mutants_of  # noqa: E402  # also run as a script
-from tests.soak.touched import Chosen, Touched, Watch, place  # noqa: E402
+from tests.soak.touched import (  # noqa: E402
+    CANNOT,
+    Chosen,
+    Served,
+    Touched,
+    exchange,
+    finish,
+    place,
+)
 
 __all__ = ["ROOMS", "Result", "Room", "Scratch", "sample"]
 
@@ -61,6 +67,7 @@ _NICENESS = 5
 _ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 _SPARE_SECONDS = 60.0
 _MEASURED_SECONDS = 7200.0
+_FIRST = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,21 +230,16 @@ class Scratch:
         texts = (before.splitlines(), mutant.applied(before).splitlines())
         return "\n".join(difflib.unified_diff(*texts, mutant.path, mutant.path, lineterm="", n=1))
 
-    def run(
-        self, tests: Iterable[str], plugin: object, *options: str, seconds: float
-    ) -> bool | None:
-        """Run tests with a plugin; None if they do not end in time."""
+    def start(self, tests: Iterable[str], plugin: Chosen | Served, *options: str) -> int:
+        """Start a process that runs tests with a plugin; return its id."""
         process = os.fork()
         if process == 0:
             self._test(tests, plugin, options)
-        with os.fdopen(os.pidfd_open(process)) as ended:
-            in_time, _, _ = select.select([ended], [], [], seconds)
-        with contextlib.suppress(ProcessLookupError):  # what it left behind, too
-            os.killpg(process, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        return status == 0 if in_time else None
+        return process
 
-    def _test(self, tests: Iterable[str], plugin: object, options: Sequence[str]) -> NoReturn:
+    def _test(
+        self, tests: Iterable[str], plugin: Chosen | Served, options: Sequence[str]
+    ) -> NoReturn:
         """Be a process that runs tests: what they import from elsewhere is imported already."""
         os.setsid()
         os.nice(_NICENESS)
@@ -253,11 +255,16 @@ class Scratch:
                 os.dup2(output.fileno(), stream)
         there = [test for test in tests if (self.folder / test).exists()]
         quiet = ["-q", "-p", "no:cacheprovider", "-W", _ALREADY_IMPORTED]
+        if isinstance(plugin, Served):
+            plugin.begin()
         os._exit(pytest.main([*quiet, *options, *there], plugins=[plugin]))
 
 
 class Tests:
-    """The tests of a room, and what each of them touches.
+    """The tests of rooms, and what each of them touches.
+
+    They are collected once. A mutant of a function is put into a fork of that process; what runs
+    at import needs a process that begins anew.
 
     Args:
         scratch: The copy of the tree.
@@ -268,54 +275,66 @@ class Tests:
     def __init__(self, scratch: Scratch, tests: Sequence[str], modules: Iterable[str]) -> None:
         self._scratch = scratch
         self._written = scratch.folder / "written"
-        watch = Watch({str(scratch.folder / path) for path in modules}, self._written)
-        scratch.run(tests, watch, seconds=_MEASURED_SECONDS)
+        orders, answers = os.pipe(), os.pipe()
+        served = Served(
+            {str(scratch.folder / path) for path in modules},
+            *(os.fdopen(orders[0]), os.fdopen(answers[1], "w")),
+            self._written,
+        )
+        scratch.start(tests, served)
+        served.orders.close()
+        served.answers.close()
+        self._orders, self._answers = os.fdopen(orders[1], "w"), os.fdopen(answers[0])
+        if exchange(self._orders, self._answers, {"seconds": _MEASURED_SECONDS}) != 0:
+            sys.exit(f"the tests cannot be run:\n{scratch.output.read_text()}")
         found = json.loads(self._written.read_text())
-        self.touched = {name: Touched(**one) for name, one in found.items()}
-        if not self.touched:
-            sys.exit(f"no test ran:\n{scratch.output.read_text()}")
+        self.touched = {name: Touched(**one) for name, one in found["tests"].items()}
+        self._at_import: dict[str, list[int]] = found["at_import"]
 
-    def chosen(self, mutant: Mutant) -> list[list[str]]:
+    def outcome(self, mutant: Mutant) -> tuple[str, str]:
+        """Return what becomes of a mutant, and by whom."""
+        path = self._scratch.folder / mutant.path
+        before = path.read_text()
+        lines = place(before, mutant.line)
+        if lines is not None and lines.intersection(self._at_import.get(str(path), [])):
+            lines = None
+        change = {"path": str(path), "before": before, "after": mutant.applied(before)}
+        with self._scratch.changed(mutant):
+            for tests in filter(None, self._chosen(str(path), lines)):
+                self._written.write_text("")
+                seconds = 3 * sum(self.touched[test].seconds for test in tests) + _SPARE_SECONDS
+                order = {"tests": tests, "change": change, "seconds": seconds}
+                status: int | None = CANNOT
+                if lines is not None:
+                    status = exchange(self._orders, self._answers, order)
+                if status == CANNOT:
+                    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+                    plugin = Chosen(tests, self.touched, self._written)
+                    status = finish(self._scratch.start(files, plugin, "-x"), seconds)
+                if status != 0:
+                    outcome = "late" if status is None else "caught"
+                    return outcome, self._written.read_text() or "before any test"
+        return "survived", ""
+
+    def _chosen(self, path: str, lines: frozenset[int] | None) -> list[list[str]]:
         """Return the tests that can catch a mutant, in portions, the most promising first.
 
         What runs at import can be noticed anywhere.
         """
-        path = self._scratch.folder / mutant.path
-        lines = place(path.read_text(), mutant.line)
-        good = {name: one for name, one in self.touched.items() if one.passed}
-        run = {name: one.lines.get(str(path), []) for name, one in good.items()}
-        touching = {
-            name for name in good if (lines.intersection(run[name]) if lines else run[name])
-        }
-        alone = {name for name, one in good.items() if one.processes}
-        cases: Counter[str] = Counter()
         portions: list[list[str]] = [[], [], [], []]
-        for name in sorted(good, key=lambda name: good[name].seconds):
-            test = name.partition("[")[0]
-            if name in alone:
+        cases: Counter[str] = Counter()
+        for name, one in sorted(self.touched.items(), key=lambda each: each[1].seconds):
+            test, run = name.partition("[")[0], one.lines.get(path, [])
+            if not one.passed:
+                continue
+            if one.processes:
                 portions[3].append(name)
-            elif name in touching:
+            elif lines.intersection(run) if lines is not None else run:
                 portions[1 if cases[test] else 0].append(name)
                 cases[test] += 1
             elif lines is None:
                 portions[2].append(name)
-        return portions
-
-    def outcome(self, mutant: Mutant) -> tuple[str, str]:
-        """Return what becomes of a mutant, and by whom."""
-        for tests in self.chosen(mutant):
-            if not tests:
-                continue
-            self._written.write_text("")
-            plugin = Chosen(tests, self.touched, self._written)
-            seconds = 3 * sum(self.touched[test].seconds for test in tests) + _SPARE_SECONDS
-            files = dict.fromkeys(test.partition("::")[0] for test in tests)
-            with self._scratch.changed(mutant):
-                passed = self._scratch.run(files, plugin, "-x", seconds=seconds)
-            if not passed:
-                outcome = "late" if passed is None else "caught"
-                return outcome, self._written.read_text() or "before any test"
-        return "survived", ""
+        return [portions[0][:_FIRST], portions[0][_FIRST:], *portions[1:]]
 
 
 def run(
@@ -373,7 +392,7 @@ def retry(tests: Sequence[str], *, names: Sequence[str], results: Path, root: Pa
             written.write_text("")
             started = time.monotonic()
             with scratch.changed(there[line["name"]]):
-                scratch.run(tests, Chosen([], [], written), "-x", seconds=_MEASURED_SECONDS)
+                finish(scratch.start(tests, Chosen([], [], written), "-x"), _MEASURED_SECONDS)
             by = written.read_text()
             if by:
                 line |= {"outcome": "caught", "by": by, "commit": commit}

@@ -1,21 +1,30 @@
-"""Which test runs which line, and so which tests can catch a mutant."""
+"""Tests that are collected once, and then run in processes of their own, as often as one likes."""
 
 from __future__ import annotations
 
 import ast
+import gc
 import json
+import os
+import select
+import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType, FunctionType
+from typing import IO, Any
 
 import pytest
 
-__all__ = ["Chosen", "Touched", "Watch", "place"]
+__all__ = ["CANNOT", "Chosen", "Served", "Touched", "exchange", "finish", "place"]
+
+CANNOT = 99
+"""The status of a fork into which a change cannot be put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,62 +42,6 @@ class Touched:
     seconds: float
     lines: Mapping[str, Sequence[int]]
     processes: bool
-
-
-@dataclass(slots=True, eq=False)  # pytest hashes its plugins
-class Watch:
-    """A pytest plugin that writes down what every test touches.
-
-    Attributes:
-        files: The files that are looked at, in full.
-        path: Where it is written to.
-    """
-
-    files: Collection[str]
-    path: Path
-    _found: dict[str, Touched] = field(default_factory=dict)
-    _lines: dict[str, set[int]] = field(default_factory=dict)
-    _processes: bool = False
-    _passed: bool = True
-
-    def pytest_sessionstart(self) -> None:
-        sys.addaudithook(self._hear)
-        threading.settrace(self._enter)
-        sys.settrace(self._enter)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._lines = {name: set() for name in self.files}
-        self._processes, self._passed = False, True
-        started = time.monotonic()
-        result = yield
-        self._found[item.nodeid] = Touched(
-            passed=self._passed,
-            seconds=time.monotonic() - started,
-            lines={name: sorted(lines) for name, lines in self._lines.items() if lines},
-            processes=self._processes,
-        )
-        return result
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._passed = self._passed and not report.failed
-
-    def pytest_sessionfinish(self) -> None:
-        sys.settrace(None)
-        threading.settrace(None)
-        self.path.write_text(json.dumps({name: asdict(one) for name, one in self._found.items()}))
-
-    def _enter(self, frame: FrameType, _event: str, _: Any) -> Any:
-        return self._line if frame.f_code.co_filename in self._lines else None
-
-    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
-            self._lines[frame.f_code.co_filename].add(frame.f_lineno)
-        return self._line
-
-    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event == "subprocess.Popen" and str(arguments[0]).startswith(sys.prefix):
-            self._processes = True
 
 
 @dataclass(slots=True, eq=False)  # pytest hashes its plugins
@@ -115,6 +68,142 @@ class Chosen:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.path.write_text(report.nodeid)
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """A pytest plugin that collects the tests, and then runs what it is told, each in a fork.
+
+    Orders and answers are lines of JSON. One without tests measures all of them.
+
+    Attributes:
+        files: The files whose lines are looked at.
+        orders: Where orders come from.
+        answers: Where it says what became of each.
+        path: Where what was measured is written to, or the first test that failed.
+    """
+
+    files: Collection[str]
+    orders: IO[str]
+    answers: IO[str]
+    path: Path
+    _lines: dict[str, set[int]] = field(default_factory=dict)
+    _processes: bool = False
+    _failed: str = ""
+
+    def begin(self) -> None:
+        """Look at what runs, from before anything is imported."""
+        self._lines = {name: set() for name in self.files}
+        threading.settrace(self._enter)
+        sys.settrace(self._enter)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        sys.settrace(None)
+        threading.settrace(None)
+        at_import = {name: sorted(lines) for name, lines in self._lines.items()}
+        for line in self.orders:
+            order = json.loads(line)
+            process = os.fork()
+            if process == 0:
+                os.setsid()
+                os._exit(self._obey(order, session, at_import))
+            self.answers.write(json.dumps(finish(process, order["seconds"])) + "\n")
+            self.answers.flush()
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed = report.nodeid
+
+    def _obey(
+        self, order: dict[str, Any], session: pytest.Session, at_import: dict[str, list[int]]
+    ) -> int:
+        """Run tests, and return 0 if they pass, 1 if one fails, or `CANNOT`."""
+        if "tests" not in order:
+            sys.addaudithook(self._hear)
+            found = {item.nodeid: asdict(self._measured(item)) for item in session.items}
+            self.path.write_text(json.dumps({"at_import": at_import, "tests": found}))
+            return 0
+        if not _patched(**order["change"]):
+            return CANNOT
+        items = {item.nodeid: item for item in session.items}
+        chosen = [items[name] for name in order["tests"]]
+        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                self.path.write_text(self._failed)
+                return 1
+        return 0
+
+    def _measured(self, item: pytest.Item) -> Touched:
+        self._processes, self._failed = False, ""
+        self.begin()
+        started = time.monotonic()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        seconds = time.monotonic() - started
+        sys.settrace(None)
+        lines = {name: sorted(lines) for name, lines in self._lines.items() if lines}
+        return Touched(
+            passed=not self._failed, seconds=seconds, lines=lines, processes=self._processes
+        )
+
+    def _enter(self, frame: FrameType, _event: str, _: Any) -> Any:
+        return self._line if frame.f_code.co_filename in self._lines else None
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self._lines[frame.f_code.co_filename].add(frame.f_lineno)
+        return self._line
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "subprocess.Popen" and str(arguments[0]).startswith(sys.prefix):
+            self._processes = True
+
+
+def exchange(orders: IO[str], answers: IO[str], order: Mapping[str, object]) -> int | None:
+    """Give an order to who serves; return the status of what it ran, None if it did not end."""
+    orders.write(json.dumps(order) + "\n")
+    orders.flush()
+    status: int | None = json.loads(answers.readline())
+    return status
+
+
+def finish(process: int, seconds: float) -> int | None:
+    """Wait for a process, and end it and what it left behind; return its status, if it ended."""
+    with os.fdopen(os.pidfd_open(process)) as ended:
+        in_time, _, _ = select.select([ended], [], [], seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return status if in_time else None
+
+
+def _patched(*, path: str, before: str, after: str) -> bool:
+    """Give the functions of a module the code of its changed text; False if that cannot be."""
+    old, new = (_codes(compile(text, path, "exec", dont_inherit=True)) for text in (before, after))
+    changed = {code: new[key] for key, code in old.items() if key in new and new[key] != code}
+    done = False
+    for function in [one for one in gc.get_objects() if isinstance(one, FunctionType)]:
+        if function.__code__.co_filename == path and function.__code__ in changed:
+            try:
+                function.__code__ = changed[function.__code__]
+            except ValueError:  # it needs other variables of what is around it
+                return False
+            done = True
+    return done
+
+
+def _codes(module: CodeType) -> dict[tuple[str, int], CodeType]:
+    """Return the code of every function of a module, by its name and number."""
+    found: dict[tuple[str, int], CodeType] = {}
+    seen: dict[str, int] = defaultdict(int)
+    rest = [module]
+    while rest:
+        code = rest.pop(0)
+        found[code.co_qualname, seen[code.co_qualname]] = code
+        seen[code.co_qualname] += 1
+        rest += [one for one in code.co_consts if isinstance(one, CodeType)]
+    return found
 
 
 def place(source: str, line: int) -> frozenset[int] | None:
