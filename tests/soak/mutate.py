@@ -11,7 +11,7 @@ run once as they are, to see which test runs which line; a mutant then meets tho
 one case of each test first, and those that start a process last. All of it happens in a copy of
 the tree, one process at a time, at low priority. Results are appended to one file, so that a run
 goes on with `--from`; mutants have names that survive changes elsewhere. `retry` tries new tests on
-all survivors. Whether one is equivalent to the code, a person says with `judge`.
+survivors. Whether one is equivalent to the code, a person says with `judge`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -213,6 +213,11 @@ class Scratch:
             elif source.exists():
                 shutil.copy(source, folder / name)
 
+    def digest(self) -> str:
+        """Return a digest of all code."""
+        texts = (path.read_bytes() for path in sorted(self.folder.rglob("*.py")))
+        return sha256(b"".join(sha256(text).digest() for text in texts)).hexdigest()
+
     @contextlib.contextmanager
     def changed(self, mutant: Mutant) -> Iterator[None]:
         """Apply a mutant for as long as this lasts."""
@@ -270,37 +275,43 @@ class Tests:
         scratch: The copy of the tree.
         tests: Folders and files.
         modules: What is looked at.
+        kept: Where what was measured is kept, for the next run on the same tree.
     """
 
-    def __init__(self, scratch: Scratch, tests: Sequence[str], modules: Iterable[str]) -> None:
+    def __init__(
+        self, scratch: Scratch, tests: Sequence[str], modules: Collection[str], kept: Path
+    ) -> None:
         self._scratch = scratch
         self._written = scratch.folder / "written"
         orders, answers = os.pipe(), os.pipe()
         served = Served(
-            {str(scratch.folder / path) for path in modules},
-            *(os.fdopen(orders[0]), os.fdopen(answers[1], "w")),
+            *(scratch.folder, modules, os.fdopen(orders[0]), os.fdopen(answers[1], "w")),
             self._written,
         )
         scratch.start(tests, served)
         served.orders.close()
         served.answers.close()
         self._orders, self._answers = os.fdopen(orders[1], "w"), os.fdopen(answers[0])
-        if exchange(self._orders, self._answers, {"seconds": _MEASURED_SECONDS}) != 0:
-            sys.exit(f"the tests cannot be run:\n{scratch.output.read_text()}")
-        found = json.loads(self._written.read_text())
+        about = {"tree": scratch.digest(), "tests": list(tests), "modules": sorted(modules)}
+        found = json.loads(kept.read_text()) if kept.exists() else {}
+        if found.get("about") != about:
+            if exchange(self._orders, self._answers, {"seconds": _MEASURED_SECONDS}) != 0:
+                sys.exit(f"the tests cannot be run:\n{scratch.output.read_text()}")
+            found = {"about": about, **json.loads(self._written.read_text())}
+            kept.write_text(json.dumps(found))
         self.touched = {name: Touched(**one) for name, one in found["tests"].items()}
         self._at_import: dict[str, list[int]] = found["at_import"]
 
-    def outcome(self, mutant: Mutant) -> tuple[str, str]:
-        """Return what becomes of a mutant, and by whom."""
+    def outcome(self, mutant: Mutant, portions: slice) -> tuple[str, str] | None:
+        """Return what becomes of a mutant that meets some portions of its tests, and by whom."""
         path = self._scratch.folder / mutant.path
         before = path.read_text()
         lines = place(before, mutant.line)
-        if lines is not None and lines.intersection(self._at_import.get(str(path), [])):
+        if lines is not None and lines.intersection(self._at_import.get(mutant.path, [])):
             lines = None
         change = {"path": str(path), "before": before, "after": mutant.applied(before)}
         with self._scratch.changed(mutant):
-            for tests in filter(None, self._chosen(str(path), lines)):
+            for tests in filter(None, self._chosen(mutant.path, lines)[portions]):
                 self._written.write_text("")
                 seconds = 3 * sum(self.touched[test].seconds for test in tests) + _SPARE_SECONDS
                 order = {"tests": tests, "change": change, "seconds": seconds}
@@ -314,7 +325,7 @@ class Tests:
                 if status != 0:
                     outcome = "late" if status is None else "caught"
                     return outcome, self._written.read_text() or "before any test"
-        return "survived", ""
+        return None
 
     def _chosen(self, path: str, lines: frozenset[int] | None) -> list[list[str]]:
         """Return the tests that can catch a mutant, in portions, the most promising first.
@@ -347,17 +358,28 @@ def run(
         chosen = {name: sample(ROOMS[name], seed, scratch.folder) for name in names}
         started = time.monotonic()
         modules = {mutant.path for mutants in chosen.values() for mutant in mutants}
-        tests = Tests(
-            scratch, sorted({test for one in names for test in ROOMS[one].tests}), modules
-        )
+        wanted = sorted({test for one in names for test in ROOMS[one].tests})
+        tests = Tests(scratch, wanted, modules, results.with_suffix(".touched.json"))
         sys.stdout.write(f"{len(tests.touched)} tests in {time.monotonic() - started:.0f} s\n")
         for test in [test for test, one in tests.touched.items() if not one.passed]:
             sys.stdout.write(f"fails without a mutant, left out: {test}\n")
-        for name, mutants in chosen.items():
-            sys.stdout.write(f"{name}: {len(mutants)} mutants, seed {seed}, {numbers}\n")
-            for mutant in mutants[numbers.start : numbers.stop]:
+        rest = [
+            (name, mutant)
+            for name, mutants in chosen.items()
+            for mutant in mutants[numbers.start : numbers.stop]
+        ]
+        # Who is caught by a few tests is told soon; the others take their time.
+        for portions in (slice(0, 1), slice(1, 2), slice(2, None)):
+            left: list[tuple[str, Mutant]] = []
+            for name, mutant in rest:
                 started = time.monotonic()
-                outcome, by = tests.outcome(mutant)
+                judged = mutant.name in _judged(results)
+                found = None if judged else tests.outcome(mutant, portions)
+                if found is None and portions.stop is not None and not judged:
+                    left.append((name, mutant))
+                    sys.stdout.write(f"not caught yet: {mutant.name} {mutant.path}:{mutant.line}\n")
+                    continue
+                outcome, by = found or ("survived", "")
                 result = Result(
                     name=mutant.name,
                     room=name,
@@ -371,6 +393,7 @@ def run(
                     commit=commit,
                 )
                 _tell(result, results)
+            rest = left
 
 
 def retry(tests: Sequence[str], *, names: Sequence[str], results: Path, root: Path = ROOT) -> None:
@@ -413,10 +436,19 @@ def _commit(root: Path) -> str:
     return found.stdout.strip()
 
 
+def _lines(results: Path) -> list[dict[str, Any]]:
+    return (
+        [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    )
+
+
+def _judged(results: Path) -> set[str]:
+    return {line["name"] for line in _lines(results) if "equivalent" in line}
+
+
 def _last(results: Path) -> list[dict[str, Any]]:
     """Return the last word about every mutant; those that a person judged are equivalent."""
-    lines = [json.loads(line) for line in results.read_text().splitlines()]
-    judged = {line["name"] for line in lines if "equivalent" in line}
+    lines, judged = _lines(results), _judged(results)
     last = {(line["name"], line["seed"]): line for line in lines if "outcome" in line}
     for line in last.values():
         if line["outcome"] == "survived" and line["name"] in judged:

@@ -77,12 +77,14 @@ class Served:
     Orders and answers are lines of JSON. One without tests measures all of them.
 
     Attributes:
-        files: The files whose lines are looked at.
+        folder: Where the tests and the code are.
+        files: The files in it whose lines are looked at.
         orders: Where orders come from.
         answers: Where it says what became of each.
         path: Where what was measured is written to, or the first test that failed.
     """
 
+    folder: Path
     files: Collection[str]
     orders: IO[str]
     answers: IO[str]
@@ -93,14 +95,14 @@ class Served:
 
     def begin(self) -> None:
         """Look at what runs, from before anything is imported."""
-        self._lines = {name: set() for name in self.files}
+        self._lines = {str(self.folder / name): set() for name in self.files}
         threading.settrace(self._enter)
         sys.settrace(self._enter)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         sys.settrace(None)
         threading.settrace(None)
-        at_import = {name: sorted(lines) for name, lines in self._lines.items()}
+        at_import = self._found_lines()
         for line in self.orders:
             order = json.loads(line)
             process = os.fork()
@@ -142,10 +144,19 @@ class Served:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         seconds = time.monotonic() - started
         sys.settrace(None)
-        lines = {name: sorted(lines) for name, lines in self._lines.items() if lines}
         return Touched(
-            passed=not self._failed, seconds=seconds, lines=lines, processes=self._processes
+            passed=not self._failed,
+            seconds=seconds,
+            lines=self._found_lines(),
+            processes=self._processes,
         )
+
+    def _found_lines(self) -> dict[str, list[int]]:
+        return {
+            str(Path(name).relative_to(self.folder)): sorted(lines)
+            for name, lines in self._lines.items()
+            if lines
+        }
 
     def _enter(self, frame: FrameType, _event: str, _: Any) -> Any:
         return self._line if frame.f_code.co_filename in self._lines else None
