@@ -267,15 +267,17 @@ class Dispatcher:
     ) -> _Round:
         """Call one after another, and write down at once how each ended but the last.
 
-        One whose share of the slots is taken up is passed over for now: what holds it up must not
-        hold up the others.
+        Whoever slept through its lease finds that out before it calls the next. One whose share of
+        the slots is taken up is passed over for now: what holds it up must not hold up the others.
         """
         done = _Round()
         for callback in callbacks:
             for call in done.unwritten:
-                await self._write_down(
-                    lambda call=call: self._record_script(notification.id, call)  # type: ignore[misc]
+                is_ours = await self._write_down(
+                    lambda call=call: self._go_on_script(notification.id, call)  # type: ignore[misc]
                 )
+                if not is_ours:
+                    return _Round()  # somebody else has it, and calls the rest
             done.unwritten = []
             state = claimed.callbacks.get(callback.name)
             try:
@@ -378,6 +380,11 @@ class Dispatcher:
         yield from self._inbox.record_call(
             notification_id, call.callback, error=call.error, now=now
         )
+
+    def _go_on_script(self, notification_id: int, call: Call) -> Script[bool]:
+        """Write down how a call ended; return whether this dispatcher may make the next one."""
+        yield from self._record_script(notification_id, call)
+        return (yield from self._keep_lease_script(notification_id))
 
     # --- leases --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -220,6 +220,25 @@ async def test_a_callback_that_succeeded_is_not_repeated_for_one_that_fails(hous
         "last:task-1#1",
         "failing:task-1#1",
     ]
+
+
+async def test_who_slept_through_its_lease_calls_no_further_callback(house: House) -> None:
+    other, slept = house.another_dispatcher(), list[datetime]()
+
+    async def sleeping(_: Notification) -> None:
+        house.called.append("sleeping")
+        if not slept:
+            slept.append(house.now)
+            house.now += LEASE
+            await other.run_once()
+
+    house.registry.add(sleeping, name="sleeping")
+    house.record("next")
+    await house.store()
+    await house.run_once()
+
+    assert house.called == ["sleeping", "sleeping", "next:task-1#1"]
+    assert await house.counts() == {"done": 1}
 
 
 async def test_what_succeeded_is_remembered_across_a_restart(house: House) -> None:
