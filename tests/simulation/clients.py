@@ -229,7 +229,14 @@ class Clients:
         for number in range(count):
             self._notify(agent, task, f"{task}!{number}", "status")
 
-    def _notify(self, agent: int, task: str, marker: str, shape: str) -> None:
+    def do_shout(self, agent: int, task: str, count: int) -> None:
+        """Do so without a key: what may have been stored is not told again."""
+        for number in range(count):
+            marker = f"{task}?{agent} {self._world.loop.time():.6f} {number}"
+            self._notify(agent, task, marker, "status", key=None)
+
+    def _notify(self, agent: int, task: str, marker: str, shape: str, key: str | None = "") -> None:
+        key = marker if key == "" else None
         notice = Notice(marker, self._world.loop.time(), task, shape)
         self._promises.notices.append(notice)
         update = _update(task, marker, shape)
@@ -241,15 +248,17 @@ class Clients:
         async def notify(sender: PushSender) -> None:
             wanting = self._promises.wanting(task)
             snapshot = None if shape == "bare" else ask_for_task if marker[-1] in "13" else whole
-            left = 2 if marker[-1] == "2" else 1  # the same key again changes nothing
+            left = 2 if key and key[-1] == "2" else 1  # the same key again changes nothing
             uncertain = False
             for _ in range(4):
                 try:
-                    result = await sender.notify(update, snapshot=snapshot, idempotency_key=marker)
+                    result = await sender.notify(update, snapshot=snapshot, idempotency_key=key)
                 except StorageError as exc:
                     self._world.secrets.look_at("an error", str(exc))
                     uncertain |= isinstance(exc, CommitUncertainError)
                     notice.not_stored = not (uncertain or notice.ids)
+                    if uncertain and key is None:
+                        return
                     await asyncio.sleep(1)
                     continue
                 notice.not_stored = False

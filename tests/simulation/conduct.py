@@ -6,7 +6,7 @@ Each check has its excuses: what went wrong just then, or an operator who was in
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from tests.simulation.disk import Disk
@@ -145,6 +145,12 @@ class Conduct:
             "SELECT d.*, (SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = d.id)"
             " AS logged FROM pushkit_deliveries d"
         )
+        bodies = Counter(
+            (row["subscription_id"], bytes(row["body"])) for row in rows if row["body"]
+        )
+        for (subscription, body), number in bodies.items():
+            if number > 1:
+                self._world.violated(f"stored {number} times for {subscription}: {body[-60:]!r}")
         for row in rows:
             what = f"{row['id']} {row['attempts']} of {row['logged']} {row['last_error']}"
             if row["attempts"] > row["logged"]:

@@ -257,6 +257,15 @@ CUTS = (
         ),
     ),
     _cut(
+        "no secret told",
+        "The password of the database is in no error.",
+        "pushkit.storage.postgres",
+        (
+            'f"PostgreSQL: cannot connect to {host_of(self._dsn)}: {_reason(exc)}"',
+            'f"PostgreSQL: cannot connect to {self._dsn}: {_reason(exc)}"',
+        ),
+    ),
+    _cut(
         "savepoint",
         "Of a script that failed beside others nothing is stored.",
         _SQLITE,
@@ -264,12 +273,6 @@ CUTS = (
             '    if error is not None:\n        connection.execute("ROLLBACK TO job")\n',
             "",
         ),
-    ),
-    _cut(
-        "each alone",
-        "Of scripts that failed together each is run alone.",
-        _SQLITE,
-        ("    if error is not None and len(jobs) > 1:\n", "    if False:\n"),
     ),
     _cut(
         "failed commit",
@@ -306,13 +309,22 @@ CUTS = (
         ),
     ),
     # --- receiver -------------------------------------------------------------------------------
-    _cut(
+    Cut(
         "called back once",
-        "A retry of what was accepted calls nobody back.",
-        "receiver.replay.database",
+        "A retry of what was accepted calls nobody back: by the memory of ids, by the inbox, and by"
+        " what is known of each callback.",
         (
-            "            return Replay.FRESH\n",
-            "            return Replay.FRESH\n        return Replay.FRESH\n",
+            Edit(
+                "receiver.replay.database",
+                "            return Replay.FRESH\n",
+                "            return Replay.FRESH\n        return Replay.FRESH\n",
+            ),
+            Edit(
+                _INBOX,
+                "ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id",
+                "ON CONFLICT (sender, delivery_id) DO UPDATE SET status = 'received', head = 1 RETURNING id",
+            ),
+            Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
     ),
     _cut(
@@ -358,10 +370,14 @@ CUTS = (
         "callback lease",
         "A callback that runs long keeps its lease.",
         _DISPATCHER,
-        (
-            "            await asyncio.sleep(_LEASE.total_seconds() / 3)\n",
-            "            await asyncio.sleep(_LEASE.total_seconds() * 1e6)\n",
-        ),
+        ("await asyncio.sleep(_LEASE.total_seconds() / 3)", "await asyncio.sleep(1e9)"),
+        ("held=tuple(self._held),", "held=(),"),
+    ),
+    _cut(
+        "next callback",
+        "Who slept through its lease calls no further callback.",
+        _DISPATCHER,
+        ("                if not is_ours:\n", "                if False:\n"),
     ),
     _cut(
         "callback time-out",

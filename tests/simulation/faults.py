@@ -55,6 +55,11 @@ KINDS = {
         asyncpg.CannotConnectNowError,
         chance=1.0,
     ),
+    "seldom": _Kind(
+        (sqlite3.SQLITE_IOERR, "disk I/O error"),
+        asyncpg.ConnectionDoesNotExistError,
+        chance=0.03,
+    ),
     # It is stored, and nobody is told so.
     "uncertain": _Kind(
         (sqlite3.SQLITE_IOERR, "disk I/O error"),

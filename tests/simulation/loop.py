@@ -46,6 +46,7 @@ class Process:
         self.name = name
         self.host = host
         self.alive = True
+        self.thawed_at = -1.0
         self.frozen: list[asyncio.Handle] | None = None  # what waits for it to go on
         self._steps_left: int | None = None
         self._end: Callable[[], object] = lambda: None
@@ -280,6 +281,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def thaw(self, process: Process) -> None:
         """Let a process go on that was frozen."""
         held, process.frozen = process.frozen or [], None
+        process.thawed_at = self._now
         self._ready.extend(held)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109

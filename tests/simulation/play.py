@@ -23,7 +23,7 @@ from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
 from receiver import Notification
-from tests.simulation.cast import ReceivingUnit, SendingUnit
+from tests.simulation.cast import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.conduct import Conduct
 from tests.simulation.disk import Disk, DiskDatabase
@@ -51,6 +51,8 @@ _OPTIONS = SenderOptions(
     keep_answers=True,
 )
 _DRAIN = 4 * 3600.0  # seconds: what was refused by its address waits for three hours
+_PATIENCE = 5.0  # seconds
+_CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS = "93.184.218", "93.184.219"
 _CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that the client's own code takes
@@ -127,7 +129,6 @@ class _Play:
             worker_of=self._worker_of,
             ill=self.ill,
         )
-        self.strikes = Strikes(self.world, self.units)
         self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
         self._doing: dict[str, Callable[..., None]] = {
             name.removeprefix("do_"): getattr(hand, name)
@@ -135,6 +136,7 @@ class _Play:
             for name in dir(hand)
             if name.startswith("do_")
         }
+        self.strikes = Strikes(self.world, self.units, self._ask_about)
         self.conduct = Conduct(
             self.world,
             self.outbox,
@@ -253,6 +255,7 @@ class _Play:
         self.strikes.clear()
         for webhook in self.webhooks.values():
             webhook.mood = mood_of("ok")
+            webhook.odd.clear()
         for host, receiving in self.receivers.items():
             if receiving.trust != "all":
                 self.do_reload(host, "all")
@@ -280,7 +283,10 @@ class _Play:
         manners = "quick" if callback == "audit" else self._manners.get(host, "mixed")
         try:
             await self._behave("quick" if self._is_healed else manners)
-        except (asyncio.CancelledError, RuntimeError):  # cut off, or failed: it is called again
+        except asyncio.CancelledError:  # by its time-out, or else by the end of its process
+            call.failed = self.world.loop.time() - call.begun > _CUT_OFF
+            raise
+        except RuntimeError:
             call.failed = True
             raise
         call.ended = self.world.loop.time()
@@ -306,12 +312,26 @@ class _Play:
         if twin := self.twins.get(host.replace("recv", "twin")):
             twin.reload(trust)
 
+    def _ask_about(self, kind: str, delivery_id: str) -> None:
+        """Let an owner or an operator do something, just when a delivery is on its way."""
+        found = self.outbox.select(
+            "SELECT task_id, owner FROM pushkit_deliveries WHERE id = ?", delivery_id
+        )
+        of_owner = [(row["task_id"], row["owner"]) for row in found]
+        for whom in of_owner if kind in ("pause", "unsubscribe") else [()]:
+            self._doing[kind](0, *whom)
+
     # --- faults ---------------------------------------------------------------------------------
 
     def do_mood(self, host: str, mood: str) -> None:
         self.webhooks[host].mood = mood_of(mood)
         if mood != "ok":
             self.ill.add(host)
+
+    def do_odd(self, host: str, mood: str) -> None:
+        """Let one answer be another than those before and after it."""
+        self.webhooks[host].odd.append(mood_of(mood))
+        self.ill.add(host)
 
     def do_fate(self, host: str, fate: str, number: int, lasts: float) -> None:
         self.ill.add(host)
@@ -388,7 +408,8 @@ class _Play:
             machine.disk.lose_power()
 
     def do_disk(self, error: str, lasts: float) -> None:
-        self.world.trouble("disk", lasts=lasts)
+        # What lasts for seconds is tried again, and excuses no repetition.
+        self.world.trouble("disk" if lasts > _PATIENCE else "blip", lasts=lasts)
         self.faults.fail(error, lasts=lasts)
 
     def do_clock(self, seconds: float) -> None:

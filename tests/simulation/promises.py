@@ -21,6 +21,7 @@ from tests.simulation.world import World
 
 __all__ = ["Promises"]
 
+_AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
 _UNCALLED = (
@@ -220,7 +221,8 @@ class Promises:
         now, delivery_id = self._world.loop.time(), notification.delivery_id
         calls = self.calls[receiver, callback, delivery_id]
         for before in calls:
-            self._check_call(before, delivery_id, now)
+            if now - process.thawed_at > _AWAKE:
+                self._check_call(before, delivery_id, now)
         rows = self._outbox.select("SELECT * FROM pushkit_deliveries WHERE id = ?", delivery_id)
         if rows and bytes(rows[0]["body"]) != notification.body:
             self._world.violated(f"called back with another body: {delivery_id}")

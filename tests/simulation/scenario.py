@@ -51,7 +51,7 @@ class Scenario:
 
 
 _FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")
-_DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain")
+_DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain", "seldom", "seldom")
 # Which chapters a story has, beside subscriptions and updates; how often of a hundred.
 _PLOTS = {
     (): 22,
@@ -93,7 +93,7 @@ def make_scenario(seed: int) -> Scenario:
         steps.append(Step(round(at, 3), kind, args))
 
     _add_faults(chance, add, agents, workers, receivers, twins, cast.webhooks, cast.hosts)
-    add_strikes(chance, add, SPAN)
+    add_strikes(chance, add, cast)
     steps.sort(key=lambda step: step.at)
     return Scenario(
         seed=seed,

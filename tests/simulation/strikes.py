@@ -2,7 +2,8 @@
 
 A process that is stopped by the clock alone is idle, nearly always. A strike waits for its moment:
 the n-th request that reaches a webhook from now on, or the n-th callback that begins, and hits who
-made it a few milliseconds later. One that is frozen goes on when somebody else has its work.
+made it a few milliseconds later. One that is frozen goes on when somebody else has its work. Owners
+and operators strike, too: they ask for something just when a delivery of theirs is on its way.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.loop import Process
+from tests.simulation.workload import SPAN, Cast, any_mood
 from tests.simulation.world import Unit, World
 
 __all__ = ["Strikes", "add_strikes"]
 
+_ENDS = ("crash", "crash", "stop", "freeze", "freeze")
+_ASKED_FOR = ("pause", "unsubscribe", "redrive", "resend", "retry_now")
 _LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
 
 
@@ -35,11 +39,15 @@ class Strikes:
     Args:
         world: Theirs.
         units: Programs by name.
+        ask: Takes a step of the story that is about a delivery.
     """
 
-    def __init__(self, world: World, units: Mapping[str, Unit]) -> None:
+    def __init__(
+        self, world: World, units: Mapping[str, Unit], ask: Callable[[str, str], object]
+    ) -> None:
         self._world = world
         self._units = units
+        self._ask = ask
         self._waiting: list[_Strike] = []
         self._frozen: dict[str, Process] = {}  # by what they were in the middle of
 
@@ -81,19 +89,25 @@ class Strikes:
             unit.crash(down_for=strike.seconds)
         elif strike.what == "stop":
             unit.stop(strike.seconds)
-        else:
+        elif strike.what == "freeze":
             unit.freeze(_LONGEST)
             self._frozen[work] = process
+        else:
+            self._ask(strike.what, work)
 
 
-def add_strikes(chance: random.Random, add: Callable[..., Any], span: float) -> None:
-    """Add some to a story."""
-    for _ in range(chance.choice((0, 1, 1, 2, 4))):
-        add(
-            2 + chance.random() * span * 0.7,
-            "strike",
-            chance.choice(("crash", "crash", "stop", "freeze", "freeze")),
-            chance.choice(("request", "request", "callback")),
-            chance.randint(0, 3),
-            chance.choice((0.1, 1.0, 40.0)),
-        )
+def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> None:
+    """Add some to a story, and what makes for a crowd: odd answers, updates that come at once."""
+    span = SPAN * 0.7
+    for _ in range(chance.choice((0, 1, 2, 3, 5))):
+        where = chance.choice(("request", "request", "callback"))
+        what = chance.choice(_ENDS if where == "callback" else (*_ENDS, *_ASKED_FOR))
+        seconds = chance.choice((0.1, 1.0, 40.0))
+        add(2 + chance.random() * span, "strike", what, where, chance.randint(0, 3), seconds)
+    for _ in range(chance.choice((0, 0, 1, 3, 5))):
+        add(chance.random() * span, "odd", chance.choice(cast.webhooks), any_mood(chance))
+    for _ in range(chance.choice((0, 0, 1, 2))):
+        at, task = 2 + chance.random() * span, chance.choice(cast.tasks)
+        for agent in range(cast.agents):
+            kind = chance.choice(("burst", "burst", "shout"))
+            add(at + chance.random() * 0.003, kind, agent, task, chance.randint(2, 5))

@@ -120,6 +120,7 @@ class Webhook:
         self.name = name
         self.machine = machine
         self.mood = Mood()
+        self.odd: list[Mood] = []  # what the next answers are, in place of it
         self.on_arrival = on_arrival
 
     def open(self) -> None:
@@ -168,7 +169,8 @@ class _Connection(asyncio.Protocol):
         world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker}")
         webhook.on_arrival(arrival)
         self._answering = True
-        world.loop.call_later(webhook.mood.after, self._send, webhook.mood, arrival)
+        mood = webhook.odd.pop(0) if webhook.odd else webhook.mood
+        world.loop.call_later(mood.after, self._send, mood, arrival)
 
     def _send(self, mood: Mood, arrival: Arrival) -> None:
         if self._transport.is_closing() or mood.status is None:
