@@ -15,7 +15,15 @@ from typing import NoReturn, TypeAlias
 
 from pushkit.errors import MalformedJsonError
 
-__all__ = ["MAX_DEPTH", "JsonObject", "JsonValue", "read_json", "read_json_object", "write_json"]
+__all__ = [
+    "MAX_DEPTH",
+    "JsonObject",
+    "JsonValue",
+    "json_pointer",
+    "read_json",
+    "read_json_object",
+    "write_json",
+]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = "dict[str, JsonValue]"
@@ -67,6 +75,11 @@ def read_json_object(data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonObject:
     if not isinstance(value, dict):
         raise MalformedJsonError(f"expected a JSON object, found {_json_type(value)}")
     return value
+
+
+def json_pointer(parent: str, *steps: str | int) -> str:
+    """Return the JSON Pointer of what is so many steps below another one (RFC 6901 §3)."""
+    return parent + "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 def _object_without_duplicates(pairs: list[tuple[str, JsonValue]]) -> JsonObject:

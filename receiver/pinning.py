@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cards import STRICT, CardPolicy, CardTrust, card_url, fetch_card, verify_card
+from pushkit.cards import FULL_COVERAGE, CardPolicy, CardTrust, card_url, fetch_card, verify_card
 from pushkit.errors import ConfigError
 from pushkit.net.transport import Transport
 from pushkit.url import Url
@@ -45,7 +45,7 @@ async def pin_card(
     *,
     transport: Transport,
     now: datetime,
-    policy: CardPolicy = STRICT,
+    policy: CardPolicy = FULL_COVERAGE,
 ) -> PinnedCard:
     """Fetch an agent's card, verify it, and return what it pins.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
-from pushkit.cards.canonical import CardForm
+from pushkit.cards.forms import CardForm
 from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.jose import DetachedJws, algorithm_of, protected_header

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from pushkit.bounded_json import JsonValue
-from pushkit.cards.canonical import CardForm
 from pushkit.cards.document import read_card
+from pushkit.cards.forms import CardForm
 from pushkit.cards.signing import SignedCard, sign_card_with
 from pushkit.errors import SigningError
 from pushkit.keys.jwks import etag_matches

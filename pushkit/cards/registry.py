@@ -12,10 +12,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pushkit.cards.document import MAX_CARD_BYTES
+from pushkit.cards.origins import CardTrust
 from pushkit.cards.publishing import CARD_PATH
-from pushkit.cards.trust import CardTrust
 from pushkit.cards.verdict import CardVerdict
-from pushkit.cards.verify import STRICT, CardPolicy, verify_card
+from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, verify_card
 from pushkit.errors import CardUnavailableError, PushkitError
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
@@ -122,7 +122,7 @@ async def verify_cards(
     *,
     transport: Transport,
     now: datetime,
-    policy: CardPolicy = STRICT,
+    policy: CardPolicy = FULL_COVERAGE,
 ) -> CardSummary:
     """Fetch and verify the cards of many agents, several at a time.
 

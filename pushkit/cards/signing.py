@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.cards.canonical import Canonical, CardForm, canonicalize
 from pushkit.cards.document import FORM, MAX_SIGNATURES, read_card, read_signatures
-from pushkit.cards.projection import Gap
+from pushkit.cards.forms import Canonical, CardForm, canonicalize
 from pushkit.cards.verdict import listed
+from pushkit.cards.walks import Gap
 from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
@@ -70,7 +70,7 @@ def sign_card(
     Args:
         card: The card, signed or not.
         keys: A ring signs with the key that is active now; one key or several sign as they are.
-        forms: The canonical forms, see `pushkit.cards.canonical`. None: `spec`, and `sdk` where it
+        forms: The canonical forms, see `docs/cards.md`. None: `spec`, and `sdk` where it
             leaves out nothing more but what means its own absence.
         now: The present, in UTC.
         jku: Where the keys are published, for verifiers that know this URL.

@@ -1,23 +1,62 @@
-"""What can be said about a card: which signatures count, and what they do not protect."""
+"""What can be said about a card: which signatures count, and what they do not protect.
+
+Decisions are codes; the sentences that people read are made from them here, and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from pushkit.bounded_json import JsonObject
-from pushkit.cards.canonical import CardForm
-from pushkit.cards.projection import Uncovered, pointer
+from pushkit.bounded_json import JsonObject, json_pointer
+from pushkit.cards.forms import FORMS, CardForm
 from pushkit.cards.trust import TrustedKey, TrustedKeys
+from pushkit.cards.walks import Gap, Uncovered
 from pushkit.errors import CardRefusedError
 from pushkit.keys.jwk import Algorithm
 
-__all__ = ["CardVerdict", "Coverage", "FieldCoverage", "SignatureVerdict", "coverage", "listed"]
+__all__ = [
+    "CardVerdict",
+    "Coverage",
+    "Decision",
+    "FieldCoverage",
+    "SignatureVerdict",
+    "coverage",
+    "listed",
+]
 
 _LISTED: Final = 10
 _LISTED_CHARACTERS: Final = 80
+_WARNED: Final = frozenset({Gap.UNKNOWN, Gap.CONTENT})
+
+
+class Decision(StrEnum):
+    """What became of a signature, in the order of the steps of verification."""
+
+    MALFORMED = "malformed"
+    NO_TRUSTED_KEY = "no_trusted_key"
+    OTHER_ALGORITHM = "other_algorithm"
+    KEY_NOT_VALID = "key_not_valid"
+    TOO_MANY_KEYS = "too_many_keys"
+    DOES_NOT_HOLD = "does_not_hold"
+    FORM_NOT_ADMITTED = "form_not_admitted"
+    NOT_COVERED = "not_covered"
+    ACCEPTED = "accepted"
+
+
+_SENTENCES: Final[Mapping[Decision, str]] = {
+    Decision.MALFORMED: "{detail}",
+    Decision.NO_TRUSTED_KEY: "no key is trusted for this card",
+    Decision.OTHER_ALGORITHM: "no trusted key is for {algorithm}",
+    Decision.KEY_NOT_VALID: "{detail}",
+    Decision.TOO_MANY_KEYS: "its `kid` names no trusted key, and there are too many",
+    Decision.DOES_NOT_HOLD: "it does not hold under any trusted key, in {detail}",
+    Decision.FORM_NOT_ADMITTED: "it holds in the form {form}, which is not admitted",
+    Decision.NOT_COVERED: "it holds in the form {form}, and does not cover {detail}",
+    Decision.ACCEPTED: "",
+}
 
 
 class Coverage(StrEnum):
@@ -48,8 +87,8 @@ class SignatureVerdict:
     """What became of one signature.
 
     Attributes:
-        accepted: It holds, and counts.
-        reason: Why not; empty if accepted.
+        decision: What became of it.
+        detail: What that is about, for people.
         kid: The `kid` that its header names, proven or not.
         jku: The `jku` that its header names. Never fetched.
         algorithm: The `alg` that its header names.
@@ -62,8 +101,8 @@ class SignatureVerdict:
         notes: What is unusual about its header.
     """
 
-    accepted: bool
-    reason: str = ""
+    decision: Decision
+    detail: str = ""
     kid: str | None = None
     jku: str | None = None
     algorithm: Algorithm | None = None
@@ -75,31 +114,74 @@ class SignatureVerdict:
     payload: bytes = field(default=b"", repr=False)
     notes: tuple[str, ...] = ()
 
+    @property
+    def accepted(self) -> bool:
+        """It holds, and counts."""
+        return self.decision is Decision.ACCEPTED
+
+    @property
+    def reason(self) -> str:
+        """Why not, for people; empty if accepted."""
+        sentence = _SENTENCES[self.decision]
+        return sentence.format(detail=self.detail, algorithm=self.algorithm, form=self.form)
+
+    @property
+    def doubt(self) -> str:
+        """What it cannot show, holding in a form that leaves out more; empty if there is none."""
+        hidden = [FORMS[form].hides for form in self.forms if FORMS[form].hides]
+        if not hidden:
+            return ""
+        lost = max(hidden, key=len)
+        if len(self.forms) == 1:
+            return f"the form {self.form} does not show whether {lost}"
+        return (
+            f"the signature does not state its form, and has the same bytes in"
+            f" {', '.join(self.forms)}: it does not show whether {lost}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
     """What can be said about a card.
 
     Attributes:
-        verified: At least one signature counts.
-        reason: Why none does; empty if verified.
         card: The card as served, covered or not.
         signatures: Each signature, in the card's order.
         best: The signature that the verdict rests on: the one that counts and covers the most; if
             none counts, one that holds; None if none holds.
         fields: Which members `best` covers.
-        warnings: What a reader should know although the card is verified.
         trusted: The keys and JWK Set URLs that the operator trusts for this card's origin.
     """
 
-    verified: bool
-    reason: str
     card: JsonObject = field(repr=False)
     signatures: tuple[SignatureVerdict, ...]
     best: SignatureVerdict | None
     fields: tuple[FieldCoverage, ...]
-    warnings: tuple[str, ...]
     trusted: TrustedKeys
+
+    @property
+    def verified(self) -> bool:
+        """At least one signature counts."""
+        return self.best is not None and self.best.accepted
+
+    @property
+    def reason(self) -> str:
+        """Why none does, for people; empty if verified."""
+        if self.verified:
+            return ""
+        if not self.signatures:
+            return "the card is not signed"
+        each = (f"signature {n}: {entry.reason}" for n, entry in enumerate(self.signatures, 1))
+        return "; ".join([*each, *self._lost()])
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know although the card is verified."""
+        if self.best is None:
+            return ()
+        left = [entry.path for entry in self.best.uncovered if entry.gap in _WARNED]
+        told = [f"not covered: {listed(left)}" if left else "", self.best.doubt]
+        return (*self._lost(), *filter(None, told), *self.best.notes)
 
     @property
     def uncovered(self) -> tuple[Uncovered, ...]:
@@ -113,7 +195,7 @@ class CardVerdict:
         The trusted URL that the key came from; for a pinned key, the `jku` that it signed, provided
         that this is a trusted URL too. A `jku` that is not, is in `best.jku` and proves nothing.
         """
-        if not self.verified or self.best is None or self.best.key is None:
+        if self.best is None or not self.best.accepted or self.best.key is None:
             return None
         announced = self.best.jku if self.best.jku in self.trusted.jwks_urls else None
         return self.best.key.jwks_url or announced
@@ -128,6 +210,9 @@ class CardVerdict:
             raise CardRefusedError(self.reason)
         return self
 
+    def _lost(self) -> list[str]:
+        return [f"keys from {url} could not be had" for url in self.trusted.unavailable]
+
 
 def listed(paths: Sequence[str]) -> str:
     """Return paths for a message: their names are a stranger's, and may be many and odd."""
@@ -138,27 +223,19 @@ def listed(paths: Sequence[str]) -> str:
 
 def coverage(card: JsonObject, best: SignatureVerdict | None) -> list[FieldCoverage]:
     """Return the members of a card, and the parts of them that a signature does not protect."""
-    rows: list[FieldCoverage] = []
-    left = list(best.uncovered) if best else []
-    for member in card:
-        if member == "signatures":
+    left = {entry.path: entry.reason for entry in best.uncovered} if best else {}
+    rows: dict[str, FieldCoverage] = {}
+    for path in (json_pointer("", member) for member in card if member != "signatures"):
+        if best is None or path in left:
+            reason = left.get(path, "no signature holds")
+            rows[path] = FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason)
             continue
-        path = pointer("", member)
-        inside = [entry for entry in left if entry.path == path or _is_inside(entry.path, path)]
-        whole = next((entry for entry in inside if entry.path == path), None)
-        if best is None or whole is not None:
-            reason = whole.reason if whole else "no signature holds"
-            rows.append(FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason))
-            continue
-        rows.append(FieldCoverage(path=path, coverage=Coverage.PART if inside else Coverage.WHOLE))
-        rows += [_missing(entry) for entry in inside]
-    known = {row.path for row in rows}
-    return rows + [_missing(entry) for entry in left if entry.path not in known]
+        inside = [part for part in left if part.startswith(f"{path}/")]
+        rows[path] = FieldCoverage(path=path, coverage=Coverage.PART if inside else Coverage.WHOLE)
+        rows |= {part: _missing(part, left[part]) for part in inside}
+    rows |= {path: _missing(path, why) for path, why in left.items() if path not in rows}
+    return list(rows.values())
 
 
-def _is_inside(path: str, parent: str) -> bool:
-    return path.startswith(f"{parent}/")
-
-
-def _missing(entry: Uncovered) -> FieldCoverage:
-    return FieldCoverage(path=entry.path, coverage=Coverage.NONE, reason=entry.reason)
+def _missing(path: str, reason: str) -> FieldCoverage:
+    return FieldCoverage(path=path, coverage=Coverage.NONE, reason=reason)

@@ -1,15 +1,6 @@
-"""Verifying an agent card (A2A 1.0 §8.4.3), strictly unless the operator admits weaker forms.
+"""Verifying an agent card (A2A 1.0 §8.4.3): the steps, in their order, numbered in the code.
 
-1. The card is JSON within limits, without duplicate members.
-2. Its signatures are a list; each one on its own:
-3. has a header that is understood (RFC 7515 §4.1.11), and says how it was signed;
-4. is held against the keys that the operator trusts, `kid` and `jku` being hints,
-5. whose own algorithm it names,
-6. which are neither expired nor revoked,
-7. in the canonical form that it states, or if it states none, as SDKs do, in every one;
-8. and counts if that form is admitted, or leaves out nothing that matters.
-
-One signature that counts is enough.
+One signature that counts is enough, and one that is malformed stops no other.
 """
 
 from __future__ import annotations
@@ -17,32 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.cards.canonical import Canonical, CardForm, canonicalize
 from pushkit.cards.document import CardSignature, read_card, read_signatures
-from pushkit.cards.projection import Gap
+from pushkit.cards.forms import FORMS, Canonical, CardForm, canonicalize
 from pushkit.cards.trust import TrustedKey, TrustedKeys
-from pushkit.cards.verdict import CardVerdict, SignatureVerdict, coverage, listed
+from pushkit.cards.verdict import CardVerdict, Decision, SignatureVerdict, coverage, listed
+from pushkit.cards.walks import Gap
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.jose import holding_key
 
-__all__ = ["STRICT", "CardPolicy", "verify_card"]
+__all__ = ["FULL_COVERAGE", "CardPolicy", "verify_card"]
 
-# What each form may leave out and still count without being admitted. The specification itself has
-# unknown members ignored (§8.4.1); the other forms leave out more than it says, and get no such
-# benefit.
-_TOLERATED: Final[Mapping[CardForm, frozenset[Gap]]] = {
-    CardForm.SPEC: frozenset({Gap.EMPTY, Gap.UNKNOWN}),
-    CardForm.SPEC_WITH_DEFAULTS: frozenset({Gap.EMPTY, Gap.ABSENT, Gap.UNKNOWN}),
-    CardForm.RAW: frozenset(),
-    CardForm.SDK: frozenset({Gap.EMPTY}),
-}
-_WARNED: Final = frozenset({Gap.UNKNOWN, Gap.CONTENT})
 _MAX_TRIES: Final = 64
-_SPECIFIED: Final = frozenset({CardForm.SPEC, CardForm.SPEC_WITH_DEFAULTS, CardForm.RAW})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,26 +31,25 @@ class CardPolicy:
     """Which signatures count.
 
     Attributes:
-        admit: Forms that count whatever they leave out. Without any: `spec` and `raw`, and `sdk`
-            where it covers everything that is not empty.
+        admit: Forms that count whatever they leave out. Any other counts where it leaves out
+            nothing that matters, if it ever does (`FORMS`).
     """
 
     admit: frozenset[CardForm] = frozenset()
 
-    def objection(self, canonical: Canonical) -> str | None:
-        """Return why a form does not count for a card; None if it does."""
+    def decide(self, canonical: Canonical) -> tuple[Decision, str]:
+        """Return whether a signature counts that holds in a form, and if not, for what."""
         if canonical.form in self.admit:
-            return None
-        tolerated = _TOLERATED.get(canonical.form)
+            return Decision.ACCEPTED, ""
+        tolerated = FORMS[canonical.form].tolerates
         if tolerated is None:
-            return f"it holds in the form {canonical.form}, which is not admitted"
+            return Decision.FORM_NOT_ADMITTED, ""
         left = [entry.path for entry in canonical.uncovered if entry.gap not in tolerated]
-        if left:
-            return f"it holds in the form {canonical.form}, and does not cover {listed(left)}"
-        return None
+        return (Decision.NOT_COVERED, listed(left)) if left else (Decision.ACCEPTED, "")
 
 
-STRICT: Final = CardPolicy()
+# Whichever form it is in, also an SDK's: a signature counts if it covers all that matters.
+FULL_COVERAGE: Final = CardPolicy()
 
 
 def verify_card(
@@ -77,7 +57,7 @@ def verify_card(
     trust: TrustedKeys,
     *,
     now: datetime,
-    policy: CardPolicy = STRICT,
+    policy: CardPolicy = FULL_COVERAGE,
 ) -> CardVerdict:
     """Verify a card against the keys that are trusted for its origin.
 
@@ -90,20 +70,40 @@ def verify_card(
     Raises:
         MalformedCardError: The card is not JSON within the limits, or its signatures are no list.
     """
+    # 1. The card is JSON within limits, without duplicate members.
     document = read_card(card)
+    # 2. Its signatures are a list of at most 16; each is judged on its own.
+    entries = read_signatures(document)
     verifier = _Verifier(document, trust, now, policy)
-    signatures = tuple(map(verifier.verdict, read_signatures(document)))
-    best = _best(signatures)
-    verified = best is not None and best.accepted
+    signatures = tuple(map(verifier.verdict, entries))
+    holding = [entry for entry in signatures if entry.form is not None]
+    best = min(holding, key=_rank, default=None)
     return CardVerdict(
-        verified=verified,
-        reason="" if verified else _refusal(signatures, trust),
         card=document,
         signatures=signatures,
         best=best,
         fields=tuple(coverage(document, best)),
-        warnings=tuple(verifier.warnings(best)),
         trusted=trust,
+    )
+
+
+class _RefusedError(Exception):
+    """A signature does not pass a step."""
+
+    def __init__(self, decision: Decision, detail: str = "") -> None:
+        super().__init__(decision)
+        self.decision = decision
+        self.detail = detail
+
+
+def _refused(signature: CardSignature, decision: Decision, detail: str) -> SignatureVerdict:
+    return SignatureVerdict(
+        decision=decision,
+        detail=detail,
+        kid=signature.kid,
+        jku=signature.jku,
+        algorithm=signature.algorithm,
+        notes=signature.notes,
     )
 
 
@@ -117,50 +117,28 @@ class _Verifier:
         self._trust = trust
         self._now = now
         self._policy = policy
-        self._forms: list[Canonical] | None = None
         self._tries = 0
 
     def verdict(self, signature: CardSignature | InvalidSignatureError) -> SignatureVerdict:
+        # 3. The header is understood (RFC 7515 §4.1.11), and says how it was signed.
         if isinstance(signature, InvalidSignatureError):
-            return SignatureVerdict(accepted=False, reason=str(signature))
+            return SignatureVerdict(decision=Decision.MALFORMED, detail=str(signature))
         try:
-            return self._judge(signature, self._usable_keys(signature))
+            keys = self._usable_keys(signature)
+            found = self._held(signature, keys)
+        except _RefusedError as refusal:
+            return _refused(signature, refusal.decision, refusal.detail)
         except InvalidSignatureError as exc:
-            return _refused(signature, str(exc))
-
-    def _usable_keys(self, signature: CardSignature) -> list[TrustedKey]:
-        candidates = self._trust.candidates(signature.kid, signature.jku)
-        if not candidates:
-            raise InvalidSignatureError("no key is trusted for this card")
-        # RFC 8725 §3.1: the key says which algorithm it is for; the header only may agree.
-        fitting = [entry for entry in candidates if entry.key.algorithm is signature.algorithm]
-        if not fitting:
-            raise InvalidSignatureError(f"no trusted key is for {signature.algorithm}")
-        objections = [entry.objection(self._now) for entry in fitting]
-        usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
-        if not usable:
-            raise InvalidSignatureError("; ".join(filter(None, objections)))
-        if len(usable) > 1:
-            self._spend(len(usable))
-        return usable
-
-    def _spend(self, tries: int) -> None:
-        # Signatures that name no known key, times keys, times forms: hostile cards make it a lot.
-        self._tries += tries
-        if self._tries > _MAX_TRIES:
-            raise InvalidSignatureError("its `kid` names no trusted key, and there are too many")
-
-    def _judge(self, signature: CardSignature, keys: list[TrustedKey]) -> SignatureVerdict:
-        found = self._held(signature, keys)
-        if not found:
-            forms = f"the form {signature.form}, which it states" if signature.form else "any form"
-            return _refused(signature, f"it does not hold under any trusted key, in {forms}")
-        objections = [self._policy.objection(canonical) for canonical, _ in found]
-        chosen = objections.index(None) if None in objections else 0
+            return _refused(signature, Decision.MALFORMED, str(exc))
+        # 8. The form is admitted, or leaves out nothing that matters.
+        decisions = [self._policy.decide(canonical) for canonical, _ in found]
+        accepted = (n for n, (decision, _) in enumerate(decisions) if decision is Decision.ACCEPTED)
+        chosen = next(accepted, 0)
         canonical, key = found[chosen]
+        decision, detail = decisions[chosen]
         return SignatureVerdict(
-            accepted=objections[chosen] is None,
-            reason=objections[chosen] or "",
+            decision=decision,
+            detail=detail,
             kid=signature.kid,
             jku=signature.jku,
             algorithm=signature.algorithm,
@@ -173,40 +151,54 @@ class _Verifier:
             notes=(*signature.notes, *self._jku_notes(signature)),
         )
 
+    def _usable_keys(self, signature: CardSignature) -> list[TrustedKey]:
+        # 4. It is by a key that the operator trusts; `kid` and `jku` are hints.
+        candidates = self._trust.candidates(signature.kid, signature.jku)
+        if not candidates:
+            raise _RefusedError(Decision.NO_TRUSTED_KEY)
+        # 5. It names the key's own algorithm (RFC 8725 §3.1): the header only may agree.
+        fitting = [entry for entry in candidates if entry.key.algorithm is signature.algorithm]
+        if not fitting:
+            raise _RefusedError(Decision.OTHER_ALGORITHM)
+        # 6. The key is neither expired nor revoked.
+        objections = [entry.objection(self._now) for entry in fitting]
+        usable = [e for e, objection in zip(fitting, objections, strict=True) if objection is None]
+        if not usable:
+            raise _RefusedError(Decision.KEY_NOT_VALID, "; ".join(filter(None, objections)))
+        # Signatures that name no known key, times keys, times forms: hostile cards make it a lot.
+        self._tries += len(usable) if len(usable) > 1 else 0
+        if self._tries > _MAX_TRIES and len(usable) > 1:
+            raise _RefusedError(Decision.TOO_MANY_KEYS)
+        return usable
+
     def _held(
         self, signature: CardSignature, keys: list[TrustedKey]
     ) -> list[tuple[Canonical, TrustedKey]]:
         """Return the forms in which a signature holds; several may be the same bytes."""
+        # 7. It holds in the form that it states, or if it states none, as SDKs do, in any. Never in
+        # another one than it states: the same bytes may be a weaker card in that one.
+        forms = [c for c in self._canonical if signature.form in (None, c.form)]
         entries = {entry.key: entry for entry in keys}
         tried: dict[bytes, VerificationKey | None] = {}
-        # Never in another form than it states: the same bytes may be a weaker card in that one.
-        forms = [c for c in self._canonical() if signature.form in (None, c.form)]
         for canonical in forms:
             if canonical.payload not in tried:
                 tried[canonical.payload] = holding_key(signature.jws, canonical.payload, entries)
         held = ((canonical, tried[canonical.payload]) for canonical in forms)
-        return [(canonical, entries[key]) for canonical, key in held if key is not None]
+        found = [(canonical, entries[key]) for canonical, key in held if key is not None]
+        if not found:
+            stated = f"the form {signature.form}, which it states" if signature.form else "any form"
+            raise _RefusedError(Decision.DOES_NOT_HOLD, stated)
+        return found
 
+    @cached_property
     def _canonical(self) -> list[Canonical]:
-        if self._forms is None:
-            found = (_canonical_or_none(self._card, form) for form in CardForm)
-            self._forms = [canonical for canonical in found if canonical is not None]
-        return self._forms
+        found = (_canonical_or_none(self._card, form) for form in CardForm)
+        return [canonical for canonical in found if canonical is not None]
 
     def _jku_notes(self, signature: CardSignature) -> list[str]:
         if signature.jku is None or signature.jku in self._trust.jwks_urls:
             return []
         return ["its `jku` is not a trusted URL; it was not fetched, and had no say"]
-
-    def warnings(self, best: SignatureVerdict | None) -> list[str]:
-        if best is None:
-            return []
-        found = [f"keys from {url} could not be had" for url in self._trust.unavailable]
-        if left := [entry.path for entry in best.uncovered if entry.gap in _WARNED]:
-            found.append(f"not covered: {listed(left)}")
-        if doubt := _doubt(best):
-            found.append(doubt)
-        return [*found, *best.notes]
 
 
 def _canonical_or_none(card: JsonObject, form: CardForm) -> Canonical | None:
@@ -216,47 +208,7 @@ def _canonical_or_none(card: JsonObject, form: CardForm) -> Canonical | None:
         return None
 
 
-def _refused(signature: CardSignature, reason: str) -> SignatureVerdict:
-    return SignatureVerdict(
-        accepted=False,
-        reason=reason,
-        kid=signature.kid,
-        jku=signature.jku,
-        algorithm=signature.algorithm,
-        notes=signature.notes,
-    )
-
-
-def _doubt(best: SignatureVerdict) -> str | None:
-    """Return what a signature cannot show that holds in a form which leaves out more."""
-    weak = [form for form in best.forms if form not in _SPECIFIED]
-    if not weak:
-        return None
-    lost = "empty values were added or taken away, among them security requirements without scopes"
-    if CardForm.SDK_WITHOUT_SECURITY_SCHEMES in weak:
-        lost += ", or security schemes"
-    if len(best.forms) == 1:
-        return f"the form {best.form} does not show whether {lost}"
-    return (
-        f"the signature does not state its form, and has the same bytes in {', '.join(best.forms)}:"
-        f" it does not show whether {lost}"
-    )
-
-
-def _best(signatures: tuple[SignatureVerdict, ...]) -> SignatureVerdict | None:
-    holding = [entry for entry in signatures if entry.form is not None]
-    return min(
-        holding, key=lambda e: (not e.accepted, _open(e), _doubt(e) is not None), default=None
-    )
-
-
-def _open(entry: SignatureVerdict) -> tuple[int, int]:
+def _rank(entry: SignatureVerdict) -> tuple[bool, int, int, bool]:
+    """Return what tells the signatures apart that hold: the least one counts and covers most."""
     gaps = [left.gap for left in entry.uncovered]
-    return gaps.count(Gap.CONTENT), len(gaps)
-
-
-def _refusal(signatures: tuple[SignatureVerdict, ...], trust: TrustedKeys) -> str:
-    if not signatures:
-        return "the card is not signed"
-    lost = "".join(f"; keys from {url} could not be had" for url in trust.unavailable)
-    return "; ".join(f"signature {n}: {e.reason}" for n, e in enumerate(signatures, 1)) + lost
+    return not entry.accepted, gaps.count(Gap.CONTENT), len(gaps), bool(entry.doubt)

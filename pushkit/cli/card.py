@@ -14,11 +14,12 @@ from typing import Final, TypeVar
 import click
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cards.canonical import CardForm, canonicalize
 from pushkit.cards.document import MAX_CARD_BYTES, read_card
+from pushkit.cards.forms import CardForm, canonicalize
+from pushkit.cards.origins import CardTrust
 from pushkit.cards.registry import CardSummary, card_url, fetch_card, verify_cards
 from pushkit.cards.signing import EVERY_SDK, sign_card
-from pushkit.cards.trust import CardTrust, OriginTrust, TrustedKey
+from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.cards.trust_file import load_card_trust, load_public_keys
 from pushkit.cards.verdict import CardVerdict
 from pushkit.cards.verify import CardPolicy, verify_card

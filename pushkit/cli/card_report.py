@@ -9,11 +9,11 @@ from typing import Final
 import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.cards.canonical import Canonical, CardForm, canonicalize
 from pushkit.cards.document import CardSignature, read_signatures
-from pushkit.cards.projection import Uncovered
+from pushkit.cards.forms import Canonical, CardForm, canonicalize
 from pushkit.cards.registry import CardOutcome, CardSummary
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
+from pushkit.cards.walks import Uncovered
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.terminal.output import harmless, table
 

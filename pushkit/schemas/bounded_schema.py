@@ -20,11 +20,11 @@ A schema that breaks a rule is unusable, and data that costs too much is undecid
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.bounded_json import JsonObject, JsonValue, json_pointer
 from pushkit.errors import InvalidSchemaError
 from pushkit.schemas.keywords import (
     MAX_SECONDS,
@@ -130,7 +130,9 @@ def _first_complaint(validator: Any, data: JsonValue, steps: Steps) -> Complaint
         STEPS.reset(outer)
     if error is None:
         return None
-    return Complaint(path=_pointer(error.absolute_path), rule=str(error.validator or "false"))
+    return Complaint(
+        path=json_pointer("", *error.absolute_path), rule=str(error.validator or "false")
+    )
 
 
 # --- the schema ----------------------------------------------------------------------------------
@@ -211,8 +213,3 @@ def _unresolvable() -> type[Exception]:
     from referencing.exceptions import Unresolvable
 
     return Unresolvable
-
-
-def _pointer(path: Iterable[str | int]) -> str:
-    """Return a JSON Pointer (RFC 6901)."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)

@@ -19,7 +19,7 @@ import sys
 from decimal import Decimal
 from typing import Any
 
-from pushkit.cards.canonical import canonical_json
+from pushkit.cards.forms import canonical_json
 
 _SHORT = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 _NODE = """

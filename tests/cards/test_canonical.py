@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.cards import CardForm, Gap, canonicalize, verify_card
-from pushkit.cards.canonical import canonical_json
-from pushkit.cards.fields import CARD_1_0, Container, Presence
+from pushkit.cards.forms import canonical_json
+from pushkit.cards.schema import CARD_1_0, Container, Presence
 from pushkit.errors import CanonicalizationError
 from pushkit.signing.jose import sign_detached
 from tests.cards import independent_jcs

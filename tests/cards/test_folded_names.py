@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pushkit.cards import CardForm, CardPolicy, Gap, canonicalize, verify_card
-from pushkit.cards.fields import CARD_0_3, CARD_1_0
+from pushkit.cards.schema import CARD_0_3, CARD_1_0
 from pushkit.signing.jose import sign_detached
 from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
 

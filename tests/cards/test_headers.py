@@ -11,8 +11,8 @@ import jwt
 import pytest
 
 from pushkit.cards import CardVerdict, canonicalize, verify_card
-from pushkit.cards.canonical import CardForm
 from pushkit.cards.document import MAX_SIGNATURES
+from pushkit.cards.forms import CardForm
 from pushkit.errors import MalformedCardError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.jose import sign_detached

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pushkit.bounded_json import json_pointer
 from pushkit.cards import CardForm, CardPolicy, CardVerdict, Gap, verify_card
-from pushkit.cards.projection import pointer
 from tests.cards.test_vectors import FORMS
 from tests.cards.vectors import NOW, TRUST, as_bytes, each
 
@@ -61,7 +61,7 @@ def places(
     for name, child in members:
         if not steps and name == "signatures":
             continue
-        at = pointer(path, name)
+        at = json_pointer(path, name)
         yield at, (*steps, name), child
         if isinstance(child, dict | list):
             yield from places(child, at, (*steps, name))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pushkit.cards import (
-    STRICT,
+    FULL_COVERAGE,
     CardForm,
     CardPolicy,
     CardVerdict,
@@ -31,7 +31,7 @@ EMPTIES_IN_PARAMS = {
     for name in ("n", "e", "l", "o", "nested", "arr/1", "arr/2", "arr/3", "arr/4")
 }
 # What each strict refusal names. Cards that are not listed are verified.
-REFUSED_STRICTLY = {
+REFUSED_FULL_COVERAGELY = {
     "signed_py_1.3.0": {
         "c11_params_empties": EMPTIES_IN_PARAMS,
         "c12_securityreq_empty_scopes": {"/securityRequirements"},
@@ -92,12 +92,12 @@ def test_the_canonical_form_is_the_one_that_the_signer_hashed(
     assert canonicalize(wire, FORMS[name]).payload.decode() == expected
 
 
-@pytest.mark.parametrize(("name", "card", "wire"), each(*REFUSED_STRICTLY))
+@pytest.mark.parametrize(("name", "card", "wire"), each(*REFUSED_FULL_COVERAGELY))
 def test_strict_mode_refuses_what_is_not_covered_and_names_it(
     name: str, card: str, wire: dict[str, Any]
 ) -> None:
-    verdict = verify_card(as_bytes(wire), TRUST, now=NOW, policy=STRICT)
-    refused = REFUSED_STRICTLY[name].get(card)
+    verdict = verify_card(as_bytes(wire), TRUST, now=NOW, policy=FULL_COVERAGE)
+    refused = REFUSED_FULL_COVERAGELY[name].get(card)
     assert verdict.verified is (refused is None), verdict.reason
     if refused is not None:
         assert content_left_out(verdict) == refused

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pushkit.cards import canonicalize
-from pushkit.cards.canonical import CardForm
+from pushkit.cards.forms import CardForm
 from tests.cards.vectors import FOLDER, load, served
 from tests.cli.conftest import Run, environment
 
