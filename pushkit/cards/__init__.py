@@ -82,4 +82,6 @@ _LOADED_LATER = {
 def __getattr__(name: str) -> object:
     if name not in _LOADED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LOADED_LATER[name]}"), name)
+    home = import_module(f"{__name__}.{_LOADED_LATER[name]}")
+    found = globals()[name] = getattr(home, name)
+    return found
