@@ -8,12 +8,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import JwksError, MalformedJsonError
 from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
-from pushkit.keys.ring import KeyRing
+
+if TYPE_CHECKING:
+    from pushkit.keys.ring import KeyRing
 
 __all__ = [
     "MAX_JWKS_BYTES",

@@ -1,0 +1,60 @@
+"""What an import costs in processor time, beside that of the libraries it cannot do without.
+
+    python benchmarks/imports.py --rounds 15
+
+Each import runs in an interpreter of its own, in turns, and the fastest of its rounds counts. The
+ratio is what pushkit adds; on a busy machine compare ratios of one run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+STANDARD = (
+    "import base64, contextlib, dataclasses, datetime, enum, functools, hashlib, json, pathlib, re,"
+    " tomllib, typing, unicodedata"
+)
+# What holds keys and signatures, and what writes and reads a card.
+CARDS = (
+    f"{STANDARD}; import orjson, rfc8785; from jwcrypto.jwk import JWK;"
+    " from cryptography.hazmat.primitives import hashes;"
+    " from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa;"
+    " ec.ECDSA(hashes.SHA256())"  # loads what verifies
+)
+SENDER = "import aiohttp, pydantic, jwt, cryptography, jwcrypto.jwk"
+
+CASES = {
+    "import pushkit": (SENDER, "import pushkit"),
+    "PushSender": (SENDER, "from pushkit import PushSender"),
+    "import pushkit.cards": (CARDS, "import pushkit.cards"),
+    "verify_card": (CARDS, "from pushkit.cards import TrustedKeys, load_public_keys, verify_card"),
+    "CardTrust, verify_cards": (
+        f"{SENDER}; {CARDS}",
+        "from pushkit.cards import CardTrust, verify_cards",
+    ),
+}
+_CLOCK = "import time; began = time.process_time(); {}; print(time.process_time() - began)"
+
+
+def seconds(statement: str) -> float:
+    """Return the processor time of a statement in a fresh interpreter."""
+    command = [sys.executable, "-c", _CLOCK.format(statement)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    """Print one row per import."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--rounds", type=int, default=15)
+    rounds = arguments.parse_args().rounds
+    print(f"{'':26}{'libraries':>12}{'with pushkit':>14}{'ratio':>8}")
+    for name, (libraries, statement) in CASES.items():
+        taken = [(seconds(libraries), seconds(f"{libraries}; {statement}")) for _ in range(rounds)]
+        alone, whole = (min(column) for column in zip(*taken, strict=True))
+        print(f"{name:26}{alone * 1e3:9.0f} ms{whole * 1e3:11.0f} ms{whole / alone:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
