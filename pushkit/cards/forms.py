@@ -138,5 +138,5 @@ def canonicalize(card: Mapping[str, JsonValue], form: CardForm) -> Canonical:
     payload = how.write(kept)
     for name in how.drops:
         if name in card:
-            walk.leave(f"/{name}", Omission.SECURITY_SCHEMES)
+            walk.leave((name,), Omission.SECURITY_SCHEMES)
     return Canonical(form=form, payload=payload, uncovered=tuple(walk.uncovered))

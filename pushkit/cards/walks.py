@@ -91,19 +91,20 @@ class _Left(Enum):
 
 
 _Kept: TypeAlias = "JsonValue | _Left"
+_Path: TypeAlias = tuple[str | int, ...]
 
 
 def _is_default(value: JsonValue) -> bool:
     return value is None or value is False or value in ("", [], {})
 
 
-def _each(value: JsonValue, at: str, keep: Callable[[JsonValue, str], _Kept]) -> JsonValue:
+def _each(value: JsonValue, at: _Path, keep: Callable[[JsonValue, _Path], _Kept]) -> JsonValue:
     """Return what is kept of a list's elements, or of a map's entries."""
     if isinstance(value, dict):
-        found = {name: keep(child, json_pointer(at, name)) for name, child in value.items()}
+        found = {name: keep(child, (*at, name)) for name, child in value.items()}
         return {name: child for name, child in found.items() if child is not _Left.OUT}
     if isinstance(value, list):
-        elements = [keep(child, json_pointer(at, n)) for n, child in enumerate(value)]
+        elements = [keep(child, (*at, n)) for n, child in enumerate(value)]
         return [child for child in elements if child is not _Left.OUT]
     return value
 
@@ -115,25 +116,25 @@ class WholeWalk:
         self._schema = schema
         self.uncovered: list[Uncovered] = []
 
-    def message(self, value: JsonObject, name: str, path: str = "") -> JsonObject:  # noqa: ARG002
+    def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:  # noqa: ARG002
         """Return what is kept of a message."""
         return value
 
-    def leave(self, path: str, why: Omission) -> _Left:
+    def leave(self, at: _Path, why: Omission) -> _Left:
         """Note that something is left out."""
-        self.uncovered.append(Uncovered(path=path, why=why))
+        self.uncovered.append(Uncovered(path=json_pointer("", *at), why=why))
         return _Left.OUT
 
 
 class PresenceWalk(WholeWalk):
     """A2A 1.0 §8.4.1: by field presence; unknown members go, free-form values are not touched."""
 
-    def message(self, value: JsonObject, name: str, path: str = "") -> JsonObject:
+    def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:
         """Return what is kept of a message."""
         fields = self._schema[name]
         kept: JsonObject = {}
         for member, child in value.items():
-            at = json_pointer(path, member)
+            at = (*path, member)
             field = fields.get(member)
             if field is not None:
                 found = self._field(field, child, at)
@@ -145,21 +146,21 @@ class PresenceWalk(WholeWalk):
                 kept[member] = found
         return kept
 
-    def _field(self, field: Field, value: JsonValue, at: str) -> _Kept:
+    def _field(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if value is None:
             return self.leave(at, Omission.NULL)
         if field.presence is Presence.IMPLICIT and _is_default(value):
             return self.leave(at, Omission.DEFAULT)
         return self._values(field, value, at)
 
-    def _values(self, field: Field, value: JsonValue, at: str) -> _Kept:
+    def _values(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if field.container is Container.ONE:
             return self._value(field, value, at)
         if isinstance(value, list if field.container is Container.LIST else dict):
             return _each(value, at, partial(self._value, field))
         return value  # of the wrong type: kept and covered, whatever a parser makes of it
 
-    def _value(self, field: Field, value: JsonValue, at: str) -> _Kept:
+    def _value(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if field.message is not None and isinstance(value, dict):
             return self.message(value, field.message, at)
         return value
@@ -168,12 +169,12 @@ class PresenceWalk(WholeWalk):
 class FilledWalk(PresenceWalk):
     """The same, with required fields that are absent added with their defaults (A2A#2122)."""
 
-    def message(self, value: JsonObject, name: str, path: str = "") -> JsonObject:
+    def message(self, value: JsonObject, name: str, path: _Path = ()) -> JsonObject:
         """Return what is kept of a message, and what is missing from it."""
         kept = super().message(value, name, path)
         for member, field in self._schema[name].items():
             if field.presence is Presence.REQUIRED and member not in kept:
-                self.leave(json_pointer(path, member), Omission.ABSENT)
+                self.leave((*path, member), Omission.ABSENT)
                 is_object = field.container is Container.MAP or field.message
                 kept[member] = [] if field.container is Container.LIST else {} if is_object else ""
         return kept
@@ -186,7 +187,7 @@ class CleanedWalk(PresenceWalk):
     something, and what null means there only its reader knows.
     """
 
-    def _field(self, field: Field, value: JsonValue, at: str) -> _Kept:
+    def _field(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if value in field.defaults:
             return self.leave(at, Omission.SDK_DEFAULT)
         if value is False and field.presence is Presence.OPTIONAL:
@@ -204,18 +205,21 @@ class CleanedWalk(PresenceWalk):
         says_nothing = gaps <= {Gap.EMPTY} and not is_choice
         return self.leave(at, Omission.EMPTY if says_nothing else Omission.NOTHING_BUT_EMPTY)
 
-    def _value(self, field: Field, value: JsonValue, at: str) -> _Kept:
+    def _value(self, field: Field, value: JsonValue, at: _Path) -> _Kept:
         if field.struct:
             return self._free(value, at)
-        before = len(self.uncovered)
-        kept = super()._value(field, value, at)
-        if field.container is Container.ONE or kept not in (None, "", [], {}):
-            return kept
-        del self.uncovered[before:]
-        is_message = field.message is not None and isinstance(value, dict)
-        return self.leave(at, Omission.NOTHING_BUT_EMPTY if is_message else Omission.EMPTY_ENTRY)
+        if field.message is not None and isinstance(value, dict):
+            before = len(self.uncovered)
+            kept = self.message(value, field.message, at)
+            if kept or field.container is Container.ONE:
+                return kept
+            del self.uncovered[before:]
+            return self.leave(at, Omission.NOTHING_BUT_EMPTY)
+        if field.container is not Container.ONE and value in (None, "", [], {}):
+            return self.leave(at, Omission.EMPTY_ENTRY)
+        return value
 
-    def _free(self, value: JsonValue, at: str) -> _Kept:
+    def _free(self, value: JsonValue, at: _Path) -> _Kept:
         if value in (None, "", [], {}):
             return self.leave(at, Omission.FREE_FORM_EMPTY)
         if not isinstance(value, dict | list):
@@ -227,20 +231,22 @@ class CleanedWalk(PresenceWalk):
         del self.uncovered[before:]
         return self.leave(at, Omission.NOTHING_BUT_EMPTY)
 
-    def _number(self, value: JsonValue, at: str) -> JsonValue:  # noqa: ARG002 - for DoubleWalk
+    def _number(self, value: JsonValue, at: _Path) -> JsonValue:  # noqa: ARG002 - for DoubleWalk
         return value
 
 
 class DoubleWalk(CleanedWalk):
     """The same over protobuf, whose free-form values know no numbers but doubles."""
 
-    def _number(self, value: JsonValue, at: str) -> JsonValue:
+    def _number(self, value: JsonValue, at: _Path) -> JsonValue:
         if isinstance(value, bool) or not isinstance(value, int):
             return value
         try:
             double = float(value)
         except OverflowError as exc:
-            raise CanonicalizationError(f"{at}: the integer is outside a double's range") from exc
+            raise CanonicalizationError(
+                f"{json_pointer('', *at)}: the integer is outside a double's range"
+            ) from exc
         # Its neighbours have the same double: the signature does not tell them apart.
         if abs(value) > _LARGEST_SAFE_INTEGER:
             self.leave(at, Omission.ROUNDED)
