@@ -1,8 +1,9 @@
 """`python -m tests.simulation`: play many seeds, or one with its trace.
 
-    python -m tests.simulation --count 1000              seeds 0 to 999
-    python -m tests.simulation --from 5000 --count 1000  the next part of a long run
-    python -m tests.simulation --seed 4711 --trace       one again, with all that happened
+    python -m tests.simulation --count 1000                      seeds 0 to 999, on all cores
+    python -m tests.simulation --count 1000 --append FILE        those that are not in it yet
+    python -m tests.simulation --total FILE                      what was played until now
+    python -m tests.simulation --seed 4711 --trace --shrink      one again, with all that happened
 
 The process begins again with `PYTHONHASHSEED=0`, and takes chance, time and sockets from the seed:
 what is imported before `take_over` must not come from pushkit.
@@ -17,22 +18,29 @@ if os.environ.get("PYTHONHASHSEED") != "0":
     os.environ["PYTHONHASHSEED"] = "0"
     os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])  # noqa: S606
 
+from tests.simulation.removals import take_out
 from tests.simulation.surroundings import take_over
+
+if "--without" in sys.argv[:-1]:
+    take_out(sys.argv[sys.argv.index("--without") + 1])
 
 _SURROUNDINGS = take_over()
 
 import argparse  # noqa: E402
 import hashlib  # noqa: E402
-import json  # noqa: E402
 import logging  # noqa: E402
 from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from pushkit.keys.jwk import Algorithm, generate_key  # noqa: E402
+from tests.simulation import coverage  # noqa: E402
 from tests.simulation.kept import KEPT  # noqa: E402
 from tests.simulation.play import Outcome, play  # noqa: E402
+from tests.simulation.promises import TRANSITIONS  # noqa: E402
+from tests.simulation.results import Results, commit_here  # noqa: E402
+from tests.simulation.running import Part, Played, asked_in_a_fork, parts_of, play_parts  # noqa: E402
 from tests.simulation.scenario import Scenario, make_scenario  # noqa: E402
-from tests.simulation.shrink import shrink  # noqa: E402
+from tests.simulation.shrink import kind_of, shrink  # noqa: E402
 
 _KEY = generate_key(Algorithm.ES256)
 
@@ -43,36 +51,74 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     if args.kept:
         return _play_kept()
-    first = args.first if args.seed is None else args.seed
-    count = args.count if args.seed is None else 1
-    moves: Counter[str] = Counter()
-    failed, simulated = [], 0.0
-    for seed in range(first, first + count):
+    if args.total:
+        print(Results(args.total, "").total())
+        return 0
+    if args.seed is not None:
+        return _play_one(args)
+    return _play_many(args)
+
+
+def _play_one(args: argparse.Namespace) -> int:
+    outcome = _play(make_scenario(args.seed))
+    if args.trace:
+        print("\n".join(outcome.trace))
+    if args.digest:
+        print(args.seed, _digest(outcome))
+    print(_report(outcome, shrinks=args.shrink) or f"seed {args.seed} keeps every promise")
+    return 1 if outcome.violations else 0
+
+
+def _play_many(args: argparse.Namespace) -> int:
+    def play_seed(seed: int) -> Played:
         outcome = _play(make_scenario(seed))
-        simulated += outcome.simulated
-        moves.update(outcome.moves)
-        if args.trace:
-            print("\n".join(outcome.trace))
-        if outcome.violations:
-            failed.append(seed)
-            _report(outcome, shrinks=args.shrink)
-            if args.stop:
-                break
-        if args.digest:
-            print(seed, hashlib.sha256("\n".join(outcome.trace).encode()).hexdigest())
-    spent = os.times().user + os.times().system
-    print(
-        f"{count} seeds from {first}: {len(failed)} failed; {simulated / 86400:.1f} days simulated"
-        f" in {spent:.1f} s of CPU, {count / spent:.1f} seeds/s on one core"
-    )
+        digest = f"{seed} {_digest(outcome)}" if args.digest else ""
+        return Played(
+            seed=seed,
+            violations=outcome.violations[:5],
+            simulated=outcome.simulated,
+            moves=outcome.moves,
+            report=_report(outcome, shrinks=args.shrink) or digest,
+        )
+
+    seeds = set(range(args.first, args.first + args.count))
+    results = Results(args.append, commit_here()) if args.append else None
+    began = os.times().elapsed
+    parts: list[Part] = []
+    for part in play_parts(
+        parts_of(seeds - results.known() if results else seeds), play_seed, jobs=args.jobs
+    ):
+        parts.append(part)
+        if results:
+            results.add(part)
+        for each in part.played:
+            if each.report:
+                print(each.report, flush=True)
+        if args.stop and any(each.violations for each in part.played):
+            break
+    print(_sum(parts, args.first, os.times().elapsed - began))
     if args.coverage:
-        for move, times in sorted(moves.items()):
-            print(f"{times:8} {move}")
-    if args.append:
-        line = {"from": first, "count": count, "failed": failed, "cpu": round(spent, 1)}
-        with Path(args.append).open("a") as file:
-            file.write(json.dumps(line) + "\n")
-    return 1 if failed else 0
+        moves: Counter[str] = Counter()
+        for part in parts:
+            for each in part.played:
+                moves.update(each.moves)
+        print(coverage.told(moves, TRANSITIONS))
+    return 1 if any(each.violations for part in parts for each in part.played) else 0
+
+
+def _sum(parts: list[Part], first: int, wall: float) -> str:
+    played = [each for part in parts for each in part.played]
+    cpu = sum(part.cpu for part in parts) or 1e-9
+    return (
+        f"{len(played)} seeds from {first}: {sum(bool(each.violations) for each in played)} failed;"
+        f" {sum(each.simulated for each in played) / 86400:.1f} days simulated in {wall:.0f} s,"
+        f" {cpu:.0f} s of CPU: {len(played) / max(wall, 1e-9):.1f} seeds/s,"
+        f" {len(played) / cpu:.1f} on one core"
+    )
+
+
+def _digest(outcome: Outcome) -> str:
+    return hashlib.sha256("\n".join(outcome.trace).encode()).hexdigest()
 
 
 def _play_kept() -> int:
@@ -88,18 +134,29 @@ def _play(scenario: Scenario) -> Outcome:
     return play(scenario, _SURROUNDINGS, _KEY)
 
 
-def _report(outcome: Outcome, *, shrinks: bool) -> None:
-    print(f"seed {outcome.seed} broke {len(outcome.violations)} promises:")
-    for violation in outcome.violations[:5]:
-        print("   ", violation)
+def _report(outcome: Outcome, *, shrinks: bool) -> str:
+    """Tell what to know of a seed that failed; nothing of another."""
+    if not outcome.violations:
+        return ""
+    lines = [f"seed {outcome.seed} broke {len(outcome.violations)} promises:"]
+    lines += [f"    {violation}" for violation in outcome.violations[:5]]
     if shrinks:
-        kind = outcome.violations[0].partition(":")[0]
-        smallest = shrink(
-            make_scenario(outcome.seed),
-            lambda each: any(v.startswith(kind) for v in _play(each).violations),
-        )
-        print("  still broken by:", *(str(step) for step in smallest.steps), sep="\n    ")
-    print(f"  python -m tests.simulation --seed {outcome.seed} --trace")
+        kind = kind_of(outcome.violations[0])
+
+        def fails(scenario: Scenario) -> bool:
+            return asked_in_a_fork(lambda: kind in map(kind_of, _play(scenario).violations))
+
+        smallest = shrink(make_scenario(outcome.seed), fails)
+        lines += ["  still broken by:", _told(smallest), "  whose trace is:"]
+        lines += [f"    {line}" for line in _play(smallest).trace[-60:]]
+    lines.append(f"  python -m tests.simulation --seed {outcome.seed} --trace")
+    return "\n".join(lines)
+
+
+def _told(scenario: Scenario) -> str:
+    names = ("seed", "agents", "workers", "webhooks", "receivers", "twins", "postgres", "ends")
+    cast = ", ".join(f"{name}={getattr(scenario, name)}" for name in names)
+    return "\n".join(f"    {each}" for each in (cast, *scenario.steps))
 
 
 def _arguments() -> argparse.Namespace:
@@ -107,13 +164,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="play this one alone")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
     parser.add_argument("--count", type=int, default=100, metavar="M")
-    parser.add_argument("--trace", action="store_true", help="print all that happened")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--trace", action="store_true", help="print all that happened in a --seed")
     parser.add_argument("--digest", action="store_true", help="print a hash of each trace")
+    parser.add_argument("--without", metavar="NAME", help="take out a promise of `cuts.py` first")
     parser.add_argument("--kept", action="store_true", help="play the stories of former defects")
     parser.add_argument("--shrink", action="store_true", help="look for the smallest story")
-    parser.add_argument("--stop", action="store_true", help="end with the first that fails")
+    parser.add_argument("--stop", action="store_true", help="end after a part with one that fails")
     parser.add_argument("--coverage", action="store_true", help="print which moves were made")
-    parser.add_argument("--append", metavar="FILE", help="add the result as a line of JSON")
+    parser.add_argument(
+        "--append", metavar="FILE", type=Path, help="add results there; leave out what it has"
+    )
+    parser.add_argument("--total", metavar="FILE", type=Path, help="add up such a file")
     return parser.parse_args()
 
 

@@ -73,18 +73,20 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 # Sets of tasks and futures are walked in the order of their hashes: addresses, which no two
-# processes have alike.
-_numbers = itertools.count(1)
+# processes have alike. So each has a number, of its own loop.
 
 
 class _Task(asyncio.Task[Any]):
+    _number = 0
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._number = next(_numbers)
         self.process = PROCESS.get()
         super().__init__(*args, **kwargs)
         self._log_destroy_pending = False  # a killed process leaves its tasks as they are
 
     def __hash__(self) -> int:
+        if not self._number:
+            self._number = next(self.get_loop().numbers)  # type: ignore[attr-defined]
         return self._number
 
 
@@ -93,7 +95,7 @@ class _Future(asyncio.Future[Any]):
 
     def __hash__(self) -> int:
         if not self._number:
-            self._number = next(_numbers)
+            self._number = next(self.get_loop().numbers)  # type: ignore[attr-defined]
         return self._number
 
 
@@ -114,6 +116,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
         super().__init__()
         self.random = random.Random(f"loop {seed}")
+        self.numbers = itertools.count(1)
         self.steps = 0
         self.errors: list[dict[str, Any]] = []
         self._max_steps = max_steps

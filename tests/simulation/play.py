@@ -26,6 +26,7 @@ from receiver import Notification
 from tests.simulation.cast import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.conduct import Conduct
+from tests.simulation.coverage import FAULTS
 from tests.simulation.disk import Disk, DiskDatabase
 from tests.simulation.faults import Faults
 from tests.simulation.loop import PROCESS, Process
@@ -75,7 +76,7 @@ class Outcome:
         violations: Promises that were broken.
         trace: What happened, a line each.
         simulated: Seconds of virtual time.
-        moves: How often a delivery went from one state to another, and by which error.
+        moves: How often what went from one state to another (see `coverage.key_of`).
     """
 
     seed: int
@@ -235,6 +236,8 @@ class _Play:
             await self._until(step.at)
             self.world.note(f"step {step}")
             self.conduct.step(step.kind)
+            if step.kind in FAULTS:
+                self.world.strikes(step.kind)
             self._doing[step.kind](*step.args)
         await self._until(self.scenario.ends)
         await self._heal()
@@ -462,9 +465,14 @@ def _host_of(origin: str) -> str:
     return origin.removeprefix("https://").partition(".")[0]
 
 
+# Worlds that are over stay until the process ends: else `finally` blocks would run in them.
+_played: list[_Play] = []
+
+
 def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Outcome:
     """Play a scenario to its end."""
     staged = _Play(scenario, key)
+    _played.append(staged)
     surroundings.begin(scenario.seed, staged.world.loop.time)
     for module, name, simulated in (
         (pushkit.delivery.admin, "open_location", staged.open_location),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pushkit import NotifyResult
 from receiver import Notification
+from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Call, Notice, Wishes
 from tests.simulation.loop import Process
@@ -19,7 +20,7 @@ from tests.simulation.postgres import PostgresServer
 from tests.simulation.webhook import Arrival
 from tests.simulation.world import World
 
-__all__ = ["Promises"]
+__all__ = ["TRANSITIONS", "Promises"]
 
 _AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
@@ -65,7 +66,7 @@ class Promises:
     Attributes:
         wishes: What was asked for.
         notices: All updates.
-        moves: How often what went from one state to another, and by which error.
+        moves: How often what went from one state to another (see `coverage.key_of`).
     """
 
     def __init__(
@@ -252,9 +253,9 @@ class Promises:
 
     def moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
         """Judge a change of state."""
-        if table == "pushkit_deliveries":
-            self.moves[f"{before} -> {after} ({error or 'ok'})"] += 1
-        if (before, after) not in _TRANSITIONS[table]:
+        for fault in ("all", *(self._world.recent_faults() or ("none",))):
+            self.moves[key_of((table, before, after), error, fault)] += 1
+        if (before, after) not in TRANSITIONS[table]:
             self._world.violated(f"no transition of {table}: {before} -> {after}")
 
     # --- at the end -----------------------------------------------------------------------------
@@ -348,7 +349,7 @@ class Promises:
             self._world.violated(f"delivered to {host}, and never called back: {_brief(row)}")
 
 
-_TRANSITIONS = {
+TRANSITIONS = {
     "pushkit_deliveries": frozenset(
         {
             (None, "pending"),

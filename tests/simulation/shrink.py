@@ -1,39 +1,110 @@
-"""From a failing scenario to the smallest one that still fails: fewer steps, fewer programs."""
+"""From a failing scenario to the smallest one that still fails: fewer steps, programs, numbers."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import Scenario, Step
 
-__all__ = ["shrink"]
+__all__ = ["kind_of", "shrink"]
 
 
-def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], *, tries: int = 300) -> Scenario:
+def kind_of(violation: str) -> str:
+    """Return which promise was broken, without the ids and numbers of this time."""
+    return re.sub(r"\S*\d\S*", "#", violation)[:50]
+
+
+def shrink(
+    scenario: Scenario, fails: Callable[[Scenario], bool], *, seconds: float = 60.0
+) -> Scenario:
     """Return a smaller scenario for which `fails` still holds.
 
     Args:
         scenario: One for which it holds.
         fails: Plays a scenario, and says whether it fails in the same way.
-        tries: How many plays that may take.
+        seconds: Of CPU that it may take.
     """
-    part = len(scenario.steps) // 2
-    while part and tries > 0:
-        for smaller in _without(scenario, part):
-            tries -= 1
-            if fails(smaller):
-                scenario = smaller
-                break
-            if tries <= 0:
-                return scenario
-        else:
-            part //= 2
+    until = _cpu() + seconds
+    part = len(scenario.steps)
+    while part:
+        scenario, _ = _first(scenario, _fewer_steps(part), fails, until)
+        part //= 2
+    is_smaller = True
+    while is_smaller and _cpu() < until:
+        scenario, is_smaller = _first(scenario, _simpler, fails, until)
     return scenario
 
 
-def _without(scenario: Scenario, part: int) -> Iterator[Scenario]:
-    """Yield the scenario without each run of so many steps."""
-    steps = scenario.steps
-    for start in range(0, len(steps), part):
-        yield replace(scenario, steps=steps[:start] + steps[start + part :])
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.children_user
+
+
+def _first(
+    scenario: Scenario,
+    smaller: Callable[[Scenario], Iterator[Scenario]],
+    fails: Callable[[Scenario], bool],
+    until: float,
+) -> tuple[Scenario, bool]:
+    """Go to the first smaller one that fails, and on from there; say whether there was any."""
+    found = False
+    candidates = smaller(scenario)
+    while (each := next(candidates, None)) is not None and _cpu() < until:
+        if each != scenario and fails(each):
+            scenario, found = each, True
+            candidates = smaller(scenario)
+    return scenario, found
+
+
+def _fewer_steps(part: int) -> Callable[[Scenario], Iterator[Scenario]]:
+    """Return what leaves out each run of so many steps; the last first."""
+
+    def without(scenario: Scenario) -> Iterator[Scenario]:
+        steps = scenario.steps
+        for start in reversed(range(0, len(steps), part)):
+            yield replace(scenario, steps=steps[:start] + steps[start + part :])
+
+    return without
+
+
+def _simpler(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield scenarios with one thing less in them."""
+    if scenario.twins:
+        yield replace(scenario, twins=False)
+    for name, least in (("workers", 0), ("receivers", 0), ("webhooks", 0), ("agents", 1)):
+        number = getattr(scenario, name)
+        for fewer in dict.fromkeys((least, number - 1)):
+            if least <= fewer < number:
+                yield replace(scenario, **{name: fewer})
+    last = max((step.at for step in scenario.steps), default=0.0)
+    if scenario.ends > last + 60:
+        yield replace(scenario, ends=float(round(last + 30)))
+    for index, step in enumerate(scenario.steps):
+        for simpler in _simpler_steps(step):
+            steps = [*scenario.steps[:index], simpler, *scenario.steps[index + 1 :]]
+            yield replace(scenario, steps=tuple(sorted(steps, key=lambda each: each.at)))
+
+
+def _simpler_steps(step: Step) -> Iterator[Step]:
+    for at in dict.fromkeys((float(int(step.at)), round(step.at, 1))):
+        if len(repr(at)) < len(repr(step.at)):
+            yield replace(step, at=at)
+    for index, arg in enumerate(step.args):
+        for simpler in _simpler_args(arg):
+            yield replace(step, args=(*step.args[:index], simpler, *step.args[index + 1 :]))
+
+
+def _simpler_args(arg: Any) -> Iterator[Any]:
+    """Yield what is shorter to read: 0 or half of it, fewer digits, the first of its kind."""
+    if isinstance(arg, bool):
+        return
+    if isinstance(arg, int) and arg > 0:
+        yield from dict.fromkeys((0, arg // 2, arg - 1))
+    elif isinstance(arg, float) and arg != int(arg):
+        yield float(int(arg))
+    elif isinstance(arg, str) and (named := re.fullmatch(r"([a-z]+)([1-9]\d*)", arg)):
+        yield f"{named[1]}0"

@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
+
+from tests.simulation.running import Played, parts_of, play_parts
+from tests.simulation.scenario import Scenario, Step, make_scenario
+from tests.simulation.shrink import kind_of, shrink
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -18,15 +25,15 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1800,
     )
 
 
-def test_a_hundred_seeds_keep_every_promise() -> None:
-    played = simulate("--count", "100")
+def test_two_hundred_seeds_keep_every_promise() -> None:
+    played = simulate("--count", "200")
 
     assert played.returncode == 0, played.stdout + played.stderr
-    assert "100 seeds from 0: 0 failed" in played.stdout
+    assert "200 seeds from 0: 0 failed" in played.stdout
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
@@ -41,3 +48,57 @@ def test_what_seeds_found_once_does_not_come_back() -> None:
     played = simulate("--kept")
 
     assert played.returncode == 0, played.stdout + played.stderr
+
+
+def test_a_run_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
+    results = str(tmp_path / "results.jsonl")
+    simulate("--count", "2", "--append", results)
+
+    again = simulate("--count", "3", "--append", results)
+
+    assert "1 seeds from 0: 0 failed" in again.stdout, again.stderr
+    assert "in all: 3 seeds, 0 failed" in simulate("--total", results).stdout
+
+
+def test_seeds_are_split_into_rows_without_gaps() -> None:
+    parts = parts_of({1, 2, 3, 7, *range(100, 200)})
+
+    assert parts == [range(1, 4), range(7, 8), range(100, 150), range(150, 200)]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_seed_whose_process_dies_fails_and_the_rest_is_played() -> None:
+    def play(seed: int) -> Played:
+        if seed == 2:
+            os._exit(7)
+        return Played(seed=seed, violations=[])
+
+    parts = list(play_parts([range(5)], play, jobs=2))
+
+    assert [each.seed for part in parts for each in part.played] == [0, 1, 2, 3, 4]
+    assert [each.seed for part in parts for each in part.played if each.violations] == [2]
+
+
+def test_what_no_failure_needs_is_shrunk_away() -> None:
+    scenario = replace(make_scenario(7), agents=3, workers=3, webhooks=4, twins=True)
+    crash = Step(31.234, "crash", ("worker2", 17.3))
+    steps = (*scenario.steps, crash, Step(40.777, "notify", (2, "task5", 9)))
+
+    def fails(each: Scenario) -> bool:
+        kinds = [(step.kind, step.args[0]) for step in each.steps]
+        crashes = any(kind == "crash" for kind, _ in kinds)
+        return each.workers > 0 and crashes and ("notify", 2) in kinds
+
+    smallest = shrink(replace(scenario, steps=steps), fails)
+
+    assert [step.kind for step in smallest.steps] == ["crash", "notify"]
+    assert smallest.steps[0].args == ("worker0", 17.0)
+    assert smallest.steps[1].args == (2, "task0", 0)
+    assert (smallest.workers, smallest.webhooks, smallest.twins) == (1, 0, False)
+
+
+def test_violations_of_one_promise_are_of_one_kind() -> None:
+    first = kind_of("came again after it was taken: dlv_019b76db67a4")
+
+    assert first == kind_of("came again after it was taken: dlv_77")
+    assert first != kind_of("two attempts at once: dlv_77")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.simulation.coverage import RECENT
 from tests.simulation.disk import Disk
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 from tests.simulation.network import Network
@@ -54,6 +55,7 @@ class World:
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.troubles: list[Trouble] = []
+        self._faults: dict[str, float] = {}
         self.secrets = Secrets(self.violated)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -70,6 +72,17 @@ class World:
         now = self.loop.time()
         self.note(f"trouble: {kind} {whom} for {lasts:g} s")
         self.troubles.append(Trouble(kind, whom, now, now + lasts))
+
+    def strikes(self, kind: str) -> None:
+        """Note that a step of the story is a fault (see `coverage.FAULTS`)."""
+        self._faults[kind] = self.loop.time()
+
+    def recent_faults(self) -> tuple[str, ...]:
+        """Return the kinds that have struck just now."""
+        if not self._faults:
+            return ()
+        since = self.loop.time() - RECENT
+        return tuple(kind for kind, at in self._faults.items() if at >= since)
 
     def had_trouble(self, kind: str, begin: float, end: float, *, whom: str | None = None) -> bool:
         """Say whether something of a kind went wrong between two moments."""
