@@ -28,7 +28,6 @@ _SURROUNDINGS = take_over()
 
 import argparse  # noqa: E402
 import hashlib  # noqa: E402
-import logging  # noqa: E402
 from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -48,7 +47,6 @@ _KEY = generate_key(Algorithm.ES256)
 def main() -> int:
     """Play, and return the exit code."""
     args = _arguments()
-    logging.disable(logging.CRITICAL)
     if args.kept:
         return _play_kept()
     if args.total:

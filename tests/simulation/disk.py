@@ -52,7 +52,11 @@ class Disk:
         self._is_synced: dict[Process, bool] = {}
         self._synced: sqlite3.Connection | None = None  # what a power cut leaves, if that is less
         self.connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=_Connection
+            ":memory:",
+            isolation_level=None,
+            check_same_thread=False,
+            factory=_Connection,
+            cached_statements=1024,
         )
         self.connection.disk = self
         self.connection.row_factory = sqlite3.Row

@@ -15,7 +15,7 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Any
@@ -273,6 +273,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 exception = task.exception() if task.done() and task._log_traceback else None
                 if exception is not None:
                     yield exception
+
+    def living(self) -> Counter[str]:
+        """Return how many tasks each living process has."""
+        return Counter(
+            task.process.name
+            for task in self.graveyard
+            if isinstance(task, _Task)
+            and not task.done()
+            and task.process is not None
+            and task.process.alive
+        )
 
     def freeze(self, process: Process, seconds: float) -> None:
         """Stop a process as SIGSTOP does, or the pause of its machine; it goes on later."""

@@ -18,7 +18,7 @@ import itertools
 import random
 import socket
 import ssl as ssl_module
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +92,7 @@ class Network:
         self.names: dict[str, Sequence[str] | Callable[[], Sequence[str]]] = {}
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
+        self.most_open: Counter[str] = Counter()  # connections at once, by process
         self.on_violation: Callable[[str], object] = lambda _: None
         self._looked_up: dict[str, float] = {}
         self._listeners: dict[tuple[str, int], _Listener] = {}
@@ -194,6 +195,9 @@ class Network:
         client_host = process.host if process else "198.18.0.1"
         pipe = _Pipe(self, connected, (client_host, next(self._ports)), tls=bool(ssl))
         self._open.append(pipe)
+        if process is not None:
+            own = sum(each.near.process is process for each in self._open) + 1
+            self.most_open[process.name] = max(self.most_open[process.name], own)
         connected.link.connections.add(pipe)
         protocol = factory()
         pipe.near.attach(protocol, contextvars.copy_context(), process)

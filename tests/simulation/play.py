@@ -23,6 +23,7 @@ from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
 from receiver import Notification
+from tests.simulation.bounds import check_bounds
 from tests.simulation.cast import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.conduct import Conduct
@@ -246,6 +247,13 @@ class _Play:
             await asyncio.sleep(5)
         self.promises.check_end(_host_of)
         self.conduct.check_end()
+        check_bounds(
+            self.world,
+            self.outbox,
+            {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
+            claims=self.promises.claims,
+            hosts=len(self.hosts),
+        )
 
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(moment - self.world.loop.time(), 0))

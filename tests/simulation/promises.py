@@ -67,6 +67,7 @@ class Promises:
         wishes: What was asked for.
         notices: All updates.
         moves: How often what went from one state to another (see `coverage.key_of`).
+        claims: How often a delivery was taken up.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Promises:
         self.arrivals: dict[str, list[Arrival]] = defaultdict(list)
         self.calls: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
         self.moves: Counter[str] = Counter()
+        self.claims = 0
 
     # --- at every step --------------------------------------------------------------------------
 
@@ -255,6 +257,7 @@ class Promises:
         """Judge a change of state."""
         for fault in ("all", *(self._world.recent_faults() or ("none",))):
             self.moves[key_of((table, before, after), error, fault)] += 1
+        self.claims += (table, after) == ("pushkit_deliveries", "in_flight")
         if (before, after) not in TRANSITIONS[table]:
             self._world.violated(f"no transition of {table}: {before} -> {after}")
 

@@ -84,13 +84,10 @@ def _play(cut: Cut | None, seeds: Iterable[int]) -> None:
     from tests.simulation.surroundings import take_over
 
     surroundings = take_over()
-    import logging
-
     from pushkit.keys.jwk import Algorithm, generate_key
     from tests.simulation.play import play
     from tests.simulation.scenario import make_scenario
 
-    logging.disable(logging.CRITICAL)
     key = generate_key(Algorithm.ES256)
     for seed in seeds:
         violations = play(make_scenario(seed), surroundings, key).violations

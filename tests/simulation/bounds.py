@@ -1,0 +1,71 @@
+"""What may not grow: rows, lines of log, connections and tasks, measured by what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.simulation.disk import Disk
+from tests.simulation.postgres import PostgresServer
+from tests.simulation.world import World
+
+__all__ = ["check_bounds"]
+
+_CONNECTIONS = 64  # that one process may have open at once
+_TASKS = 64  # that a process may have once everything is over
+_OUTBOX = {
+    "pushkit_parked": "0",  # nothing waits any more
+    "pushkit_destinations": ":hosts * 8",  # one for each owner
+    "pushkit_attempts": ":claims",
+}
+_INBOX = {
+    "pushkit_callbacks": "2 * (SELECT COUNT(*) FROM pushkit_inbox)",
+    "pushkit_sequences": "(SELECT COUNT(*) FROM pushkit_inbox) + 1",
+}
+
+
+def check_bounds(
+    world: World,
+    outbox: Disk | PostgresServer,
+    inboxes: Mapping[str, Disk | PostgresServer],
+    *,
+    claims: int,
+    hosts: int,
+) -> None:
+    """Measure a world that has come to its end.
+
+    Args:
+        world: Which.
+        outbox: Where the deliveries are.
+        inboxes: Where the receivers' notifications are, by receiver.
+        claims: How often a delivery was taken up.
+        hosts: How many webhooks and receivers there are.
+    """
+    known = {":claims": claims, ":hosts": hosts}
+    _check_rows(world, "the outbox", outbox, _OUTBOX, known)
+    for name, inbox in inboxes.items():
+        _check_rows(world, name, inbox, _INBOX, known)
+    for process, most in world.network.most_open.items():
+        if most > _CONNECTIONS:
+            world.violated(f"{process} had {most} connections open at once")
+    for process, tasks in world.loop.living().items():
+        if tasks > _TASKS:
+            world.violated(f"{process} has {tasks} tasks when everything is over")
+    lines = 200 + 4 * (world.network.dialled + len(world.troubles)) + len(world.trace)
+    if world.secrets.lines > lines:
+        world.violated(f"{world.secrets.lines} lines of log, expected {lines} at most")
+
+
+def _check_rows(
+    world: World,
+    whose: str,
+    disk: Disk | PostgresServer,
+    bounds: Mapping[str, str],
+    known: Mapping[str, int],
+) -> None:
+    for table, formula in bounds.items():
+        bound = formula
+        for name, number in known.items():
+            bound = bound.replace(name, str(number))
+        [row] = disk.select(f"SELECT (SELECT COUNT(*) FROM {table}) AS rows, {bound} AS bound")
+        if row["rows"] > row["bound"]:
+            world.violated(f"{whose}: {row['rows']} rows of {table}, expected {row['bound']}")
