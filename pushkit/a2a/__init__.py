@@ -1,6 +1,6 @@
 """The A2A wire, in every version, to and from one neutral update."""
 
-from pushkit.a2a.card_auth import AuthScheme, parse_auth_schemes
+from pushkit.a2a.agentvault import AuthScheme, parse_auth_schemes
 from pushkit.a2a.codec import (
     decode_update,
     encode_update,

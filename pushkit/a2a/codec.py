@@ -6,13 +6,13 @@ A notification does not name its version, and its content type is not reliable (
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from pushkit.a2a.agentvault import AgentVault, stamped
-from pushkit.a2a.dialect import Dialect
-from pushkit.a2a.identity import with_ids
+from pushkit.a2a.agentvault import AGENTVAULT
+from pushkit.a2a.kinds import format_timestamp
+from pushkit.a2a.message_ids import with_ids
+from pushkit.a2a.table import Dialect, MismatchError, Writing, json_copy, reading
 from pushkit.a2a.updates import (
     StatusUpdate,
     Task,
@@ -24,7 +24,7 @@ from pushkit.a2a.updates import (
 from pushkit.a2a.v0_1 import V0_1
 from pushkit.a2a.v0_3 import V0_3
 from pushkit.a2a.v1_0 import V1_0
-from pushkit.bounded_json import JsonObject, JsonValue, read_json
+from pushkit.bounded_json import JsonValue, read_json, write_json
 from pushkit.errors import (
     InvalidUpdateError,
     MalformedBodyError,
@@ -35,11 +35,11 @@ from pushkit.errors import (
 
 __all__ = ["decode_update", "encode_update", "needs_snapshot", "parse_update", "push_body"]
 
-_DIALECTS: dict[WireVersion, Dialect] = {
-    WireVersion.V0_1: V0_1(),
-    WireVersion.V0_3: V0_3(),
-    WireVersion.V1_0: V1_0(),
-    WireVersion.AGENTVAULT_0_2: AgentVault(),
+DIALECTS: dict[WireVersion, Dialect] = {
+    WireVersion.V0_1: V0_1,
+    WireVersion.V0_3: V0_3,
+    WireVersion.V1_0: V1_0,
+    WireVersion.AGENTVAULT_0_2: AGENTVAULT,
 }
 _WITHOUT_IDS = (WireVersion.V0_1, WireVersion.AGENTVAULT_0_2)
 
@@ -60,7 +60,10 @@ def decode_update(body: bytes) -> TaskUpdate:
         raise MalformedBodyError(str(exc)) from exc
     if not isinstance(document, dict):
         raise UnrecognisedBodyError(f"expected a JSON object; {_KNOWN_SHAPES}")
-    return parse_update(document)
+    try:
+        return DIALECTS[_version_by_shape(document)].read(document)
+    except MismatchError as exc:
+        raise UnrecognisedBodyError(str(exc)) from exc
 
 
 def parse_update(
@@ -73,9 +76,11 @@ def parse_update(
         version: The version to read it as; by default told by its shape.
 
     Raises:
-        UnrecognisedBodyError: No notification of that version, or of any.
+        UnrecognisedBodyError: No notification of that version, or of any; or no JSON.
     """
-    return _DIALECTS[version or _version_by_shape(document)].read(document)
+    with reading(UnrecognisedBodyError):
+        copy = json_copy(document)
+        return DIALECTS[version or _version_by_shape(copy)].read(copy)
 
 
 def encode_update(update: TaskUpdate, version: WireVersion) -> bytes:
@@ -84,22 +89,20 @@ def encode_update(update: TaskUpdate, version: WireVersion) -> bytes:
     Raises:
         InvalidUpdateError: A member that the version requires is missing, or a value is not JSON.
     """
+    return _encode(update, version)
+
+
+def _encode(update: TaskUpdate, version: WireVersion, now: datetime | None = None) -> bytes:
+    writing = Writing(keep=update.origin is version)
     try:
         if update.origin in _WITHOUT_IDS and version not in _WITHOUT_IDS:
             update = with_ids(update)
-        return _compact_json(_DIALECTS[version].write(update))
-    except RecursionError as exc:
-        raise InvalidUpdateError("the update is nested too deeply") from exc
-
-
-_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _compact_json(document: JsonObject) -> bytes:
-    try:
-        return _COMPACT.encode(document).encode("utf-8")
-    except ValueError as exc:  # NaN, half of a surrogate pair, an integer with too many digits
-        raise InvalidUpdateError("the update holds a value that JSON cannot say") from exc
+        document = DIALECTS[version].write(update, writing)
+        if now is not None and version is WireVersion.AGENTVAULT_0_2:
+            document.setdefault("timestamp", format_timestamp(now))
+        return write_json(document, foreign=writing.foreign)
+    except (MismatchError, ValueError) as exc:
+        raise InvalidUpdateError(str(exc)) from exc
 
 
 def needs_snapshot(update: TaskUpdate, version: WireVersion) -> bool:
@@ -108,10 +111,10 @@ def needs_snapshot(update: TaskUpdate, version: WireVersion) -> bool:
     In 0.3 always (§9.5); in 0.1, which notifies of a task or its status (§9.4), for all but these.
     Without the whole task `push_body` still writes a status in 0.3, no artifact and no message.
     """
-    if isinstance(update, TaskSnapshot):
+    if update.kind is UpdateKind.TASK:
         return False
     if version is WireVersion.V0_1:
-        return not isinstance(update, StatusUpdate)
+        return update.kind is not UpdateKind.STATUS_UPDATE
     return version is WireVersion.V0_3
 
 
@@ -141,10 +144,8 @@ def push_body(
     """
     if snapshot is not None and update.task_id not in (None, snapshot.id):
         raise InvalidUpdateError("snapshot: expected the task that the update is about")
-    if version is WireVersion.AGENTVAULT_0_2 and now is not None:
-        return encode_update(stamped(update, now), version)
     if not needs_snapshot(update, version):
-        return encode_update(update, version)
+        return _encode(update, version, now)
     if snapshot is not None:
         return encode_update(TaskSnapshot(task=snapshot), version)
     if isinstance(update, StatusUpdate):

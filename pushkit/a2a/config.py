@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pushkit.a2a.updates import WireVersion, no_members
+from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
 
@@ -34,7 +34,7 @@ class Authentication:
 
     schemes: tuple[str, ...] = ()
     credentials: str | None = field(default=None, repr=False)
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members, repr=False)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.schemes) > _MAX_SCHEMES:
@@ -69,7 +69,7 @@ class PushConfig:
     authentication: Authentication | None = None
     task_id: str | None = None
     tenant: str | None = None
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members, repr=False)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
     origin: WireVersion | None = None
 
     def __post_init__(self) -> None:

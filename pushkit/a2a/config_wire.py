@@ -8,51 +8,115 @@ for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from pydantic import JsonValue as AnyJson
+from dataclasses import replace
+from typing import Any
 
 from pushkit.a2a.config import Authentication, PushConfig
+from pushkit.a2a.kinds import DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
+from pushkit.a2a.table import Kind, Lost, Member, Need, Table, Writing, json_copy, reading
 from pushkit.a2a.updates import WireVersion
-from pushkit.a2a.wire import WireObject, checked
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import InvalidPushConfigError
 
 __all__ = ["format_push_config", "parse_push_config"]
 
-
-class _AuthenticationModel(WireObject):
-    schemes: list[str] | None = None  # 0.1 to 0.3
-    scheme: str | None = None  # 1.0
-    credentials: str | None = None
+# What needs no credentials of the client: the sender's own signature, or means beside the config.
+_NEEDS_NO_CREDENTIALS = frozenset({"bearer", "jwt", "mtls", "mutualtls", "oauth2", "openidconnect"})
 
 
-class _PlainConfigModel(WireObject):
-    """0.1, which has one config of a task and so no id of it."""
+def _authentication(version: WireVersion, own: str, foreign: str, schemes: Kind) -> Table:
+    def build(found: dict[str, Any], rest: JsonObject) -> Authentication | None:
+        if rest.pop(foreign, None):
+            raise InvalidPushConfigError(f"authentication.{foreign}: {version} has {own} instead")
+        schemes = tuple(filter(None, found.get("schemes", ())))
+        credentials = found.get("credentials")
+        if not schemes and credentials:
+            raise InvalidPushConfigError(f"authentication.{own}: expected a scheme's name")
+        if not schemes and own == "scheme":
+            return None  # a message of defaults only is as good as none
+        made = Authentication(schemes=schemes, credentials=credentials, extra=rest)
+        known = {scheme.lower() for scheme in schemes}
+        if schemes and not credentials and known.isdisjoint(_NEEDS_NO_CREDENTIALS):
+            raise InvalidPushConfigError(
+                "authentication.credentials: expected, because none of the schemes works without;"
+                " Bearer does, with the sender's own signature"
+            )
+        return made
 
-    url: str
-    token: str | None = None
-    authentication: _AuthenticationModel | None = None
+    return Table(
+        Authentication,
+        Member("schemes", own, schemes),
+        Member("credentials", "credentials", TEXT),
+        build=build,
+    )
 
 
-class _ConfigModel(_PlainConfigModel):
-    id: str | None = None
-    task_id: str | None = None
-    tenant: str | None = None
-
-
-class _WebhookUrlModel(WireObject):
-    """AgentVault, whose params of `tasks/send` have a URL and nothing else."""
-
-    webhook_url: str
-
-
-class _WrappedConfigModel(WireObject):
-    """0.3 §6.10 and 0.1 §6.10, where the config stands in a member of its own."""
-
-    id: str | None = None  # of the task, in 0.1
-    task_id: str | None = None  # in 0.3
-    push_notification_config: dict[str, AnyJson]
-
+_ALL_SCHEMES = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), empty_says=True)
+_FIRST_SCHEME = Kind(
+    read=lambda value: (TEXT.read(value) or "",),
+    write=lambda value, writing: TEXT.write(value[0], writing),
+    absent=(),
+)
+# 0.3 §6.9, 1.0 §4.3.2.
+AUTHENTICATION = {
+    WireVersion.V0_1: _authentication(WireVersion.V0_1, "schemes", "scheme", _ALL_SCHEMES),
+    WireVersion.V0_3: _authentication(WireVersion.V0_3, "schemes", "scheme", _ALL_SCHEMES),
+    WireVersion.V1_0: _authentication(WireVersion.V1_0, "scheme", "schemes", _FIRST_SCHEME),
+}
+CONFIGS = {
+    WireVersion.V0_1: Table(  # §6.8; one config of a task, and so no id of it
+        PushConfig,
+        Member("url", "url", EXACT_TEXT, Need.BOTH),
+        Member("token", "token", TEXT),
+        Member("authentication", "authentication", one(AUTHENTICATION[WireVersion.V0_1])),
+        Lost("id"),
+        Lost("task_id"),  # stands around it
+        Lost("tenant"),
+        origin=WireVersion.V0_1,
+    ),
+    WireVersion.V0_3: Table(  # §6.8
+        PushConfig,
+        Member("id", "id", TEXT),
+        Member("url", "url", EXACT_TEXT, Need.BOTH),
+        Member("token", "token", TEXT),
+        Member("authentication", "authentication", one(AUTHENTICATION[WireVersion.V0_3])),
+        Member("task_id", "taskId", TEXT),  # read; written around it
+        Member("tenant", "tenant", TEXT),  # read, not written
+        take=lambda config: (config.id, config.url, config.token, config.authentication, "", ""),
+        origin=WireVersion.V0_3,
+    ),
+    WireVersion.V1_0: Table(  # §4.3.1
+        PushConfig,
+        Member("id", "id", TEXT),
+        Member("url", "url", EXACT_TEXT, Need.BOTH),
+        Member("token", "token", TEXT),
+        Member("authentication", "authentication", one(AUTHENTICATION[WireVersion.V1_0])),
+        Member("task_id", "taskId", TEXT),
+        Member("tenant", "tenant", TEXT),
+        origin=WireVersion.V1_0,
+    ),
+    WireVersion.AGENTVAULT_0_2: Table(  # params of `tasks/send` have a URL and nothing else
+        PushConfig,
+        Member("url", "webhookUrl", EXACT_TEXT, Need.BOTH),
+        Lost("id"),
+        Lost("token"),
+        Lost("authentication"),
+        Lost("task_id"),
+        Lost("tenant"),
+        origin=WireVersion.AGENTVAULT_0_2,
+    ),
+}
+# 0.1 §6.10, 0.3 §6.10: where the config stands in a member of its own, beside its task.
+_TASK_IDS = {WireVersion.V0_1: "id", WireVersion.V0_3: "taskId"}
+_WRAPPED = {
+    version: Table(
+        dict,
+        Member("task_id", name, TEXT),
+        Member("config", "pushNotificationConfig", DATA_OBJECT, Need.BOTH),
+        extra="",
+    )
+    for version, name in _TASK_IDS.items()
+}
 
 # Which members are whose, in both spellings.
 _WRAPPERS = frozenset({"pushNotificationConfig", "push_notification_config"})
@@ -80,19 +144,16 @@ def parse_push_config(document: Mapping[str, JsonValue], version: WireVersion) -
             be a header value.
     """
     _refuse_foreign(document, _FOREIGN[version], version)
-    if version is WireVersion.AGENTVAULT_0_2:
-        webhook = checked(_WebhookUrlModel, document, InvalidPushConfigError)
-        return PushConfig(
-            url=webhook.webhook_url, extra=dict(webhook.__pydantic_extra__), origin=version
-        )
-    if _WRAPPERS.isdisjoint(document):
-        return _read_config(document, version)
-    _refuse_foreign(document, _OF_A_CONFIG, version)
-    wrapped = checked(_WrappedConfigModel, document, InvalidPushConfigError)
-    config = wrapped.push_notification_config
-    _refuse_foreign(config, _FOREIGN[version] | _WRAPPERS, version)
-    task_id = wrapped.id if version is WireVersion.V0_1 else wrapped.task_id
-    return _read_config(config, version, task_id)
+    with reading(InvalidPushConfigError):
+        copy = json_copy(document)
+        if _WRAPPERS.isdisjoint(copy):
+            config: PushConfig = CONFIGS[version].read(copy)
+            return config
+        _refuse_foreign(copy, _OF_A_CONFIG, version)
+        wrapped = _WRAPPED[version].read(copy)
+        _refuse_foreign(wrapped["config"], _FOREIGN[version] | _WRAPPERS, version)
+        config = CONFIGS[version].read(wrapped["config"])
+        return replace(config, task_id=wrapped.get("task_id") or config.task_id)
 
 
 def _refuse_foreign(
@@ -105,77 +166,6 @@ def _refuse_foreign(
         )
 
 
-def _read_config(
-    document: Mapping[str, JsonValue], version: WireVersion, task_id: str | None = None
-) -> PushConfig:
-    if version is WireVersion.V0_1:
-        plain = checked(_PlainConfigModel, document, InvalidPushConfigError)
-        return _push_config(plain, version, task_id=task_id or None)
-    model = checked(_ConfigModel, document, InvalidPushConfigError)
-    return _push_config(
-        model,
-        version,
-        task_id=task_id or model.task_id or None,
-        config_id=model.id or None,
-        tenant=model.tenant or None,
-    )
-
-
-def _push_config(
-    model: _PlainConfigModel,
-    version: WireVersion,
-    *,
-    task_id: str | None,
-    config_id: str | None = None,
-    tenant: str | None = None,
-) -> PushConfig:
-    return PushConfig(
-        url=model.url,
-        id=config_id,
-        token=model.token or None,
-        authentication=_read_authentication(model.authentication, version),
-        task_id=task_id,
-        tenant=tenant,
-        extra=dict(model.__pydantic_extra__),
-        origin=version,
-    )
-
-
-# What needs no credentials of the client: the sender's own signature, or means beside the config.
-_NEEDS_NO_CREDENTIALS = frozenset({"bearer", "jwt", "mtls", "mutualtls", "oauth2", "openidconnect"})
-
-
-def _read_authentication(
-    model: _AuthenticationModel | None, version: WireVersion
-) -> Authentication | None:
-    if model is None:
-        return None
-    one = version is WireVersion.V1_0
-    foreign, name, own = (model.schemes, "schemes", "scheme")
-    if not one:
-        foreign, name, own = ([model.scheme] if model.scheme else None, "scheme", "schemes")
-    if foreign:
-        raise InvalidPushConfigError(f"authentication.{name}: {version} has {own} instead")
-    named = [model.scheme or ""] if one else model.schemes or []
-    schemes = tuple(scheme for scheme in named if scheme)
-    if not schemes and model.credentials:
-        raise InvalidPushConfigError(f"authentication.{own}: expected a scheme's name")
-    if one and not schemes:
-        return None  # a message of defaults only is as good as none
-    extra = dict(model.__pydantic_extra__)
-    found = Authentication(schemes=schemes, credentials=model.credentials or None, extra=extra)
-    if schemes and not model.credentials and not _satisfiable(schemes):
-        raise InvalidPushConfigError(
-            "authentication.credentials: expected, because none of the schemes works without;"
-            " Bearer does, with the sender's own signature"
-        )
-    return found
-
-
-def _satisfiable(schemes: tuple[str, ...]) -> bool:
-    return any(scheme.lower() in _NEEDS_NO_CREDENTIALS for scheme in schemes)
-
-
 def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
     """Write a config; in 0.1 and 0.3 with its wrapper if it belongs to a task.
 
@@ -183,38 +173,9 @@ def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
     but the first, for AgentVault everything but the URL. The result carries the token and the
     credentials.
     """
-    kept = config.origin is version
-    extra = dict(config.extra) if kept else {}
-    if version is WireVersion.AGENTVAULT_0_2:
-        return {"webhookUrl": config.url} | extra
-    members: JsonObject = {
-        "id": None if version is WireVersion.V0_1 else config.id,
-        "url": config.url,
-        "token": config.token,
-        "authentication": _write_authentication(config.authentication, version, kept=kept),
-    }
-    if version is WireVersion.V1_0:
-        return _present(members | {"taskId": config.task_id, "tenant": config.tenant}) | extra
-    written = _present(members) | extra
-    if config.task_id is None:
+    if version is WireVersion.V1_0 and config.authentication and not config.authentication.schemes:
+        config = replace(config, authentication=None)  # 1.0 §4.3.2: the scheme is required
+    written = CONFIGS[version].write(config, Writing(keep=config.origin is version))
+    if config.task_id is None or version not in _TASK_IDS:
         return written
-    address = "id" if version is WireVersion.V0_1 else "taskId"
-    return {address: config.task_id, "pushNotificationConfig": written}
-
-
-def _write_authentication(
-    authentication: Authentication | None, version: WireVersion, *, kept: bool
-) -> JsonObject | None:
-    if authentication is None:
-        return None
-    named: JsonObject = {"schemes": list(authentication.schemes)}
-    if version is WireVersion.V1_0:
-        if authentication.scheme is None:
-            return None  # 1.0 §4.3.2: the scheme is required
-        named = {"scheme": authentication.scheme}
-    members = _present(named | {"credentials": authentication.credentials})
-    return members | dict(authentication.extra) if kept else members
-
-
-def _present(members: JsonObject) -> JsonObject:
-    return {name: value for name, value in members.items() if value is not None}
+    return {_TASK_IDS[version]: config.task_id, "pushNotificationConfig": written}

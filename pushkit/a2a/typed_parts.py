@@ -5,184 +5,126 @@ That member is `kind` since 0.2, and `type` before.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, ClassVar, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import Discriminator, Tag, model_validator
-from pydantic import JsonValue as AnyJson
-from pydantic_core import PydanticCustomError
-
-from pushkit.a2a.dialect import Dialect
-from pushkit.a2a.updates import DataPart, Part, RawPart, TextPart, UnknownPart, UrlPart
-from pushkit.a2a.wire import (
-    Base64Text,
-    Metadata,
-    WireObject,
-    format_base64,
-    read_base64,
-)
+from pushkit.a2a.kinds import BASE64, DATA_OBJECT, EXACT_TEXT, METADATA, TEXT, one
+from pushkit.a2a.table import Fixed, Lost, Member, MismatchError, Need, Table
+from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart
 from pushkit.bounded_json import JsonObject, JsonValue
 
-__all__ = ["AnyPart", "KindPart", "TypePart", "TypedParts"]
+__all__ = ["part_tables"]
 
 # The official SDK's mark of a value that had to be wrapped into an object.
 _WRAPPED = "data_part_compat"
 
 
-class PartModel(WireObject):
-    """A2A 0.3 §6.5: a part of any kind, also of one that is not known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What 0.1 to 0.3 have in an object of its own, and the neutral form in the part itself."""
 
-    kind: AnyJson = None  # 0.2 and later
-    type: AnyJson = None  # 0.1
-    metadata: Metadata | None = None
-
-
-class TextPartModel(PartModel):
-    """A2A 0.3 §6.5.1."""
-
-    text: str
+    raw: bytes | None = None
+    url: str | None = None
+    media_type: str | None = None
+    filename: str | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-class FileModel(WireObject):
-    """A2A 0.3 §6.6: a file has either `bytes` or `uri`."""
-
-    bytes: Base64Text | None = None
-    uri: str | None = None
-    mime_type: str | None = None
-    name: str | None = None
-
-    @model_validator(mode="after")
-    def _one_content(self) -> FileModel:
-        if (self.bytes is None) == (self.uri is None):
-            raise PydanticCustomError("one_of", "expected either bytes or uri")
-        return self
+def _file(found: dict[str, Any], rest: JsonObject) -> _File:
+    if ("raw" in found) == ("url" in found):
+        raise MismatchError("expected either bytes or uri")
+    return _File(**found, extra=rest)
 
 
-class FilePartModel(PartModel):
-    """A2A 0.3 §6.5.2."""
-
-    file: FileModel
-
-
-class DataPartModel(PartModel):
-    """A2A 0.3 §6.5.3."""
-
-    data: dict[str, AnyJson]
-
-
-_PART_KINDS = ("text", "file", "data")
-
-
-def _by_kind(part: object) -> str:
-    kind = part.get("kind") if isinstance(part, dict) else None
-    return f"@{kind}" if kind in _PART_KINDS else "@other"
-
-
-def _by_type(part: object) -> str:
-    if not isinstance(part, dict) or part.get("type") not in _PART_KINDS:
-        return "@other"
-    # 0.1 §6.6 permits a file of neither bytes nor URI: a part without known content.
-    file = part.get("file") if part["type"] == "file" else None
-    if isinstance(file, dict) and file.get("bytes") is None and file.get("uri") is None:
-        return "@other"
-    return f"@{part['type']}"
-
-
-AnyPart: TypeAlias = (
-    Annotated[TextPartModel, Tag("@text")]
-    | Annotated[FilePartModel, Tag("@file")]
-    | Annotated[DataPartModel, Tag("@data")]
-    | Annotated[PartModel, Tag("@other")]
+_FILE = Table(  # 0.3 §6.6
+    _File,
+    Member("raw", "bytes", BASE64),
+    Member("url", "uri", EXACT_TEXT),
+    Member("media_type", "mimeType", TEXT),
+    Member("filename", "name", TEXT),
+    build=_file,
 )
-KindPart: TypeAlias = Annotated[AnyPart, Discriminator(_by_kind)]
-TypePart: TypeAlias = Annotated[AnyPart, Discriminator(_by_type)]
 
 
-class TypedParts(Dialect):
-    """A dialect whose parts name their kind."""
-
-    discriminator: ClassVar[str]
-    # What the discriminating member may say in this version, of parts and of whatever else has one.
-    kinds: ClassVar[tuple[JsonValue, ...]] = _PART_KINDS
-
-    def rewritten(self, member: str, original: JsonValue) -> JsonValue:
-        """See `Dialect.rewritten`."""
-        match member:
-            case "kind" | "type":
-                said = member == self.discriminator and original in self.kinds
-                return original if said else None
-            case "bytes":
-                raw = read_base64(original)
-                return None if raw is None else format_base64(raw)
-        return super().rewritten(member, original)
-
-    def read_part(self, part: AnyPart) -> Part:
-        """Read one part."""
-        metadata, extra = part.metadata or {}, self.unsaid(part)
-        match part:
-            case TextPartModel():
-                return TextPart(text=part.text, metadata=metadata, extra=extra)
-            case DataPartModel():
-                return replace(_unwrapped(part.data, metadata), extra=extra)
-            case FilePartModel():
-                # What the file object has beside the known members is kept under its name.
-                of_file = self.unsaid(part.file)
-                extra |= {"file": of_file} if of_file else {}
-                return replace(_read_file(part.file), metadata=metadata, extra=extra)
-        kind = part.type if self.discriminator == "type" else part.kind
-        extra |= {} if kind is None else {self.discriminator: kind}
-        return UnknownPart(metadata=metadata, extra=extra)
-
-    def write_part(self, part: Part) -> JsonObject | None:
-        """Write one part; an unknown one only from its own version's extra."""
-        metadata: JsonValue = dict(part.metadata) or None
-        match part:
-            case TextPart():
-                text: JsonObject = {"text": part.text, "metadata": metadata}
-                return self.written(TextPartModel, self._kind("text") | text, part.extra)
-            case RawPart() | UrlPart():
-                file: JsonObject = {"file": self._file(part), "metadata": metadata}
-                return self.written(FilePartModel, self._kind("file") | file, part.extra)
-            case DataPart():
-                data = self._kind("data") | _wrapped(part)
-                return self.written(DataPartModel, data, part.extra)
-            case UnknownPart():
-                members = self._kind(part.extra.get(self.discriminator)) | {"metadata": metadata}
-                unknown = self.written(PartModel, members, part.extra)
-                return unknown if part.extra else None
-
-    def _kind(self, kind: JsonValue) -> JsonObject:
-        return {self.discriminator: kind}
-
-    def _file(self, part: RawPart | UrlPart) -> JsonObject:
-        members: JsonObject = {
-            "bytes": format_base64(part.raw) if isinstance(part, RawPart) else None,
-            "uri": part.url if isinstance(part, UrlPart) else None,
-            "mimeType": part.media_type or None,
-            "name": part.filename or None,
-        }
-        kept = part.extra.get("file")
-        return self.written(FileModel, members, kept if isinstance(kept, dict) else {})
+def _file_part(found: dict[str, Any], rest: JsonObject) -> RawPart | UrlPart:
+    file: _File = found.pop("file")
+    about = found | {"media_type": file.media_type, "filename": file.filename}
+    if file.extra:  # kept under the name of its object
+        rest["file"] = dict(file.extra)
+    if file.raw is not None:
+        return RawPart(raw=file.raw, extra=rest, **about)
+    return UrlPart(url=file.url or "", extra=rest, **about)
 
 
-def _read_file(file: FileModel) -> RawPart | UrlPart:
-    media_type, filename = file.mime_type or None, file.name or None
-    if file.uri is not None:
-        return UrlPart(url=file.uri, media_type=media_type, filename=filename)
-    return RawPart(raw=read_base64(file.bytes) or b"", media_type=media_type, filename=filename)
+def _file_members(part: RawPart | UrlPart) -> tuple[object, ...]:
+    kept = part.extra.get("file")
+    file = _File(
+        raw=part.raw if isinstance(part, RawPart) else None,
+        url=part.url if isinstance(part, UrlPart) else None,
+        media_type=part.media_type,
+        filename=part.filename,
+        extra=kept if isinstance(kept, dict) else {},
+    )
+    return file, part.metadata
 
 
-def _unwrapped(data: JsonObject, metadata: JsonObject) -> DataPart:
-    value = data.get("value")
+def _unwrapped(found: dict[str, Any], rest: JsonObject) -> DataPart:
+    data, metadata = found["data"], found.get("metadata", {})
     # Only what `_wrapped` makes, so that everything else comes back as it was.
-    if metadata.get(_WRAPPED) is not True or data.keys() != {"value"} or isinstance(value, dict):
-        return DataPart(data=data, metadata=metadata)
-    rest = {name: item for name, item in metadata.items() if name != _WRAPPED}
-    return DataPart(data=value, metadata=rest)
+    if metadata.get(_WRAPPED) is True and data.keys() == {"value"}:
+        value = data["value"]
+        if not isinstance(value, dict):
+            data = value
+            metadata = {name: item for name, item in metadata.items() if name != _WRAPPED}
+    return DataPart(data=data, metadata=metadata, extra=rest)
 
 
-def _wrapped(part: DataPart) -> JsonObject:
-    data, metadata = part.data, dict(part.metadata)
-    if not isinstance(data, dict):
-        data, metadata = {"value": data}, metadata | {_WRAPPED: True}
-    return {"data": data, "metadata": metadata or None}
+def _wrapped(part: DataPart) -> tuple[object, ...]:
+    if isinstance(part.data, dict):
+        return part.data, part.metadata
+    return {"value": part.data}, {**part.metadata, _WRAPPED: True}
+
+
+def part_tables(discriminator: str) -> dict[str, Table]:
+    """Return the tables of parts by what the discriminating member says; "" is anything else."""
+    metadata = Member("metadata", "metadata", METADATA)
+    lost = (Lost("media_type"), Lost("filename"))
+    return {
+        "text": Table(  # 0.3 §6.5.1
+            TextPart,
+            Fixed(discriminator, "text"),
+            Member("text", "text", EXACT_TEXT, Need.BOTH),
+            metadata,
+            *lost,
+        ),
+        "file": Table(  # 0.3 §6.5.2
+            _File,
+            Fixed(discriminator, "file"),
+            Member("file", "file", one(_FILE), Need.BOTH),
+            metadata,
+            build=_file_part,
+            take=_file_members,
+        ),
+        "data": Table(  # 0.3 §6.5.3
+            DataPart,
+            Fixed(discriminator, "data"),
+            Member("data", "data", DATA_OBJECT, Need.BOTH),
+            metadata,
+            *lost,
+            build=_unwrapped,
+            take=_wrapped,
+        ),
+        "": Table(UnknownPart, metadata, *lost),
+    }
+
+
+def by_class(tables: Mapping[str, Table]) -> dict[type, Table]:
+    """Return the same tables by the class of part that each writes."""
+    return {
+        TextPart: tables["text"],
+        RawPart: tables["file"],
+        UrlPart: tables["file"],
+        DataPart: tables["data"],
+        UnknownPart: tables[""],
+    }

@@ -1,21 +1,17 @@
 """What happens to a task, free of any A2A version: the neutral updates and what they hold.
 
-Every wire object keeps in `extra` what the neutral form has no place for: members that are unknown,
-and the original of a known member that the neutral form cannot hold exactly (a state without a
-name here, a timestamp with nanoseconds, an explicit `null`). They are written back when an update
-is encoded in the version that it was decoded from (`origin`), and dropped in any other. An original
-is written back only while it still says what the neutral member says, so that
-`dataclasses.replace(status, state=...)` has its effect.
+Every object keeps in `extra` the members that its table does not know. They are written back when
+an update is encoded in the version that it was decoded from (`origin`), and dropped in any other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar, NoReturn, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import UnsupportedVersionError
@@ -40,7 +36,6 @@ __all__ = [
     "UpdateKind",
     "UrlPart",
     "WireVersion",
-    "no_members",
 ]
 
 
@@ -135,32 +130,6 @@ class UpdateKind(StrEnum):
     MESSAGE = "message"
 
 
-class _Empty(Mapping[str, JsonValue]):
-    """The default of every mapping here: empty, immutable; unlike a mapping proxy it pickles."""
-
-    __slots__ = ()
-
-    def __getitem__(self, key: str) -> NoReturn:
-        raise KeyError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-    def __repr__(self) -> str:
-        return "{}"
-
-
-def no_members() -> Mapping[str, JsonValue]:
-    """Return the empty mapping that stands for `metadata` and `extra` that are not given."""
-    return _EMPTY
-
-
-_EMPTY = _Empty()
-
-
 # --- parts -------------------------------------------------------------------------------------
 
 
@@ -168,8 +137,8 @@ _EMPTY = _Empty()
 class _PartMembers:
     media_type: str | None = None
     filename: str | None = None
-    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +209,8 @@ class Message:
     task_id: str | None = None
     reference_task_ids: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
-    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,8 +222,8 @@ class Artifact:
     name: str | None = None
     description: str | None = None
     extensions: tuple[str, ...] = ()
-    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +233,7 @@ class TaskStatus:
     state: TaskState
     message: Message | None = None
     timestamp: datetime | None = None
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,8 +245,8 @@ class Task:
     context_id: str | None = None
     artifacts: tuple[Artifact, ...] = ()
     history: tuple[Message, ...] = ()
-    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 # --- updates -----------------------------------------------------------------------------------
@@ -288,7 +257,7 @@ class _UpdateMembers:
     # The version that the update was decoded from; None for one made in this process.
     origin: WireVersion | None = None
     # Unknown members beside the update, in 1.0's StreamResponse; 0.3 has no such envelope.
-    envelope_extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    envelope_extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,14 +294,21 @@ class StatusUpdate(_UpdateMembers):
     task_id: str
     context_id: str | None = None
     status: TaskStatus
-    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     final: bool | None = None
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
     def state(self) -> TaskState:
         """The state of the task."""
         return self.status.state
+
+    @property
+    def is_final(self) -> bool:
+        """What `final` says, or what follows from the state."""
+        if self.final is not None:
+            return self.final
+        return self.state.terminal or self.state.interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,8 +322,8 @@ class ArtifactUpdate(_UpdateMembers):
     artifact: Artifact
     append: bool = False
     last_chunk: bool = False
-    metadata: Mapping[str, JsonValue] = field(default_factory=no_members)
-    extra: Mapping[str, JsonValue] = field(default_factory=no_members)
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

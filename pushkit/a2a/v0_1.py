@@ -7,11 +7,12 @@ samples (`id`, `sessionId`), or a status (`taskId`). What is written says both n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated
+from dataclasses import replace
+from typing import Any
 
-from pushkit.a2a.dialect import timestamp_text, without_extra
-from pushkit.a2a.typed_parts import AnyPart, TypedParts, TypePart
+from pushkit.a2a.kinds import FLAG, METADATA, SAID_FLAG, TEXT, TIME, many, names, one, parts
+from pushkit.a2a.table import Dialect, Kind, Lost, Member, MismatchError, Need, Table, Writing
+from pushkit.a2a.typed_parts import by_class, part_tables
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -25,304 +26,192 @@ from pushkit.a2a.updates import (
     TaskState,
     TaskStatus,
     TaskUpdate,
+    UnknownPart,
     WireVersion,
 )
-from pushkit.a2a.wire import (
-    EnumValue,
-    Identifier,
-    Metadata,
-    Required,
-    Several,
-    WireObject,
-    checked,
-    read_timestamp,
-)
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
+from pushkit.bounded_json import JsonObject
 
-__all__ = ["V0_1"]
+__all__ = ["MESSAGE", "V0_1"]
 
-
-class MessageModel(WireObject):
-    """A2A 0.1 §6.4: Message, without an id."""
-
-    role: Annotated[EnumValue, Required] = None
-    parts: Annotated[Several[TypePart] | None, Required] = None
-    metadata: Metadata | None = None
-
-
-class StatusModel(WireObject):
-    """A2A 0.1 §6.2: TaskStatus."""
-
-    state: Annotated[EnumValue, Required] = None
-    message: MessageModel | None = None
-    timestamp: str | None = None
-
-
-class ArtifactModel(WireObject):
-    """A2A 0.1 §6.7: Artifact. `index` stands for an id; `append` and `lastChunk` are of events."""
-
-    name: str | None = None
-    description: str | None = None
-    parts: Annotated[Several[TypePart] | None, Required] = None
-    index: int | None = None
-    append: bool | None = None
-    last_chunk: bool | None = None
-    metadata: Metadata | None = None
-
-
-class TaskModel(WireObject):
-    """A2A 0.1 §6.1: Task."""
-
-    id: Identifier
-    session_id: str | None = None
-    status: StatusModel
-    artifacts: Several[ArtifactModel] | None = None
-    history: Several[MessageModel] | None = None
-    metadata: Metadata | None = None
-
-
-class EventModel(WireObject):
-    """What addresses an event: `id` (0.1 §7.2.2), `taskId` (0.1 §9.4), or both."""
-
-    id: Identifier | None = None
-    task_id: Identifier | None = None
-    metadata: Metadata | None = None
-
-
-class StatusEventModel(EventModel):
-    """A2A 0.1 §7.2.2: TaskStatusUpdateEvent."""
-
-    status: StatusModel
-    final: bool | None = None
-
-
-class ArtifactEventModel(EventModel):
-    """A2A 0.1 §7.2.3: TaskArtifactUpdateEvent."""
-
-    artifact: ArtifactModel
-
-
+_ORIGIN = WireVersion.V0_1
 # What 0.1 has no name for, under the one that ends, or holds up, the task as well.
-_STATE_NAMES = {state: state.value for state in TaskState} | {
-    TaskState.REJECTED: "failed",
-    TaskState.AUTH_REQUIRED: "input-required",
-}
-_ROLE_NAMES = {role: role.value for role in (Role.USER, Role.AGENT)}
-_STATES: dict[JsonValue, TaskState] = {state.value: state for state in TaskState}
-_ROLES: dict[JsonValue, Role] = {name: role for role, name in _ROLE_NAMES.items()}
-_INDEX = re.compile(r"0|-?[1-9]\d{0,4000}", re.ASCII)
+_STATE = names(
+    {state: state.value for state in TaskState}
+    | {TaskState.REJECTED: "failed", TaskState.AUTH_REQUIRED: "input-required"},
+    absent=TaskState.UNKNOWN,
+    read={state.value: state for state in TaskState},
+)
+_ROLE = names({role: role.value for role in (Role.USER, Role.AGENT)}, absent=Role.UNSPECIFIED)
 
 
-class V0_1(TypedParts):  # noqa: N801  (the version's name)
-    """The A2A 0.1 dialect."""
-
-    version = WireVersion.V0_1
-    state_names = _STATE_NAMES
-    role_names = _ROLE_NAMES
-    verbatim = frozenset({"text", "uri", "data", "final"})
-    discriminator = "type"
-
-    def read(self, document: Mapping[str, JsonValue]) -> TaskUpdate:
-        """Read an artifact event, a status, or a task."""
-        _check_one_task(document)
-        if document.get("artifact") is not None:
-            return self._read_artifact_event(document)
-        if "final" in document or document.get("id") is None:
-            return self._read_status_event(document)
-        model = checked(TaskModel, document, UnrecognisedBodyError)
-        return TaskSnapshot(task=self._read_task(model), origin=self.version)
-
-    def write(self, update: TaskUpdate) -> JsonObject:
-        """Write a task, or an event addressed by both of its names."""
-        said = update if update.origin is self.version else without_extra(update)
-        model: type[WireObject]
-        match said:
-            case TaskSnapshot():
-                model, document = TaskModel, self._write_task(said.task)
-            case StatusUpdate():
-                model, document = StatusEventModel, self._write_status_event(said)
-            case ArtifactUpdate():
-                model, document = ArtifactEventModel, self._write_artifact_event(said)
-            case MessageUpdate():
-                raise InvalidUpdateError(
-                    "A2A 0.1 has no notification of a message: send the task, or its status"
-                )
-        checked(model, document, InvalidUpdateError, writing=self.version)
-        return document
-
-    def read_state(self, name: JsonValue) -> TaskState:
-        """Read a state by name, also one that is younger than 0.1."""
-        return _STATES.get(name, TaskState.UNKNOWN) if isinstance(name, str) else TaskState.UNKNOWN
-
-    def read_role(self, name: JsonValue) -> Role:
-        """Read a role by name."""
-        return _ROLES.get(name, Role.UNSPECIFIED) if isinstance(name, str) else Role.UNSPECIFIED
-
-    # --- messages and artifacts ------------------------------------------------------------
-
-    def _read_parts(self, parts: list[AnyPart] | None) -> tuple[Part, ...]:
-        return tuple(self.read_part(part) for part in parts or ())
-
-    def _write_parts(self, parts: tuple[Part, ...]) -> list[JsonValue] | None:
-        written = [self.write_part(part) for part in parts]
-        return [part for part in written if part is not None] or None
-
-    def _read_message(self, model: MessageModel) -> Message:
-        return Message(
-            message_id="",
-            role=self.read_role(model.role),
-            parts=self._read_parts(model.parts),
-            metadata=model.metadata or {},
-            extra=self.unsaid(model),
-        )
-
-    def write_message(self, message: Message) -> JsonObject:
-        """Write a message."""
-        members: JsonObject = {
-            "role": self.role_names.get(message.role),
-            "parts": self._write_parts(message.parts),
-            "metadata": dict(message.metadata) or None,
-        }
-        return self.written(MessageModel, members, message.extra)
-
-    def _read_artifact(self, model: ArtifactModel, *, in_event: bool) -> Artifact:
-        extra = self.unsaid(model)
-        if not in_event:  # a task's artifact has no place for what chunks say
-            flags = {"append": model.append, "lastChunk": model.last_chunk}
-            extra |= {name: True for name, flag in flags.items() if flag}
-        return Artifact(
-            artifact_id=str(model.index or 0),
-            parts=self._read_parts(model.parts),
-            name=model.name or None,
-            description=model.description or None,
-            metadata=model.metadata or {},
-            extra=extra,
-        )
-
-    def _write_artifact(self, artifact: Artifact, index: int, flags: JsonObject) -> JsonObject:
-        members: JsonObject = {
-            "name": artifact.name or None,
-            "description": artifact.description or None,
-            "parts": self._write_parts(artifact.parts),
-            "index": index,
-            "metadata": dict(artifact.metadata) or None,
-        }
-        return self.written(ArtifactModel, members | flags, artifact.extra)
-
-    # --- tasks and events ------------------------------------------------------------------
-
-    def _read_status(self, model: StatusModel) -> TaskStatus:
-        return TaskStatus(
-            state=self.read_state(model.state),
-            message=self._read_message(model.message) if model.message else None,
-            timestamp=read_timestamp(model.timestamp),
-            extra=self.unsaid(model),
-        )
-
-    def _write_status(self, status: TaskStatus) -> JsonObject:
-        members: JsonObject = {
-            "state": self.state_names[status.state],
-            "message": self.write_message(status.message) if status.message else None,
-            "timestamp": timestamp_text(status.timestamp) if status.timestamp else None,
-        }
-        return self.written(StatusModel, members, status.extra)
-
-    def _read_task(self, model: TaskModel) -> Task:
-        artifacts = model.artifacts or ()
-        return Task(
-            id=model.id,
-            status=self._read_status(model.status),
-            context_id=model.session_id or None,
-            artifacts=tuple(self._read_artifact(each, in_event=False) for each in artifacts),
-            history=tuple(self._read_message(message) for message in model.history or ()),
-            metadata=model.metadata or {},
-            extra=self.unsaid(model),
-        )
-
-    def _write_task(self, task: Task) -> JsonObject:
-        artifacts: list[JsonValue] = [
-            self._write_artifact(artifact, index, _kept_flags(artifact))
-            for artifact, index in zip(task.artifacts, _indices(task.artifacts), strict=True)
-        ]
-        members: JsonObject = {
-            "id": task.id,
-            "sessionId": task.context_id or None,
-            "status": self._write_status(task.status),
-            "artifacts": artifacts or None,
-            "history": [self.write_message(message) for message in task.history] or None,
-            "metadata": dict(task.metadata) or None,
-        }
-        return self.written(TaskModel, members, task.extra)
-
-    def _read_status_event(self, document: Mapping[str, JsonValue]) -> StatusUpdate:
-        model = checked(StatusEventModel, document, UnrecognisedBodyError)
-        return StatusUpdate(
-            task_id=_task_id(model),
-            status=self._read_status(model.status),
-            metadata=model.metadata or {},
-            final=model.final,
-            extra=self.unsaid(model),
-            origin=self.version,
-        )
-
-    def _write_status_event(self, update: StatusUpdate) -> JsonObject:
-        derived = update.state.terminal or update.state.interrupted
-        members: JsonObject = {
-            "id": update.task_id,
-            "taskId": update.task_id,
-            "status": self._write_status(update.status),
-            "final": derived if update.final is None else update.final,
-            "metadata": dict(update.metadata) or None,
-        }
-        return self.written(StatusEventModel, members, update.extra)
-
-    def _read_artifact_event(self, document: Mapping[str, JsonValue]) -> ArtifactUpdate:
-        model = checked(ArtifactEventModel, document, UnrecognisedBodyError)
-        return ArtifactUpdate(
-            task_id=_task_id(model),
-            artifact=self._read_artifact(model.artifact, in_event=True),
-            append=bool(model.artifact.append),
-            last_chunk=bool(model.artifact.last_chunk),
-            metadata=model.metadata or {},
-            extra=self.unsaid(model),
-            origin=self.version,
-        )
-
-    def _write_artifact_event(self, update: ArtifactUpdate) -> JsonObject:
-        (index,) = _indices((update.artifact,))
-        flags: JsonObject = {
-            "append": update.append or None,
-            "lastChunk": update.last_chunk or None,
-        }
-        members: JsonObject = {
-            "id": update.task_id,
-            "taskId": update.task_id,
-            "artifact": self._write_artifact(update.artifact, index, flags),
-            "metadata": dict(update.metadata) or None,
-        }
-        return self.written(ArtifactEventModel, members, update.extra)
+def _read_index(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MismatchError("expected a valid integer")
+    return str(value)
 
 
-def _check_one_task(document: Mapping[str, JsonValue]) -> None:
+_INDEX = Kind(read=_read_index, write=lambda value, _: int(value), absent="0")
+
+PARTS = part_tables("type")
+
+
+def _read_part(item: JsonObject) -> Part:
+    kind = item.get("type")
+    if kind == "file" and isinstance(file := item.get("file"), dict):
+        # §6.6 permits a file of neither bytes nor URI: a part without known content.
+        kind = kind if any(file.get(name) is not None for name in ("bytes", "uri")) else ""
+    part: Part = PARTS[kind if isinstance(kind, str) and kind in PARTS else ""].read(item)
+    return part
+
+
+MESSAGE = Table(  # §6.4
+    Message,
+    Member("role", "role", _ROLE, Need.WRITER),
+    Member("parts", "parts", parts(_read_part, by_class(PARTS), UnknownPart), Need.WRITER),
+    Member("metadata", "metadata", METADATA),
+    Lost("message_id", ""),
+    Lost("context_id"),
+    Lost("task_id"),
+    Lost("reference_task_ids"),
+    Lost("extensions"),
+)
+_OF_AN_ARTIFACT = (
+    Member("name", "name", TEXT),
+    Member("description", "description", TEXT),
+    Member("parts", "parts", parts(_read_part, by_class(PARTS), UnknownPart), Need.WRITER),
+    Member("artifact_id", "index", _INDEX),
+    Member("metadata", "metadata", METADATA),
+    Lost("extensions"),
+)
+ARTIFACT = Table(  # §6.7; `append` and `lastChunk` say something in an event alone
+    Artifact,
+    *_OF_AN_ARTIFACT,
+    Member("", "append", FLAG, kept=True),
+    Member("", "lastChunk", FLAG, kept=True),
+)
+STATUS = Table(  # §6.2
+    TaskStatus,
+    Member("state", "state", _STATE, Need.WRITER),
+    Member("message", "message", one(MESSAGE)),
+    Member("timestamp", "timestamp", TIME),
+)
+TASK = Table(  # §6.1
+    Task,
+    Member("id", "id", TEXT, Need.BOTH),
+    Member("context_id", "sessionId", TEXT),
+    Member("status", "status", one(STATUS), Need.BOTH),
+    Member("artifacts", "artifacts", many(ARTIFACT)),
+    Member("history", "history", many(MESSAGE)),
+    Member("metadata", "metadata", METADATA),
+)
+_OF_AN_EVENT = (
+    Member("task_id", "id", TEXT, Need.WRITER),  # §7.2.2
+    Member("task_id", "taskId", TEXT, Need.WRITER),  # §9.4
+)
+STATUS_UPDATE = Table(  # §7.2.2
+    StatusUpdate,
+    *_OF_AN_EVENT,
+    Member("status", "status", one(STATUS), Need.BOTH),
+    Member("final", "final", SAID_FLAG, written="is_final"),
+    Member("metadata", "metadata", METADATA),
+    Lost("context_id"),
+    origin=_ORIGIN,
+)
+
+
+def _chunk_members(update: ArtifactUpdate) -> tuple[object, ...]:
+    of = update.artifact
+    about = (of.name, of.description, of.parts, of.artifact_id, of.metadata)
+    return (*about, update.append, update.last_chunk)
+
+
+CHUNK = Table(  # §6.7: what the neutral form says of the event, 0.1 says of its artifact
+    Artifact,
+    *_OF_AN_ARTIFACT,
+    Member("append", "append", FLAG),
+    Member("last_chunk", "lastChunk", FLAG),
+    build=lambda found, rest: found | {"extra": rest},
+    take=_chunk_members,
+    extra="artifact.extra",
+)
+
+
+def _artifact_update(found: dict[str, Any], rest: JsonObject) -> ArtifactUpdate:
+    artifact = found.pop("artifact")
+    flags = {name: artifact.pop(name) for name in ("append", "last_chunk") if name in artifact}
+    return ArtifactUpdate(artifact=Artifact(**artifact), extra=rest, **found, **flags)
+
+
+ARTIFACT_UPDATE = Table(  # §7.2.3
+    ArtifactUpdate,
+    *_OF_AN_EVENT,
+    Member("artifact", "artifact", one(CHUNK), Need.BOTH),
+    Member("metadata", "metadata", METADATA),
+    Lost("context_id"),
+    build=_artifact_update,
+    take=lambda update: (update.task_id, update.task_id, update, update.metadata),
+    origin=_ORIGIN,
+)
+
+
+def _read(document: JsonObject) -> TaskUpdate:
+    _check_one_task(document)
+    if document.get("artifact") is not None:
+        artifact: ArtifactUpdate = ARTIFACT_UPDATE.read(document)
+        return artifact
+    if "final" in document or document.get("id") is None:
+        status: StatusUpdate = STATUS_UPDATE.read(document)
+        return status
+    return TaskSnapshot(task=TASK.read(document), origin=_ORIGIN)
+
+
+def _write(update: TaskUpdate, writing: Writing) -> JsonObject:
+    match update:
+        case TaskSnapshot():
+            task = replace(update.task, artifacts=_indexed(update.task.artifacts))
+            return TASK.write(task, writing)
+        case StatusUpdate():
+            return STATUS_UPDATE.write(update, writing)
+        case ArtifactUpdate():
+            (artifact,) = _indexed((update.artifact,))
+            return ARTIFACT_UPDATE.write(replace(update, artifact=artifact), writing)
+        case MessageUpdate():
+            raise MismatchError(
+                "A2A 0.1 has no notification of a message: send the task, or its status"
+            )
+
+
+_NUMBER = re.compile(r"0|-?[1-9]\d{0,4000}", re.ASCII)
+
+
+def _indexed(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+    """Return artifacts whose ids are numbers: those that they are, or their positions."""
+    if all(_NUMBER.fullmatch(artifact.artifact_id) for artifact in artifacts):
+        return artifacts
+    return tuple(
+        replace(artifact, artifact_id=str(index)) for index, artifact in enumerate(artifacts)
+    )
+
+
+def _check_one_task(document: JsonObject) -> None:
     # Two readers could each take another one of the two for the truth.
     named = [document[name] for name in ("id", "taskId", "task_id") if document.get(name)]
     if any(name != named[0] for name in named):
-        raise UnrecognisedBodyError("id and taskId: expected the same task in both")
+        raise MismatchError("expected the same task in both", "id and taskId")
     if not named:
-        raise UnrecognisedBodyError("id: expected, but missing")
+        raise MismatchError("expected, but missing", "id")
 
 
-def _task_id(model: EventModel) -> str:
-    return model.id or model.task_id or ""
-
-
-def _indices(artifacts: tuple[Artifact, ...]) -> list[int]:
-    """Return what stands for the ids of artifacts: the number that an id is, or its position."""
-    if all(_INDEX.fullmatch(artifact.artifact_id) for artifact in artifacts):
-        return [int(artifact.artifact_id) for artifact in artifacts]
-    return list(range(len(artifacts)))
-
-
-def _kept_flags(artifact: Artifact) -> JsonObject:
-    return {name: artifact.extra.get(name) for name in ("append", "lastChunk")}
+V0_1 = Dialect(
+    read=_read,
+    write=_write,
+    tables={
+        "task": TASK,
+        "status update": STATUS_UPDATE,
+        "artifact update": ARTIFACT_UPDATE,
+        "status": STATUS,
+        "message": MESSAGE,
+        "artifact": ARTIFACT,
+    }
+    | {f"{name or 'unknown'} part": table for name, table in PARTS.items()},
+)

@@ -2,107 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pushkit.a2a.dialect import without_extra
-from pushkit.a2a.objects import ObjectDialect
-from pushkit.a2a.typed_parts import AnyPart, KindPart, TypedParts
+from pushkit.a2a.kinds import (
+    FLAG,
+    METADATA,
+    SAID_FLAG,
+    TEXT,
+    TEXTS,
+    TIME,
+    many,
+    names,
+    one,
+    parts,
+)
+from pushkit.a2a.table import Dialect, Fixed, Member, MismatchError, Need, Table, Writing
+from pushkit.a2a.typed_parts import by_class, part_tables
 from pushkit.a2a.updates import (
+    Artifact,
     ArtifactUpdate,
+    Message,
     MessageUpdate,
+    Part,
     Role,
     StatusUpdate,
+    Task,
     TaskSnapshot,
     TaskState,
+    TaskStatus,
     TaskUpdate,
+    UnknownPart,
     UpdateKind,
     WireVersion,
 )
-from pushkit.a2a.wire import (
-    ArtifactEventModel,
-    MessageModel,
-    StatusEventModel,
-    TaskModel,
-    WireObject,
-    checked,
-)
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
+from pushkit.bounded_json import JsonObject
 
 __all__ = ["V0_3"]
 
-_MODELS: Mapping[UpdateKind, type[WireObject]] = {
-    UpdateKind.TASK: TaskModel[KindPart],
-    UpdateKind.STATUS_UPDATE: StatusEventModel[KindPart],
-    UpdateKind.ARTIFACT_UPDATE: ArtifactEventModel[KindPart],
-    UpdateKind.MESSAGE: MessageModel[KindPart],
-}
-_STATE_NAMES = {state: state.value for state in TaskState}
-_ROLE_NAMES = {role: role.value for role in (Role.USER, Role.AGENT)}
-_STATES: dict[JsonValue, TaskState] = {name: state for state, name in _STATE_NAMES.items()}
-_ROLES: dict[JsonValue, Role] = {name: role for role, name in _ROLE_NAMES.items()}
+_ORIGIN = WireVersion.V0_3
+_STATE = names({state: state.value for state in TaskState}, absent=TaskState.UNKNOWN)
+_ROLE = names({role: role.value for role in (Role.USER, Role.AGENT)}, absent=Role.UNSPECIFIED)
+
+PARTS = part_tables("kind")
 
 
-class V0_3(TypedParts, ObjectDialect[AnyPart]):  # noqa: N801  (the version's name)
-    """The A2A 0.2 and 0.3 dialect."""
+def _read_part(item: JsonObject) -> Part:
+    kind = item.get("kind")
+    part: Part = PARTS[kind if isinstance(kind, str) and kind in PARTS else ""].read(item)
+    return part
 
-    version = WireVersion.V0_3
-    state_names = _STATE_NAMES
-    role_names = _ROLE_NAMES
-    verbatim = frozenset({"text", "uri", "data", "final"})
-    discriminator = "kind"
-    kinds = (*(kind.value for kind in UpdateKind), *TypedParts.kinds)
 
-    def read(self, document: Mapping[str, JsonValue]) -> TaskUpdate:
-        """Read a task, an event or a message; a task may lack its `kind`."""
-        kind = document.get("kind", UpdateKind.TASK.value)
-        match kind:
-            case UpdateKind.TASK.value:
-                task = checked(TaskModel[KindPart], document, UnrecognisedBodyError)
-                return TaskSnapshot(task=self.read_task(task), origin=self.version)
-            case UpdateKind.STATUS_UPDATE.value:
-                status = checked(StatusEventModel[KindPart], document, UnrecognisedBodyError)
-                return self.read_status_event(status)
-            case UpdateKind.ARTIFACT_UPDATE.value:
-                artifact = checked(ArtifactEventModel[KindPart], document, UnrecognisedBodyError)
-                return self.read_artifact_event(artifact)
-            case UpdateKind.MESSAGE.value:
-                message = checked(MessageModel[KindPart], document, UnrecognisedBodyError)
-                return MessageUpdate(message=self.read_message(message), origin=self.version)
-        raise UnrecognisedBodyError(f"kind: expected one of {', '.join(UpdateKind)}")
+_PARTS = parts(_read_part, by_class(PARTS), UnknownPart)
 
-    def write(self, update: TaskUpdate) -> JsonObject:
-        """Write an object with its `kind`."""
-        said = update if update.origin is self.version else without_extra(update)
-        document = self._write_update(said)
-        checked(_MODELS[update.kind], document, InvalidUpdateError, writing=self.version)
-        return document
+MESSAGE = Table(  # §6.4
+    Message,
+    Fixed("kind", "message"),
+    Member("message_id", "messageId", TEXT, Need.WRITER),
+    Member("context_id", "contextId", TEXT),
+    Member("task_id", "taskId", TEXT),
+    Member("role", "role", _ROLE, Need.WRITER),
+    Member("parts", "parts", _PARTS, Need.WRITER),
+    Member("metadata", "metadata", METADATA),
+    Member("extensions", "extensions", TEXTS),
+    Member("reference_task_ids", "referenceTaskIds", TEXTS),
+)
+ARTIFACT = Table(  # §6.7
+    Artifact,
+    Member("artifact_id", "artifactId", TEXT, Need.WRITER),
+    Member("name", "name", TEXT),
+    Member("description", "description", TEXT),
+    Member("parts", "parts", _PARTS, Need.WRITER),
+    Member("metadata", "metadata", METADATA),
+    Member("extensions", "extensions", TEXTS),
+)
+STATUS = Table(  # §6.2
+    TaskStatus,
+    Member("state", "state", _STATE, Need.WRITER),
+    Member("message", "message", one(MESSAGE)),
+    Member("timestamp", "timestamp", TIME),
+)
+TASK = Table(  # §6.1
+    Task,
+    Fixed("kind", "task"),
+    Member("id", "id", TEXT, Need.BOTH),
+    Member("context_id", "contextId", TEXT, Need.WRITER),
+    Member("status", "status", one(STATUS), Need.BOTH),
+    Member("artifacts", "artifacts", many(ARTIFACT)),
+    Member("history", "history", many(MESSAGE)),
+    Member("metadata", "metadata", METADATA),
+)
+STATUS_UPDATE = Table(  # §7.2.2
+    StatusUpdate,
+    Fixed("kind", "status-update"),
+    Member("task_id", "taskId", TEXT, Need.BOTH),
+    Member("context_id", "contextId", TEXT, Need.WRITER),
+    Member("status", "status", one(STATUS), Need.BOTH),
+    Member("final", "final", SAID_FLAG, written="is_final"),
+    Member("metadata", "metadata", METADATA),
+    origin=_ORIGIN,
+)
+ARTIFACT_UPDATE = Table(  # §7.2.3
+    ArtifactUpdate,
+    Fixed("kind", "artifact-update"),
+    Member("task_id", "taskId", TEXT, Need.BOTH),
+    Member("context_id", "contextId", TEXT, Need.WRITER),
+    Member("artifact", "artifact", one(ARTIFACT), Need.BOTH),
+    Member("append", "append", FLAG),
+    Member("last_chunk", "lastChunk", FLAG),
+    Member("metadata", "metadata", METADATA),
+    origin=_ORIGIN,
+)
 
-    def _write_update(self, update: TaskUpdate) -> JsonObject:
-        match update:
-            case TaskSnapshot():
-                return self.write_task(update.task)
-            case StatusUpdate():
-                return self.write_status_event(update)
-            case ArtifactUpdate():
-                return self.write_artifact_event(update)
-            case MessageUpdate():
-                return self.write_message(update.message)
 
-    def kind(self, kind: UpdateKind) -> str:
-        """Return the `kind` member."""
-        return kind.value
+def _read(document: JsonObject) -> TaskUpdate:
+    match document.get("kind", "task"):  # a task may lack it
+        case UpdateKind.TASK:
+            return TaskSnapshot(task=TASK.read(document), origin=_ORIGIN)
+        case UpdateKind.MESSAGE:
+            return MessageUpdate(message=MESSAGE.read(document), origin=_ORIGIN)
+        case UpdateKind.STATUS_UPDATE:
+            status: StatusUpdate = STATUS_UPDATE.read(document)
+            return status
+        case UpdateKind.ARTIFACT_UPDATE:
+            artifact: ArtifactUpdate = ARTIFACT_UPDATE.read(document)
+            return artifact
+    raise MismatchError(f"expected one of {', '.join(UpdateKind)}", "kind")
 
-    def final(self, update: StatusUpdate) -> bool:
-        """Return `final`, derived from the state if the update does not say."""
-        if update.final is not None:
-            return update.final
-        return update.state.terminal or update.state.interrupted
 
-    def read_state(self, name: JsonValue) -> TaskState:
-        """Read a state by name."""
-        return _STATES.get(name, TaskState.UNKNOWN) if isinstance(name, str) else TaskState.UNKNOWN
+def _write(update: TaskUpdate, writing: Writing) -> JsonObject:
+    match update:
+        case TaskSnapshot():
+            return TASK.write(update.task, writing)
+        case MessageUpdate():
+            return MESSAGE.write(update.message, writing)
+        case StatusUpdate():
+            return STATUS_UPDATE.write(update, writing)
+        case ArtifactUpdate():
+            return ARTIFACT_UPDATE.write(update, writing)
 
-    def read_role(self, name: JsonValue) -> Role:
-        """Read a role by name."""
-        return _ROLES.get(name, Role.UNSPECIFIED) if isinstance(name, str) else Role.UNSPECIFIED
+
+V0_3 = Dialect(
+    read=_read,
+    write=_write,
+    tables={
+        "task": TASK,
+        "status update": STATUS_UPDATE,
+        "artifact update": ARTIFACT_UPDATE,
+        "status": STATUS,
+        "message": MESSAGE,
+        "artifact": ARTIFACT,
+    }
+    | {f"{name or 'unknown'} part": table for name, table in PARTS.items()},
+)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from pushkit import bounded_json
-from pushkit.bounded_json import JsonValue, read_json, read_json_object, write_json
+from pushkit.bounded_json import MAX_DEPTH, JsonValue, read_json, read_json_object, write_json
 from pushkit.errors import MalformedJsonError
 
 json_values: st.SearchStrategy[JsonValue] = st.recursive(
@@ -31,6 +31,24 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
 @given(json_values)
 def test_reads_what_the_standard_library_writes(value: JsonValue) -> None:
     assert read_json(json.dumps(value).encode()) == value
+
+
+@given(json_values)
+def test_reads_what_it_writes_itself(value: JsonValue) -> None:
+    found = read_json(write_json(value))
+    assert found == value
+    assert json.dumps(found) == json.dumps(value)  # 1, 1.0 and true are equal, -0.0 and 0.0 too
+
+
+@given(
+    st.text(alphabet='[]{}",:\\u0123456789-+eE.truefalsn', max_size=40)
+    | json_values.map(lambda value: json.dumps(value, separators=(",", ":")))
+)
+def test_the_fast_reader_takes_nothing_that_the_strict_one_refuses(text: str) -> None:
+    canonical, value = bounded_json._read_canonical(text.encode())
+    if canonical:
+        strictly = bounded_json._read_strictly(text.encode(), MAX_DEPTH)
+        assert json.dumps(value) == json.dumps(strictly)
 
 
 @given(st.binary(max_size=200))

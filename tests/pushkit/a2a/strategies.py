@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from datetime import UTC
 from typing import Any
 
@@ -27,8 +28,11 @@ from pushkit.a2a import (
     TextPart,
     UrlPart,
     WireVersion,
+    decode_update,
+    encode_update,
 )
 from pushkit.bounded_json import JsonValue
+from pushkit.errors import InvalidUpdateError
 
 V0_3, V1_0 = WireVersion.V0_3, WireVersion.V1_0
 slow_to_draw = settings(
@@ -160,7 +164,7 @@ moments = st.sampled_from(
         "0001-01-01T00:00:00+14:00",
     ]
 )
-# Present but saying nothing, or saying something: both are to come back.
+# Present but saying nothing, or saying something.
 optional_text = st.sampled_from([None, "", "some"])
 optional_list = st.sampled_from([None, [], ["some"]])
 optional_object = st.none() | objects
@@ -172,3 +176,38 @@ def wire(
 ) -> st.SearchStrategy[dict[str, Any]]:
     known = st.fixed_dictionaries(dict(required), optional=dict(optional))
     return st.builds(lambda members, others: members | others, known, unknown)
+
+
+def members_of_nobody(value: Any, *path: str | int) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield the unknown members of a document, each with its place."""
+    if not isinstance(value, dict | list):
+        return
+    for step, child in value.items() if isinstance(value, dict) else enumerate(value):
+        if str(step).startswith("x-"):
+            yield (*path, step), child
+        else:
+            yield from members_of_nobody(child, *path, step)
+
+
+def check_a_round_trip(document: Mapping[str, Any], version: WireVersion) -> None:
+    """Check that known members come back equal in value, and unknown ones as they were."""
+    update = decode_update(json.dumps(document).encode())
+    assert update.origin is version
+    try:
+        written = encode_update(update, version)
+    except InvalidUpdateError as refusal:
+        # A role, or a state of AgentVault, that has no name that is known.
+        member = str(refusal).removesuffix(": expected a value that is not empty")
+        assert member.endswith(("role", "state"))
+        return
+    assert decode_update(written) == update
+    assert dict(members_of_nobody(json.loads(written))) == dict(members_of_nobody(document))
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a document without the members that are null."""
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: without_nulls(item) for name, item in value.items() if item is not None}

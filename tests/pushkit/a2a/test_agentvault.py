@@ -40,6 +40,7 @@ from pushkit.a2a import (
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
 from tests.pushkit.a2a.strategies import (
     base64s,
+    check_a_round_trip,
     moments,
     names,
     objects,
@@ -51,6 +52,7 @@ from tests.pushkit.a2a.strategies import (
     tuples,
     values,
     wire,
+    without_nulls,
 )
 
 AGENTVAULT, V1_0 = WireVersion.AGENTVAULT_0_2, WireVersion.V1_0
@@ -86,7 +88,7 @@ def test_reads_the_examples(case: Mapping[str, Any]) -> None:
 
 @by_id
 def test_writes_the_examples_back(case: Mapping[str, Any]) -> None:
-    assert written(decode_update(body(case["body"]))) == case["body"]
+    assert written(decode_update(body(case["body"]))) == without_nulls(case["body"])
 
 
 @by_id
@@ -229,7 +231,7 @@ def test_every_event_has_a_time(update: TaskUpdate) -> None:
 @by_id
 def test_an_event_that_has_a_time_keeps_it(case: Mapping[str, Any]) -> None:
     update = decode_update(body(case["body"]))
-    assert json.loads(push_body(update, AGENTVAULT, now=NOW)) == case["body"]
+    assert json.loads(push_body(update, AGENTVAULT, now=NOW)) == without_nulls(case["body"])
 
 
 def test_a_time_takes_nothing_along_from_another_version() -> None:
@@ -359,6 +361,4 @@ wire_updates = st.one_of(
 @slow_to_draw
 @given(wire_updates)
 def test_a_round_trip_through_agentvault_loses_nothing(document: dict[str, Any]) -> None:
-    update = decode_update(body(document))
-    assert update.origin is AGENTVAULT
-    assert written(update) == document
+    check_a_round_trip(document, AGENTVAULT)

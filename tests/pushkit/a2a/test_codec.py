@@ -295,14 +295,16 @@ def test_extra_is_written_back_only_in_its_own_version() -> None:
     assert '"x"' not in encode_update(replace(update, origin=None), V1_0).decode()
 
 
-def test_a_changed_member_is_not_undone_by_its_original() -> None:
-    update = decode_update(body(task_1_0(state="TASK_STATE_PAUSED", timestamp="")))
-    assert isinstance(update, TaskSnapshot)
-    status = replace(update.task.status, state=TaskState.FAILED)
+def test_a_known_member_is_written_as_the_neutral_form_has_it() -> None:
+    update = decode_update(body(task_1_0(state=2, timestamp="2026-01-01 00:00:00.5")))
+    assert json.loads(encode_update(update, V1_0)) == task_1_0(timestamp="2026-01-01T00:00:00.500Z")
 
-    written = encode_update(replace(update, task=replace(update.task, status=status)), V1_0)
 
-    assert json.loads(written) == task_1_0(state="TASK_STATE_FAILED", timestamp="")
+def test_extra_does_not_overrule_a_known_member() -> None:
+    status = replace(STATUS, extra={"state": "TASK_STATE_FAILED", "x": 1})
+    update = replace(STATUS_UPDATE, status=status, origin=V1_0)
+    written = json.loads(encode_update(update, V1_0))
+    assert written["statusUpdate"]["status"] == {"state": "TASK_STATE_WORKING", "x": 1}
 
 
 # --- writing -----------------------------------------------------------------------------------

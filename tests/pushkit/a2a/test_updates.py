@@ -19,7 +19,7 @@ from pushkit.a2a import (
     UpdateKind,
     WireVersion,
 )
-from pushkit.a2a.updates import Message, no_members
+from pushkit.a2a.updates import Message
 from pushkit.errors import UnsupportedVersionError
 
 
@@ -116,10 +116,3 @@ def test_updates_can_be_copied_pickled_and_taken_apart() -> None:
     assert copy.deepcopy(snapshot) == snapshot
     assert pickle.loads(pickle.dumps(snapshot)) == snapshot  # noqa: S301
     assert dataclasses.asdict(snapshot)["task"]["metadata"] == {}
-
-
-def test_the_default_mapping_is_empty() -> None:
-    assert dict(no_members()) == {}
-    assert repr(no_members()) == "{}"
-    with pytest.raises(KeyError):
-        no_members()["x"]

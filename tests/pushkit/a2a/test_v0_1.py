@@ -37,6 +37,7 @@ from pushkit.a2a import (
 from pushkit.errors import InvalidUpdateError, SnapshotRequiredError, UnrecognisedBodyError
 from tests.pushkit.a2a.strategies import (
     base64s,
+    check_a_round_trip,
     moments,
     names,
     objects,
@@ -49,6 +50,7 @@ from tests.pushkit.a2a.strategies import (
     tuples,
     values,
     wire,
+    without_nulls,
 )
 
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
@@ -85,7 +87,12 @@ def test_reads_the_examples(case: Mapping[str, Any]) -> None:
 
 @by_id
 def test_writes_the_examples_back_with_both_names_of_the_task(case: Mapping[str, Any]) -> None:
-    assert written(decode_update(body(case["body"]))) == case["body"] | case["adds"]
+    expected = without_nulls(case["body"] | case["adds"])
+    if case["id"] == "legacy-task":  # whose time has no offset
+        expected["status"]["timestamp"] += "Z"
+    if case["id"] == "9.2-artifact-event":  # `false` says nothing
+        del expected["artifact"]["lastChunk"]
+    assert written(decode_update(body(case["body"]))) == expected
 
 
 @by_id
@@ -366,6 +373,4 @@ wire_artifact_events = st.builds(
 @slow_to_draw
 @given(st.one_of(wire_tasks, wire_status_events, wire_artifact_events))
 def test_a_round_trip_through_0_1_loses_nothing(document: dict[str, Any]) -> None:
-    update = decode_update(body(document))
-    assert update.origin is V0_1
-    assert written(update) == document
+    check_a_round_trip(document, V0_1)

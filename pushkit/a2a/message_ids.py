@@ -1,4 +1,4 @@
-"""Ids for what came from a version without them, so that 0.3 and 1.0 can say it.
+"""Ids of messages (and contexts) that came from a version without, so that 0.3 and 1.0 can say it.
 
 A2A 0.1 and AgentVault know no ids of messages, and contexts only where a client named a session.
 """
@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import replace
 
+from pushkit.a2a.table import Writing, json_copy
 from pushkit.a2a.updates import (
     ArtifactUpdate,
     Message,
@@ -19,12 +20,9 @@ from pushkit.a2a.updates import (
     TaskStatus,
     TaskUpdate,
 )
-from pushkit.a2a.v0_1 import V0_1
-from pushkit.errors import InvalidUpdateError
+from pushkit.a2a.v0_1 import MESSAGE
 
 __all__ = ["with_ids"]
-
-_DIALECT = V0_1()
 
 
 def with_ids(update: TaskUpdate) -> TaskUpdate:
@@ -61,8 +59,6 @@ def _status(status: TaskStatus) -> TaskStatus:
 def _message(message: Message) -> Message:
     if message.message_id:
         return message
-    try:
-        said = json.dumps(_DIALECT.write_message(message), sort_keys=True)
-    except ValueError as exc:
-        raise InvalidUpdateError("a message holds a value that JSON cannot say") from exc
+    # Read again: what it holds is JSON then, and its names can be sorted.
+    said = json.dumps(json_copy(MESSAGE.write(message, Writing(keep=True))), sort_keys=True)
     return replace(message, message_id=f"msg-{hashlib.sha256(said.encode()).hexdigest()[:32]}")

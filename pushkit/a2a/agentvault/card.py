@@ -10,24 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pushkit.a2a.config import Authentication
-from pushkit.a2a.wire import WireObject, checked
+from pushkit.a2a.kinds import EXACT_TEXT, TEXT, TEXTS, many
+from pushkit.a2a.table import Member, Need, Table, reading
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
 
 __all__ = ["AuthScheme", "parse_auth_schemes"]
 
 _AUTHORIZATION_SCHEMES = {"apiKey": "ApiKey", "bearer": "Bearer"}
-
-
-class _AuthSchemeModel(WireObject):
-    scheme: str
-    token_url: str | None = None
-    scopes: list[str] | None = None
-    service_identifier: str | None = None
-
-
-class _CardModel(WireObject):
-    auth_schemes: list[_AuthSchemeModel] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +50,15 @@ class AuthScheme:
         return Authentication(schemes=(scheme,), credentials=credentials)
 
 
+_AUTH_SCHEME = Table(
+    AuthScheme,
+    Member("scheme", "scheme", EXACT_TEXT, Need.BOTH),
+    Member("token_url", "tokenUrl", TEXT),
+    Member("scopes", "scopes", TEXTS),
+    Member("service_identifier", "serviceIdentifier", TEXT),
+    extra="",
+)
+_CARD = Table(dict, Member("auth_schemes", "authSchemes", many(_AUTH_SCHEME)), extra="")
 _KNOWN = frozenset({"none", "oauth2", *_AUTHORIZATION_SCHEMES})
 
 
@@ -69,17 +68,9 @@ def parse_auth_schemes(card: Mapping[str, JsonValue]) -> list[AuthScheme]:
     Raises:
         InvalidPushConfigError: A member is of a wrong type, or `oauth2` has no `tokenUrl`.
     """
-    model = checked(_CardModel, card, InvalidPushConfigError)
-    schemes = [
-        AuthScheme(
-            scheme=each.scheme,
-            token_url=each.token_url or None,
-            scopes=tuple(each.scopes or ()),
-            service_identifier=each.service_identifier or None,
-        )
-        for each in model.auth_schemes or ()
-        if each.scheme in _KNOWN
-    ]
+    with reading(InvalidPushConfigError):
+        found: dict[str, tuple[AuthScheme, ...]] = _CARD.read(dict(card))
+    schemes = [each for each in found.get("auth_schemes", ()) if each.scheme in _KNOWN]
     if any(each.scheme == "oauth2" and not each.token_url for each in schemes):
         raise InvalidPushConfigError("authSchemes: oauth2 needs a tokenUrl")
     return schemes

@@ -1,0 +1,310 @@
+"""How a version's tables are read and written: one reader, one writer, for every object.
+
+A table is an object as a version has it: a row for each member, that says what the neutral form and
+the wire call it, what it holds, and who needs it. Reading is tolerant: only what an update is about
+must be there. Writing is strict, because the published 1.0 schema has neither `required` nor
+one-of. Members that stand in no row are kept in the object's `extra`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import Enum, auto
+from operator import attrgetter
+from typing import Any
+
+from pushkit.a2a.updates import TaskUpdate, WireVersion
+from pushkit.bounded_json import JsonObject, JsonValue, write_json
+from pushkit.errors import PushkitError
+
+__all__ = [
+    "Dialect",
+    "Fixed",
+    "Kind",
+    "Lost",
+    "Member",
+    "MismatchError",
+    "Need",
+    "Table",
+    "Writing",
+    "json_copy",
+    "reading",
+]
+
+
+class MismatchError(Exception):
+    """What was found is not what its table says.
+
+    Args:
+        expected: What was expected.
+        *path: Where, from the inside out.
+    """
+
+    def __init__(self, expected: str, *path: object) -> None:
+        super().__init__(expected)
+        self.path = list(path)
+
+    def inside(self, step: object) -> MismatchError:
+        """Return it with one more step around its path."""
+        self.path.append(step)
+        return self
+
+    def __str__(self) -> str:
+        place = ".".join(str(step) for step in reversed(self.path))
+        return f"{place or 'the document'}: {self.args[0]}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Writing:
+    """One pass of the writer.
+
+    Attributes:
+        keep: Whether what was read beside the known members is written back: it is of this version.
+        foreign: Whether something was written that somebody else made, and that may be no JSON.
+    """
+
+    keep: bool
+    foreign: bool = False
+
+
+class Need(Enum):
+    """Who needs a member."""
+
+    NOBODY = auto()
+    WRITER = auto()
+    """What is written must have it; what is read may lack it."""
+    BOTH = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a member holds.
+
+    Attributes:
+        read: From JSON, never null; None counts as absent. Raises MismatchError.
+        write: To JSON. Raises MismatchError.
+        absent: What the neutral form has where the member is missing and its class has no default.
+        empty_says: Whether a value that is empty or false says something, and is written.
+        null_says: Whether none does, too.
+        table: Of an object, or of several.
+        several: Whether it is a list of objects.
+    """
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Writing], Any]
+    absent: Any = None
+    empty_says: bool = False
+    null_says: bool = False
+    table: Table | None = None
+    several: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member that both have.
+
+    Attributes:
+        neutral: What the neutral form calls it; empty if it has no place for it.
+        wire: What the version calls it. Read in snake_case, too, as ProtoJSON readers do.
+        kind: What it holds.
+        need: Who needs it.
+        written: The attribute that is written, where it is another one than is read.
+        kept: The version has no such member, but it is met: read, never written but as `extra`.
+    """
+
+    neutral: str
+    wire: str
+    kind: Kind
+    need: Need = Need.NOBODY
+    written: str = field(default="", kw_only=True)
+    kept: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A member of the neutral form that the version cannot say."""
+
+    neutral: str
+    read_as: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A member of the version that always says the same."""
+
+    wire: str
+    value: str
+
+
+class Table:
+    """An object as a version has it.
+
+    Args:
+        node: The neutral class.
+        rows: Its members, in the order in which they are written.
+        build: Makes the neutral object of what was found and of the rest, where `node` does not.
+        take: Returns the values of an object in the order of the rows that are written, where they
+            are not its attributes.
+        extra: Which attribute keeps the rest; empty if the rest is dropped.
+        origin: The version, for a class that says where it was read.
+    """
+
+    def __init__(
+        self,
+        node: type[Any],
+        *rows: Member | Lost | Fixed,
+        build: Callable[[dict[str, Any], JsonObject], Any] | None = None,
+        take: Callable[[Any], Sequence[Any]] | None = None,
+        extra: str = "extra",
+        origin: WireVersion | None = None,
+    ) -> None:
+        self.node = node
+        self.rows = rows
+        members = [row for row in rows if isinstance(row, Member)]
+        written = [row for row in members if not row.kept]
+        self._build = build or _constructor(node, extra)
+        self._take = take or _attributes(written)
+        self._extra = attrgetter(extra) if extra else None
+        self._fixed: JsonObject = {row.wire: row.value for row in rows if isinstance(row, Fixed)}
+        self._written = [
+            (
+                row.wire,
+                row.kind.write,
+                row.kind.empty_says,
+                row.kind.null_says,
+                row.need is not Need.NOBODY,
+            )
+            for row in written
+        ]
+        self._by_name: dict[str, Member | None] = dict.fromkeys(self._fixed)
+        for row in members:
+            self._by_name |= {row.wire: row, _snake_case(row.wire): row}
+        self._spoken = {name for row in written for name in (row.wire, _snake_case(row.wire))}
+        self._needed = [row for row in members if row.need is Need.BOTH]
+        self._absent: dict[str, Any] = {} if origin is None else {"origin": origin}
+        self._absent |= {
+            row.neutral: row.read_as
+            for row in rows
+            if isinstance(row, Lost) and row.read_as is not None
+        }
+        required = _without_default(node)
+        self._absent |= {
+            row.neutral: row.kind.absent
+            for row in members
+            if row.neutral in required and row.need is not Need.BOTH
+        }
+
+    def read(self, document: object) -> Any:
+        """Read one object. Raises MismatchError."""
+        if not isinstance(document, dict):
+            raise MismatchError("expected an object")
+        found = self._absent.copy()
+        rest: JsonObject = {}
+        for name, value in document.items():
+            row = self._by_name.get(name, _UNKNOWN)
+            if row is _UNKNOWN:
+                rest[name] = value
+                continue
+            if row is None:
+                continue
+            if name != row.wire and row.wire in document:
+                # Two readers could each take another one of the two for the truth.
+                raise MismatchError(f"{row.wire} is given in both spellings")
+            if value is None and row.need is not Need.BOTH:
+                continue
+            try:
+                said = row.kind.read(value)
+            except MismatchError as exc:
+                raise exc.inside(row.wire) from None
+            if said is not None and row.neutral:
+                found[row.neutral] = said
+            if row.kept:
+                rest[name] = value
+        for row in self._needed:
+            if found.get(row.neutral) is None:
+                raise MismatchError("expected, but missing", row.wire)
+        return self._build(found, rest)
+
+    def write(self, node: Any, writing: Writing) -> JsonObject:
+        """Write one object. Raises MismatchError."""
+        said = self._fixed.copy()
+        for (wire, write, empty_says, null_says, needed), value in zip(
+            self._written, self._take(node), strict=True
+        ):
+            if value or (empty_says and (value is not None or null_says)):
+                try:
+                    said[wire] = write(value, writing)
+                except MismatchError as exc:
+                    raise exc.inside(wire) from None
+            elif needed:
+                raise MismatchError("expected a value that is not empty", wire)
+        if writing.keep:
+            self.write_rest(said, node, writing)
+        return said
+
+    def write_rest(self, said: JsonObject, node: Any, writing: Writing) -> None:
+        """Add what an object keeps beside its known members."""
+        rest: Mapping[str, JsonValue] = self._extra(node) if self._extra else {}
+        for name, value in rest.items():
+            if name not in self._spoken and name not in said:
+                writing.foreign = True
+                said[name] = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One version: how its notifications are read and written, and its tables by their names."""
+
+    read: Callable[[JsonObject], TaskUpdate]
+    write: Callable[[TaskUpdate, Writing], JsonObject]
+    tables: Mapping[str, Table]
+
+
+_UNKNOWN = Member("", "", Kind(read=bool, write=lambda value, _: value))
+
+
+@contextmanager
+def reading(error: type[PushkitError]) -> Iterator[None]:
+    """Make a mismatch, or what is no JSON, an error of the package's own."""
+    try:
+        yield
+    except (MismatchError, ValueError) as exc:
+        raise error(str(exc)) from exc
+
+
+def json_copy(document: Mapping[str, JsonValue]) -> JsonObject:
+    """Return a copy of what somebody else made. Raises ValueError: it is no JSON."""
+    copy: JsonObject = json.loads(write_json(dict(document)))
+    return copy
+
+
+def _constructor(
+    node: Callable[..., Any], extra: str
+) -> Callable[[dict[str, Any], JsonObject], Any]:
+    if not extra:
+        return lambda found, _: node(**found)
+    return lambda found, rest: node(**found, **{extra: rest})
+
+
+def _attributes(rows: Sequence[Member]) -> Callable[[Any], Sequence[Any]]:
+    names = [row.written or row.neutral for row in rows]
+    get = attrgetter(*names) if names else lambda _: ()
+    return get if len(names) != 1 else lambda node: (get(node),)
+
+
+def _without_default(node: object) -> set[str]:
+    if not is_dataclass(node):
+        return set()
+    return {
+        each.name
+        for each in fields(node)
+        if each.default is MISSING and each.default_factory is MISSING
+    }
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
