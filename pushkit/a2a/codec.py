@@ -12,6 +12,7 @@ from datetime import datetime
 from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.a2a.message_ids import with_ids
+from pushkit.a2a.native import NativeUpdate
 from pushkit.a2a.table import Dialect, MismatchError, Writing, json_copy, reading
 from pushkit.a2a.updates import (
     StatusUpdate,
@@ -105,7 +106,7 @@ def _encode(update: TaskUpdate, version: WireVersion, now: datetime | None = Non
         raise InvalidUpdateError(str(exc)) from exc
 
 
-def needs_snapshot(update: TaskUpdate, version: WireVersion) -> bool:
+def needs_snapshot(update: TaskUpdate | NativeUpdate, version: WireVersion) -> bool:
     """Say whether a subscription of a version gets the whole task for an update.
 
     In 0.3 always (§9.5); in 0.1, which notifies of a task or its status (§9.4), for all but these.
@@ -119,7 +120,7 @@ def needs_snapshot(update: TaskUpdate, version: WireVersion) -> bool:
 
 
 def push_body(
-    update: TaskUpdate,
+    update: TaskUpdate | NativeUpdate,
     version: WireVersion,
     snapshot: Task | None = None,
     *,
@@ -132,7 +133,7 @@ def push_body(
     `tasks/get`.
 
     Args:
-        update: What happened.
+        update: What happened; as an SDK has it, it is not read for its own version.
         version: The version of the subscription.
         snapshot: The task after the update, where the version needs it.
         now: The time that AgentVault's events get which have none.
@@ -144,6 +145,10 @@ def push_body(
     """
     if snapshot is not None and update.task_id not in (None, snapshot.id):
         raise InvalidUpdateError("snapshot: expected the task that the update is about")
+    if isinstance(update, NativeUpdate):
+        if version is update.version and not needs_snapshot(update, version):
+            return update.body
+        update = update.neutral
     if not needs_snapshot(update, version):
         return _encode(update, version, now)
     if snapshot is not None:

@@ -37,26 +37,17 @@ from pushkit.a2a import (
     PushConfig,
     Task,
     TaskSnapshot,
-    TaskUpdate,
     WireVersion,
     format_push_config,
     parse_push_config,
-    parse_update,
 )
 from pushkit.delivery.sender import PushSender
-from pushkit.errors import ConfigError, InvalidUpdateError
+from pushkit.errors import ConfigError
+from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.subscriptions import Subscription
 
 __all__ = ["PushkitConfigStore", "PushkitNotificationSender", "TaskReader"]
-
-_MEMBERS = {
-    a2a_pb2.Task: "task",
-    a2a_pb2.TaskStatusUpdateEvent: "statusUpdate",
-    a2a_pb2.TaskArtifactUpdateEvent: "artifactUpdate",
-}
-
-PushEvent = a2a_pb2.Task | a2a_pb2.TaskStatusUpdateEvent | a2a_pb2.TaskArtifactUpdateEvent
 
 
 class TaskReader(Protocol):
@@ -152,7 +143,7 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         Raises:
             PushkitError: It is not valid, or too many updates wait already.
         """
-        update = _to_update(event)  # now: the agent may go on changing its own
+        update = native_update(event).neutral  # now: the agent may go on changing its own
         # Of this call: two updates that are equal are two, and a repeated attempt is none.
         key = secrets.token_hex(16)
 
@@ -166,7 +157,7 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
     async def _task_of(self, task_id: str, owner: str) -> Task | None:
         # Task stores are scoped by owner too: read it as the subscriber does.
         task = await self._task_store.get(task_id, ServerCallContext(user=_Owner(owner)))
-        found = None if task is None else _to_update(task)
+        found = None if task is None else native_update(task).neutral
         return found.task if isinstance(found, TaskSnapshot) else None
 
 
@@ -183,13 +174,6 @@ class _Owner(User):
     @property
     def user_name(self) -> str:
         return self._name
-
-
-def _to_update(event: PushEvent) -> TaskUpdate:
-    member = _MEMBERS.get(type(event))
-    if member is None:
-        raise InvalidUpdateError(f"a {type(event).__name__} is no event that is pushed")
-    return parse_update({member: MessageToDict(event)}, WireVersion.V1_0)
 
 
 def _redacted(subscription: Subscription) -> a2a_pb2.TaskPushNotificationConfig:

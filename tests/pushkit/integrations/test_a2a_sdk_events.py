@@ -1,0 +1,230 @@
+"""Events of a2a-sdk 1.x: written straight, they say what they say by way of the neutral form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from a2a.types import a2a_pb2
+from google.protobuf import struct_pb2, timestamp_pb2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pushkit.a2a import (
+    NativeUpdate,
+    StatusUpdate,
+    TaskState,
+    UpdateKind,
+    WireVersion,
+    encode_update,
+    push_body,
+)
+from pushkit.errors import InvalidUpdateError
+from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
+
+V1_0 = WireVersion.V1_0
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+ids = st.sampled_from(["", "a", "b"])
+numbers = st.floats() | st.integers(-(10**18), 10**18).map(float) | st.sampled_from([-0.0, 1e300])
+json_values = st.recursive(
+    st.builds(struct_pb2.Value, number_value=numbers)
+    | st.builds(struct_pb2.Value, string_value=texts)
+    | st.builds(struct_pb2.Value, bool_value=st.booleans())
+    | st.builds(struct_pb2.Value, null_value=st.just(0))
+    | st.builds(struct_pb2.Value),
+    lambda inner: (
+        st.builds(
+            struct_pb2.Value,
+            list_value=st.builds(struct_pb2.ListValue, values=st.lists(inner, max_size=2)),
+        )
+        | st.builds(
+            struct_pb2.Value,
+            struct_value=st.builds(
+                struct_pb2.Struct, fields=st.dictionaries(texts, inner, max_size=2)
+            ),
+        )
+    ),
+    max_leaves=3,
+)
+structs = st.builds(struct_pb2.Struct, fields=st.dictionaries(texts, json_values, max_size=2))
+moments = st.builds(
+    timestamp_pb2.Timestamp,
+    seconds=st.sampled_from([0, 1, -1, 1_700_000_000, 253402300799, 253402300800, -62135596801]),
+    nanos=st.sampled_from([0, 500_000_000, 123_456_789, 999, 1_000_000_000, -1]),
+)
+
+
+def optional(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=members)
+
+
+def built(message: type, /, **members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return optional(**members).map(lambda given: message(**given))
+
+
+about = {"media_type": texts, "filename": texts, "metadata": structs}
+parts = st.one_of(
+    built(a2a_pb2.Part, text=texts, **about),
+    built(a2a_pb2.Part, raw=st.binary(max_size=3), **about),
+    built(a2a_pb2.Part, url=texts, **about),
+    built(a2a_pb2.Part, data=json_values, **about),
+)
+messages = built(
+    a2a_pb2.Message,
+    message_id=ids,
+    context_id=ids,
+    task_id=ids,
+    role=st.integers(0, 4),
+    parts=st.lists(parts, max_size=2),
+    metadata=structs,
+    extensions=st.lists(texts, max_size=2),
+    reference_task_ids=st.lists(texts, max_size=2),
+)
+artifacts = built(
+    a2a_pb2.Artifact,
+    artifact_id=ids,
+    name=texts,
+    description=texts,
+    parts=st.lists(parts, max_size=2),
+    metadata=structs,
+    extensions=st.lists(texts, max_size=2),
+)
+statuses = built(a2a_pb2.TaskStatus, state=st.integers(0, 10), message=messages, timestamp=moments)
+events: st.SearchStrategy[PushEvent] = st.one_of(
+    built(
+        a2a_pb2.Task,
+        id=ids,
+        context_id=ids,
+        status=statuses,
+        artifacts=st.lists(artifacts, max_size=2),
+        history=st.lists(messages, max_size=2),
+        metadata=structs,
+    ),
+    built(
+        a2a_pb2.TaskStatusUpdateEvent,
+        task_id=ids,
+        context_id=ids,
+        status=statuses,
+        metadata=structs,
+    ),
+    built(
+        a2a_pb2.TaskArtifactUpdateEvent,
+        task_id=ids,
+        context_id=ids,
+        artifact=artifacts,
+        append=st.booleans(),
+        last_chunk=st.booleans(),
+        metadata=structs,
+    ),
+)
+
+
+def outcome(write: Any) -> bytes | str:
+    try:
+        written = write()
+    except InvalidUpdateError as exc:
+        return exc.code
+    assert isinstance(written, bytes)
+    return written
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(events)
+def test_what_is_written_straight_is_what_the_neutral_form_says(event: PushEvent) -> None:
+    native = native_update(event)
+    straight = outcome(lambda: native.body)
+    assert straight == outcome(lambda: encode_update(native.neutral, V1_0))
+    if isinstance(straight, bytes):
+        neutral = native.neutral
+        assert (native.kind, native.task_id, native.state) == (
+            neutral.kind,
+            neutral.task_id,
+            neutral.state,
+        )
+
+
+def status_event() -> a2a_pb2.TaskStatusUpdateEvent:
+    part = a2a_pb2.Part(text="hi")
+    message = a2a_pb2.Message(message_id="m", role=a2a_pb2.ROLE_AGENT, parts=[part])
+    status = a2a_pb2.TaskStatus(state=a2a_pb2.TASK_STATE_WORKING, message=message)
+    return a2a_pb2.TaskStatusUpdateEvent(task_id="t", context_id="c", status=status)
+
+
+def test_an_event_is_written_in_1_0() -> None:
+    assert json.loads(native_update(status_event()).body) == {
+        "statusUpdate": {
+            "taskId": "t",
+            "contextId": "c",
+            "status": {
+                "state": "TASK_STATE_WORKING",
+                "message": {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "hi"}]},
+            },
+        }
+    }
+
+
+def test_the_agent_may_go_on_changing_its_event() -> None:
+    event = status_event()
+    native = native_update(event)
+    event.task_id = "other"
+    assert b'"taskId":"t"' in native.body
+    assert native.neutral.task_id == "t"
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(InvalidUpdateError, match="a Message is no event that is pushed"):
+        native_update(a2a_pb2.Message())  # type: ignore[arg-type]
+
+
+def test_a_refusal_says_where() -> None:
+    event = status_event()
+    event.status.message.parts[0].text = ""
+    event.status.message.parts[0].ClearField("text")
+    with pytest.raises(InvalidUpdateError, match=r"^statusUpdate\.status\.message\.parts: "):
+        _ = native_update(event).body
+
+
+# --- asked for in another form -------------------------------------------------------------------
+
+
+class Reads:
+    """Counts how often the neutral form is made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def update(self) -> NativeUpdate:
+        native = native_update(status_event())
+
+        def read() -> Any:
+            self.count += 1
+            return native.neutral
+
+        return NativeUpdate(
+            kind=UpdateKind.STATUS_UPDATE,
+            task_id="t",
+            state=TaskState.WORKING,
+            version=V1_0,
+            write=lambda: native.body,
+            read=read,
+        )
+
+
+def test_the_neutral_form_is_not_made_for_its_own_version() -> None:
+    reads = Reads()
+    update = reads.update()
+    assert push_body(update, V1_0) == native_update(status_event()).body
+    assert reads.count == 0
+
+
+def test_the_neutral_form_is_made_once_for_other_versions() -> None:
+    reads = Reads()
+    update = reads.update()
+    for version in (WireVersion.V0_1, WireVersion.V0_3, WireVersion.V0_1):
+        assert push_body(update, version) == push_body(
+            native_update(status_event()).neutral, version
+        )
+    assert reads.count == 1
+    assert isinstance(update.neutral, StatusUpdate)
