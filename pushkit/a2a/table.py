@@ -257,11 +257,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One version: how its notifications are read and written, and its tables by their names."""
+    """One version: how its notifications are read and written, and its tables."""
 
     read: Callable[[JsonObject], TaskUpdate]
     write: Callable[[TaskUpdate, Writing], JsonObject]
-    tables: Mapping[str, Table]
+    tables: tuple[Table, ...]
 
 
 _UNKNOWN = Member("", "", Kind(read=bool, write=lambda value, _: value))

@@ -205,13 +205,5 @@ def _check_one_task(document: JsonObject) -> None:
 V0_1 = Dialect(
     read=_read,
     write=_write,
-    tables={
-        "task": TASK,
-        "status update": STATUS_UPDATE,
-        "artifact update": ARTIFACT_UPDATE,
-        "status": STATUS,
-        "message": MESSAGE,
-        "artifact": ARTIFACT,
-    }
-    | {f"{name or 'unknown'} part": table for name, table in PARTS.items()},
+    tables=(TASK, STATUS_UPDATE, ARTIFACT_UPDATE, STATUS, MESSAGE, ARTIFACT, *PARTS.values()),
 )

@@ -142,13 +142,5 @@ def _write(update: TaskUpdate, writing: Writing) -> JsonObject:
 V0_3 = Dialect(
     read=_read,
     write=_write,
-    tables={
-        "task": TASK,
-        "status update": STATUS_UPDATE,
-        "artifact update": ARTIFACT_UPDATE,
-        "status": STATUS,
-        "message": MESSAGE,
-        "artifact": ARTIFACT,
-    }
-    | {f"{name or 'unknown'} part": table for name, table in PARTS.items()},
+    tables=(TASK, STATUS_UPDATE, ARTIFACT_UPDATE, STATUS, MESSAGE, ARTIFACT, *PARTS.values()),
 )

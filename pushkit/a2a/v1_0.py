@@ -192,13 +192,5 @@ _PLACES: dict[type, tuple[str, Table, str]] = {
 V1_0 = Dialect(
     read=STREAM_RESPONSE.read,
     write=_write,
-    tables={
-        "task": TASK,
-        "status update": STATUS_UPDATE,
-        "artifact update": ARTIFACT_UPDATE,
-        "status": STATUS,
-        "message": MESSAGE,
-        "artifact": ARTIFACT,
-    }
-    | {f"{name or 'unknown'} part": table for name, table in PARTS.items()},
+    tables=(TASK, STATUS_UPDATE, ARTIFACT_UPDATE, STATUS, MESSAGE, ARTIFACT, *PARTS.values()),
 )

@@ -144,12 +144,5 @@ def _write(update: TaskUpdate, writing: Writing) -> JsonObject:
 AGENTVAULT = Dialect(
     read=_read,
     write=_write,
-    tables={
-        "status update": STATUS_UPDATE,
-        "artifact update": ARTIFACT_UPDATE,
-        "message update": MESSAGE_UPDATE,
-        "message": MESSAGE,
-        "artifact": ARTIFACT,
-    }
-    | {f"{name or 'unknown'} part": table for name, table in PARTS.items()},
+    tables=(STATUS_UPDATE, ARTIFACT_UPDATE, MESSAGE_UPDATE, MESSAGE, ARTIFACT, *PARTS.values()),
 )
