@@ -186,13 +186,15 @@ def write_json(value: object, *, foreign: bool = True) -> bytes:
             return written
     except (ValueError, TypeError, RecursionError):
         pass  # found out below, by rules that do not depend on who writes fast
-    complaint = _complaint(value, (), _MAX_WRITTEN_DEPTH)
-    if complaint is not None:
-        raise ValueError(complaint)
     try:
-        return _COMPACT.encode(value).encode("utf-8")
-    except ValueError as exc:
-        raise ValueError("a number has too many digits") from exc
+        complaint = _complaint(value, (), _MAX_WRITTEN_DEPTH)
+        if complaint is None:
+            return _COMPACT.encode(value).encode("utf-8")
+    except RecursionError:
+        complaint = "nested too deeply"
+    except ValueError:
+        complaint = "a number has too many digits"
+    raise ValueError(complaint)
 
 
 def _complaint(value: object, path: tuple[str, ...], levels: int) -> str | None:
