@@ -111,6 +111,7 @@ _TERMINAL = frozenset(
     {TaskState.COMPLETED, TaskState.CANCELED, TaskState.FAILED, TaskState.REJECTED}
 )
 _INTERRUPTED = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
+_FINAL = _TERMINAL | _INTERRUPTED
 
 
 class Role(StrEnum):
@@ -306,9 +307,7 @@ class StatusUpdate(_UpdateMembers):
     @property
     def is_final(self) -> bool:
         """What `final` says, or what follows from the state."""
-        if self.final is not None:
-            return self.final
-        return self.state.terminal or self.state.interrupted
+        return self.status.state in _FINAL if self.final is None else self.final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
