@@ -12,16 +12,17 @@ import json
 import logging
 import math
 import re
-import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
 from pushkit.webhook import Headers, WebhookRequest
-from pushkit.work import Flight
+from pushkit.work import Held, Renewing
 from receiver.peers import Peers
 from receiver.verdicts import Verdict
 
@@ -48,7 +49,7 @@ _HOW_TO_START = (
 )
 _READS = ("GET", "HEAD")
 _LIVENESS, _READINESS = "/healthz", "/readyz"
-_READINESS_HOLDS = 1.0  # seconds
+_READINESS_HOLDS = timedelta(seconds=1)
 _SHOWN_PATHS = 5
 
 
@@ -106,8 +107,7 @@ class Edge:
         self._receiver = receiver
         self._validation_echo = validation_echo
         self._log = RepeatedLog(_log)
-        self._looking: Flight[Answer] = Flight()
-        self._readiness: tuple[float, Answer] | None = None
+        self._readiness = Renewing(self._look, clock=utc_now)
 
     def knows(self, path: str) -> bool:
         """Say whether notifications arrive at a path."""
@@ -146,9 +146,7 @@ class Edge:
     async def _probe(self, path: str) -> Answer:
         if path == _LIVENESS:
             return _state(200, "alive")
-        if self._readiness is None or time.monotonic() >= self._readiness[0]:
-            return await self._looking.join(self._look)
-        return self._readiness[1]
+        return await self._readiness.get() or _state(503, "not ready")
 
     async def _receive(
         self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]], path: str, peer: str
@@ -193,8 +191,9 @@ class Edge:
             return pipeline.admission.body_broken(peer=peer, sender=sender.name)
         return pipeline.admission.body_too_large(sender, peer=peer) if body is None else body
 
-    async def _look(self) -> Answer:
+    async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
         """Answer whether this process can serve; that holds for a second."""
+        since = utc_now()
         unready, degraded = await self._receiver.unready(), self._receiver.degraded()
         for parts, says in ((unready, "not ready: %s"), (degraded, "degraded: %s")):
             if parts:
@@ -206,8 +205,8 @@ class Edge:
             answer = _state(503, "not ready", failed=sorted(unready), **more)
         else:
             answer = _state(200, "ready", **more)
-        self._readiness = (time.monotonic() + _READINESS_HOLDS, answer)
-        return answer
+        until = utc_now() + _READINESS_HOLDS
+        return Held(value=answer, since=since, fresh_until=until, good_until=until)
 
     def _not_here(self, head: Head, path: str | None, peer: str) -> Answer:
         wrong_path = path is None

@@ -1,6 +1,5 @@
 """What outbox and inbox share: when to try again, and how work is pumped and shared."""
 
-from pushkit.work.flight import Flight
 from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.pump import Pump, cancelled
 from pushkit.work.renewing import Held, Renewing
@@ -18,7 +17,6 @@ from pushkit.work.retry import (
 
 __all__ = [
     "DEFAULT_SCHEDULE",
-    "Flight",
     "Held",
     "Housekeeper",
     "Pump",

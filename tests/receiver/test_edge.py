@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,7 +50,7 @@ async def test_what_readiness_found_holds_for_a_while(
     holds: float,
     status: int,
 ) -> None:
-    monkeypatch.setattr("receiver.edge._READINESS_HOLDS", holds)  # a second
+    monkeypatch.setattr("receiver.edge._READINESS_HOLDS", timedelta(seconds=holds))
     world = make_world()
     world.edge = edge
     assert (await world.get("/readyz")).status == 200
