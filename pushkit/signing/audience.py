@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.url import Url
 
 __all__ = ["audience_of", "audience_with_query"]
 
+_USER = re.compile(r"(\A[^:/?]*://)[^/?]*@")
+
 
 def audience_of(url: str) -> str:
-    """Return a URL without fragment, with scheme and host in lower case and no default port.
+    """Return a URL without user and fragment, scheme and host in lower case, and no default port.
 
     Path and query stay to the letter: a webhook may well tell them apart.
 
@@ -17,9 +21,9 @@ def audience_of(url: str) -> str:
         ConfigError: Not an absolute http or https URL.
     """
     try:
-        return Url.parse(url.partition("#")[0]).audience
+        return Url.parse(_USER.sub(r"\1", url.partition("#")[0])).audience
     except InvalidUrlError as exc:
-        raise ConfigError(f"audience: {exc}") from exc
+        raise ConfigError(f"audience: {str(exc).removeprefix('URL: ')}") from exc
 
 
 def audience_with_query(audience: str, target: str) -> str:

@@ -19,6 +19,13 @@ from pushkit.signing.audience import audience_of, audience_with_query
         pytest.param("https://a.example.com", "https://a.example.com/", id="no path"),
         pytest.param("https://a.example.com?b", "https://a.example.com/?b", id="only a query"),
         pytest.param("https://a.example.com/b#c", "https://a.example.com/b", id="a fragment"),
+        pytest.param("https://u:p@A.example.com/@b", "https://a.example.com/@b", id="a user"),
+        pytest.param("https://a.example.com?b@c", "https://a.example.com/?b@c", id="an at sign"),
+        pytest.param(
+            "https://a.example.com/b?c=https://d@e",
+            "https://a.example.com/b?c=https://d@e",
+            id="a URL in the query",
+        ),
         pytest.param("https://a.example.com./b", "https://a.example.com/b", id="a trailing dot"),
         pytest.param("https://a.example.com/b/", "https://a.example.com/b/", id="trailing slash"),
         pytest.param("https://a.example.com/%2f%2F", "https://a.example.com/%2f%2F", id="escapes"),
