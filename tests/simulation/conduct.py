@@ -146,7 +146,7 @@ class Conduct:
             " AS logged FROM pushkit_deliveries d"
         )
         bodies = Counter(
-            (row["subscription_id"], bytes(row["body"])) for row in rows if row["body"]
+            (row["subscription_id"], bytes(row["body"])) for row in rows if b"marker" in row["body"]
         )
         for (subscription, body), number in bodies.items():
             if number > 1:

@@ -22,6 +22,7 @@ __all__ = ["Strikes", "add_strikes"]
 
 _ENDS = ("crash", "crash", "stop", "freeze", "freeze")
 _ASKED_FOR = ("pause", "unsubscribe", "redrive", "resend", "retry_now")
+_ODD = ("410", "400", "503 Retry-After 7", "redirect")
 _LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
 
 
@@ -105,7 +106,8 @@ def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> N
         seconds = chance.choice((0.1, 1.0, 40.0))
         add(2 + chance.random() * span, "strike", what, where, chance.randint(0, 3), seconds)
     for _ in range(chance.choice((0, 0, 1, 3, 5))):
-        add(chance.random() * span, "odd", chance.choice(cast.webhooks), any_mood(chance))
+        mood = chance.choice((*_ODD, any_mood(chance), any_mood(chance)))
+        add(chance.random() * span, "odd", chance.choice(cast.webhooks), mood)
     for _ in range(chance.choice((0, 0, 1, 2))):
         at, task = 2 + chance.random() * span, chance.choice(cast.tasks)
         for agent in range(cast.agents):
