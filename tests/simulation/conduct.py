@@ -48,7 +48,7 @@ class Conduct:
         self._outbox = outbox
         self._inboxes = inboxes
         self._arrivals: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
-        self._claims: dict[str, int] = {}
+        self._claims: dict[str, tuple[int, Arrival]] = {}
         self._hurries: list[float] = []
 
     def step(self, kind: str) -> None:
@@ -72,6 +72,7 @@ class Conduct:
         row = rows[0]
         if row["state"] == "in_flight":  # else it was lost to somebody on its way
             self._check_wanted(row)
+            self._check_number(row, arrival)
         earlier = self._arrivals[row["owner"], arrival.host]
         for before in earlier[-20:]:
             self._check_wait(before, arrival)
@@ -79,10 +80,6 @@ class Conduct:
 
     def _check_wanted(self, row: sqlite3.Row) -> None:
         """What nobody wants, or not now, is not sent."""
-        number = self._claims.get(row["id"], 0)
-        if row["claims"] < number:
-            self._world.violated(f"claimed {row['claims']} times, and before {number}: {row['id']}")
-        self._claims[row["id"]] = row["claims"]
         others = self._outbox.select(
             "SELECT id FROM pushkit_deliveries WHERE subscription_id = ? AND id <> ?"
             " AND state = 'in_flight'",
@@ -95,6 +92,15 @@ class Conduct:
             self._world.violated(f"sent for a subscription that is no more: {row['id']}")
         elif row["paused"] and row["head"]:
             self._world.violated(f"sent for a subscription that is paused: {row['id']}")
+
+    def _check_number(self, row: sqlite3.Row, arrival: Arrival) -> None:
+        """A claim has a number that no claim of the delivery had before."""
+        number, before = self._claims.get(row["id"], (0, arrival))
+        self._claims[row["id"]] = row["claims"], arrival
+        is_over = before.answered_at is not None and before.process is arrival.process
+        begin, end = before.at - 100, arrival.at
+        if row["claims"] < number + is_over and not self._world.had_trouble("freeze", begin, end):
+            self._world.violated(f"claim {row['claims']} came after {number}: {row['id']}")
 
     def _check_wait(self, before: Arrival, arrival: Arrival) -> None:
         """After a failure a delivery waits, and a whole destination where its webhook asks so."""

@@ -165,7 +165,8 @@ class _Play:
     def _arrived(self, arrival: Arrival) -> None:
         self.conduct.arrived(arrival)
         self.promises.arrived(arrival)
-        self.strikes.moment("request", arrival.process, arrival.delivery_id)
+        if self.strikes.moment("request", arrival.process, arrival.delivery_id):
+            self.webhooks[_host_of(f"https://{arrival.host}")].odd.insert(0, mood_of("slow"))
 
     def _add_receiver(self, number: int, machine: Machine) -> None:
         name, twin = f"recv{number}", f"twin{number}"
@@ -325,6 +326,9 @@ class _Play:
 
     def _ask_about(self, kind: str, delivery_id: str) -> None:
         """Let an owner or an operator do something, just when a delivery is on its way."""
+        if kind == "blip":
+            self.do_disk(self.strikes.blip(), 1.0)
+            return
         found = self.outbox.select(
             "SELECT task_id, owner FROM pushkit_deliveries WHERE id = ?", delivery_id
         )

@@ -20,7 +20,8 @@ from tests.simulation.world import Unit, World
 
 __all__ = ["Strikes", "add_strikes"]
 
-_ENDS = ("crash", "crash", "stop", "freeze", "freeze")
+_ENDS = ("crash", "crash", "stop", "freeze", "freeze", "blip")
+_BLIPS = ("uncertain", "seldom", "error", "full", "busy")
 _ASKED_FOR = ("pause", "unsubscribe", "redrive", "resend", "retry_now")
 _ODD = ("410", "400", "503 Retry-After 7", "redirect")
 _LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
@@ -63,10 +64,11 @@ class Strikes:
             self._world.loop.thaw(process)
         self._frozen.clear()
 
-    def moment(self, where: str, process: Process | None, work: str) -> None:
-        """Note that a process is in the middle of something."""
+    def moment(self, where: str, process: Process | None, work: str) -> bool:
+        """Note that a process is in the middle of something; return whether that is to last."""
+        lasts = False
         if process is None:
-            return
+            return lasts
         frozen = self._frozen.pop(work, None)
         if frozen is not None and frozen is not process:
             self._later(lambda: self._world.loop.thaw(frozen))
@@ -74,7 +76,10 @@ class Strikes:
             strike.left -= 1
             if strike.left < 0:
                 self._waiting.remove(strike)
+                lasts |= strike.what in _ASKED_FOR
                 self._later(lambda strike=strike: self._hit(strike, process, work))  # type: ignore[misc]
+
+        return lasts
 
     def _later(self, call: Callable[[], object]) -> None:
         # From before the answer is there until after it is written down.
@@ -96,6 +101,10 @@ class Strikes:
         else:
             self._ask(strike.what, work)
 
+    def blip(self) -> str:
+        """Return what happens to the disk for a moment."""
+        return self._world.loop.random.choice(_BLIPS)
+
 
 def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> None:
     """Add some to a story, and what makes for a crowd: odd answers, updates that come at once."""
@@ -110,6 +119,8 @@ def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> N
         add(chance.random() * span, "odd", chance.choice(cast.webhooks), mood)
     for _ in range(chance.choice((0, 0, 1, 2))):
         at, task = 2 + chance.random() * span, chance.choice(cast.tasks)
+        if chance.random() < 0.6:
+            add(at - 0.001, "disk", chance.choice(_BLIPS), chance.choice((0.02, 0.2, 1.0)))
         for agent in range(cast.agents):
             kind = chance.choice(("burst", "burst", "shout"))
             add(at + chance.random() * 0.003, kind, agent, task, chance.randint(2, 5))
