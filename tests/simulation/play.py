@@ -326,6 +326,7 @@ class _Play:
 
     def _ask_about(self, kind: str, delivery_id: str) -> None:
         """Let an owner or an operator do something, just when a delivery is on its way."""
+        self.conduct.step(kind)
         if kind == "blip":
             self.do_disk(self.strikes.blip(), 1.0)
             return
