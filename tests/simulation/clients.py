@@ -256,6 +256,7 @@ class Clients:
                 except StorageError as exc:
                     self._world.secrets.look_at("an error", str(exc))
                     uncertain |= isinstance(exc, CommitUncertainError)
+                    self._check_refusal(exc)
                     notice.not_stored = not (uncertain or notice.ids)
                     if uncertain and key is None:
                         return
@@ -268,6 +269,14 @@ class Clients:
                     return
 
         self._ask(agent, notify)
+
+    def _check_refusal(self, exc: StorageError) -> None:
+        """The database refuses nobody without a reason."""
+        now, had_trouble = self._world.loop.time(), self._world.had_trouble
+        reasons = ("disk", "blip", "death", "freeze")
+        is_closed = "not open" in str(exc)  # by an agent that is asked to stop
+        if not is_closed and not any(had_trouble(each, now - 40, now) for each in reasons):
+            self._world.violated(f"refused by a database that is well: {exc}")
 
     # --- operators ------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from tests.simulation.network import Fate, SimulatedResolver
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.promises import Promises
 from tests.simulation.scenario import Scenario
+from tests.simulation.secrecy import CANARY
 from tests.simulation.strikes import Strikes
 from tests.simulation.surroundings import Surroundings
 from tests.simulation.webhook import Arrival, Webhook, mood_of
@@ -444,7 +445,8 @@ class _Play:
     ) -> Database:
         process, disk = self.disk_of_process()
         if isinstance(disk, PostgresServer):
-            return PostgresDatabase(process.name, component=component, migrations=migrations)
+            dsn = f"postgresql://pushkit:{CANARY}@database.example.com/{process.name}"
+            return PostgresDatabase(dsn, component=component, migrations=migrations)
         return DiskDatabase(disk, process, component=component, migrations=migrations, clock=clock)
 
     def server(self) -> PostgresServer:

@@ -113,6 +113,8 @@ class PostgresServer:
         await self.pause()
         if self.is_away:
             raise ConnectionRefusedError("the server is away")
+        if self.fault is not None:
+            self.fault(PROCESS.get(), "CONNECT")
         connection = _Connection(self, command_timeout)
         self._connections = [each for each in self._connections if not each.is_broken]
         self._connections.append(connection)
