@@ -65,6 +65,7 @@ class Wishes:
         cancelling: Whose deliveries, by task and owner, may be cancelled.
         erased: Tasks of which nothing need be left.
         is_purged: Whether what is finished may be gone.
+        sent_by_other: What was sent by another sender, who is trusted, too.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -74,6 +75,7 @@ class Wishes:
         self.cancelling: set[tuple[str, str]] = set()
         self.erased: set[str] = set()
         self.is_purged = False
+        self.sent_by_other: set[str] = set()
         self._open: dict[tuple[str, str], set[int]] = defaultdict(set)
         self._silent: dict[tuple[str, str], float] = {}
         self._spoken = 0

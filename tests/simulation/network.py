@@ -90,6 +90,8 @@ class Network:
         loop.network = self
         self.random = random.Random(f"network {seed}")
         self.names: dict[str, Sequence[str] | Callable[[], Sequence[str]]] = {}
+        # Who overhears what goes to an address, by it: told the client's port, and the bytes.
+        self.taps: dict[str, Callable[[int, bytes], None]] = {}
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
         self.most_open: Counter[str] = Counter()  # connections at once, by process
@@ -498,6 +500,10 @@ class _End(asyncio.Transport):
     def arrive(self, piece: bytes | None) -> None:
         if self._lost or self._pipe.link.cut:
             return  # a cut link loses it; TCP would try again, for longer than anybody waits
+        if piece and self is self._pipe.far:
+            listen = self._pipe.network.taps.get(self._facts["sockname"][0])  # type: ignore[index]
+            if listen is not None:
+                listen(self._facts["peername"][1], piece)  # type: ignore[index]
         self._inbox.append(piece)
         self.catch_up()
 

@@ -24,6 +24,7 @@ from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
 from receiver import Notification
 from tests.simulation.bounds import check_bounds
+from tests.simulation.attacks import Attacker
 from tests.simulation.cast import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.conduct import Conduct
@@ -133,9 +134,17 @@ class _Play:
             ill=self.ill,
         )
         self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
+        self.attacker = Attacker(
+            self.world, self._signing_key, self.promises.inboxes, self.promises.wishes
+        )
+        if any(step.kind in ("replay", "alter") for step in scenario.steps):
+            for name in self.receivers:
+                for address in self.addresses[name]:
+                    tap = functools.partial(self.attacker.overhear, name)
+                    self.world.network.taps[address] = tap
         self._doing: dict[str, Callable[..., None]] = {
             name.removeprefix("do_"): getattr(hand, name)
-            for hand in (self, self.clients)
+            for hand in (self, self.clients, self.attacker)
             for name in dir(hand)
             if name.startswith("do_")
         }
@@ -200,6 +209,9 @@ class _Play:
 
     def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
         self.promises.moved(table, before, after, error)
+
+    def _signing_key(self) -> SigningKey:
+        return self.keys.current.signing_key(EPOCH + timedelta(seconds=self.world.loop.time()))
 
     def _worker_of(self, process: Process) -> str | None:
         for unit in self.senders.values():

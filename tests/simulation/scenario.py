@@ -64,8 +64,11 @@ _PLOTS = {
     ("keys",): 6,
     ("callbacks",): 7,
     ("callbacks", "keys"): 3,
+    ("attacks",): 8,
+    ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
+_OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -75,7 +78,8 @@ def make_scenario(seed: int) -> Scenario:
     agents = chance.choice((1, 1, 2, 3))
     workers = chance.choice((0, 0, 1, 2, 3))
     webhooks = chance.randint(1, 4)
-    receivers = chance.choice((0, 0, 1, 2))
+    [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
+    receivers = chance.choice((1, 1, 2) if _OF_RECEIVERS & {*plot} else (0, 0, 1, 2))
     twins = chance.random() < 0.3
     cast = Cast(
         agents=agents,
@@ -84,7 +88,6 @@ def make_scenario(seed: int) -> Scenario:
         owners=[f"owner{n}" for n in range(chance.randint(1, 4))],
         tasks=[f"task{n}" for n in range(chance.randint(1, 6))],
     )
-    [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
     steps = [*subscriptions(chance, cast), *updates(chance, cast)]
     for chapter in plot:
         steps += CHAPTERS[chapter](chance, cast)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from tests.simulation.loop import Process
 from tests.simulation.world import Machine, World
 
-__all__ = ["Arrival", "KeyServer", "Mood", "Webhook", "mood_of"]
+__all__ = ["Arrival", "KeyServer", "Mood", "Webhook", "fields_of", "mood_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class _Connection(asyncio.Protocol):
         head, end, rest = self._received.partition(b"\r\n\r\n")
         if not end:
             return
-        fields = _fields(head)
+        fields = fields_of(head)
         length = int(fields.get("content-length", "0"))
         if len(rest) < length:
             return
@@ -235,7 +235,8 @@ class KeyServer(asyncio.Protocol):
         return False
 
 
-def _fields(head: bytes) -> dict[str, str]:
+def fields_of(head: bytes) -> dict[str, str]:
+    """Return the header fields of a request, by their names in small letters."""
     lines = head.decode("latin-1").split("\r\n")[1:]
     return {
         name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.simulation.attacks import FORGERIES
+
 __all__ = ["CHAPTERS", "SPAN", "Cast", "Step", "any_mood", "subscriptions", "updates"]
 
 SPAN: Final = 120.0  # seconds of a story; the rest is for it to come to an end
@@ -184,6 +186,16 @@ def callbacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(at + chance.expovariate(0.05), "callbacks", receiver, "quick")
 
 
+def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Somebody means harm to receivers."""
+    for receiver in cast.receivers:
+        for _ in range(chance.randint(3, 8)):
+            at, kind = 10 + chance.random() * SPAN, chance.choice(("replay", "alter", "forge"))
+            what = chance.choice(list(FORGERIES)) if kind == "forge" else chance.randrange(100)
+            for _ in range(chance.choice((1, 1, 1, 3))):
+                yield _step(at, kind, receiver, what)
+
+
 CHAPTERS: Final[dict[str, Chapter]] = {
     "changes": changes,
     "operators": operators,
@@ -191,4 +203,5 @@ CHAPTERS: Final[dict[str, Chapter]] = {
     "names": names,
     "keys": keys,
     "callbacks": callbacks,
+    "attacks": attacks,
 }

@@ -1,0 +1,244 @@
+"""Somebody on the network who means harm: overhears what receivers get, and sends what he likes.
+
+What he sends is judged here by its answer, and by `Promises` where it is called back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from pushkit.errors import NoSigningKeyError
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from receiver.testing.agent import Draft
+from tests.simulation.cast import ISSUER, OTHER_ISSUER, other_key
+from tests.simulation.disk import Disk
+from tests.simulation.ledger import Wishes
+from tests.simulation.loop import Process
+from tests.simulation.postgres import PostgresServer
+from tests.simulation.secrecy import CANARY
+from tests.simulation.webhook import fields_of
+from tests.simulation.world import EPOCH, World
+
+__all__ = ["FORGERIES", "Attacker"]
+
+_GIVEN_UP = 20.0  # seconds after which he does not wait for an answer any more
+_ADDRESS = "203.0.113.66"
+_HOUR = timedelta(hours=1)
+
+
+@functools.cache
+def _own_key() -> SigningKey:
+    return generate_key(Algorithm.ES256)
+
+
+def _with_wrong_key(draft: Draft) -> Draft:
+    return replace(draft, key=_own_key(), header={"alg": "ES256", "kid": draft.key.kid})
+
+
+# What is wrong with a forgery: a genuine notification, but for one thing.
+FORGERIES: Mapping[str, Callable[[Draft], Draft]] = {
+    "his key": lambda draft: replace(draft, key=_own_key()),
+    "his key by their name": _with_wrong_key,
+    "no signature": lambda draft: replace(draft, signed=False),
+    "alg none": lambda draft: replace(draft, header={"alg": "none", "kid": draft.key.kid}),
+    "another sender's key": lambda draft: replace(draft, key=other_key()),
+    "another sender's name": lambda draft: replace(draft, issuer=OTHER_ISSUER),
+    "long ago": lambda draft: replace(draft, issued_at=(draft.issued_at or EPOCH) - _HOUR),
+    "from the future": lambda draft: replace(draft, issued_at=(draft.issued_at or EPOCH) + _HOUR),
+    "for another": lambda draft: replace(draft, audience="https://hook0.example.com/jwt"),
+    "another token": lambda draft: replace(draft, token=f"{CANARY}-nobody-has-this"),
+    "no token": lambda draft: replace(draft, token=""),
+    "another body": lambda draft: replace(draft, body_sent=draft.body.upper()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Overheard:
+    head: bytes
+    body: bytes
+    delivery_id: str
+
+
+class Attacker:
+    """He knows every public thing, and what goes over the network; a step is a method `do_x`.
+
+    Args:
+        world: Where he lives.
+        key: Returns the key that signs now: of what was signed with it for somebody else.
+        inboxes: Where receivers store, by host.
+        wishes: Knows what the other sender sent, who is trusted.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        key: Callable[[], SigningKey],
+        inboxes: Mapping[str, Disk | PostgresServer],
+        wishes: Wishes,
+    ) -> None:
+        self._world = world
+        self._key = key
+        self._inboxes = inboxes
+        self._wishes = wishes
+        self._process = Process("attacker", _ADDRESS)
+        self._heard: dict[str, list[_Overheard]] = defaultdict(list)
+        self._streams: dict[int, bytes] = defaultdict(bytes)
+        self._number = 0
+        self.answers: list[tuple[str, int]] = []
+
+    # --- listening ------------------------------------------------------------------------------
+
+    def overhear(self, host: str, connection: int, data: bytes) -> None:
+        """Hear what goes over a connection to a receiver."""
+        stream = self._streams[connection] + data
+        for request in _requests(stream):
+            if not request.delivery_id.startswith("forged"):
+                self._heard[host].append(request)
+            stream = stream[len(request.head) + 4 + len(request.body) :]
+        self._streams[connection] = stream
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def do_replay(self, host: str, number: int) -> None:
+        """Send again what was heard, as it was: who has it already calls nobody."""
+        heard = self._heard[host]
+        if not heard:
+            return
+        one = heard[number % len(heard)]
+        has_it = bool(self._inboxes[host].select(_HAS, one.delivery_id))
+        allowed = {200, 401} if has_it else {200, 202, 401}
+        raw = one.head + b"\r\n\r\n" + one.body
+        self._send(host, f"a replay of {one.delivery_id}", raw, allowed)
+
+    def do_alter(self, host: str, number: int) -> None:
+        """Send what was heard, with another body."""
+        # Of who does not sign, nobody can see that a body was changed on its way.
+        heard = [one for one in self._heard[host] if b" /unsigned " not in one.head]
+        if not heard:
+            return
+        one = heard[number % len(heard)]
+        raw = one.head + b"\r\n\r\n" + one.body.upper()
+        self._send(host, f"altered {one.delivery_id}", raw, {401})
+
+    def do_forge(self, host: str, what: str) -> None:
+        """Send what nobody has signed, or signed for that."""
+        try:
+            draft = self._draft(host)
+        except NoSigningKeyError:
+            return
+        # Two senders share the path: what is signed by nobody is from neither.
+        allowed = {403} if what == "no signature" else {401}
+        self._send(host, f"a forgery: {what}", _raw(FORGERIES[what](draft)), allowed)
+
+    def do_flood(self, host: str, count: int) -> None:
+        """Be a trusted sender, and send all that one likes."""
+        for _ in range(count):
+            draft = replace(
+                self._draft(host, other_key()), issuer=OTHER_ISSUER, token=f"{CANARY}-other"
+            )
+            self._wishes.sent_by_other.add(draft.delivery_id)
+            self._send(host, f"a flood of {draft.delivery_id}", _raw(draft), {200, 202})
+
+    def _draft(self, host: str, key: SigningKey | None = None) -> Draft:
+        self._number += 1
+        url = f"https://{host}.example.com/jwt"
+        event = {"taskId": "forged", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
+        return Draft(
+            url=url,
+            issuer=ISSUER,
+            audience=url,
+            key=key or self._key(),
+            token=f"{CANARY}-owner0",
+            delivery_id=f"forged_{self._number}",
+            task_id="forged",
+            seq=self._number,
+            body=json.dumps({"statusUpdate": event}).encode(),
+            issued_at=EPOCH + timedelta(seconds=self._world.loop.time()),
+        )
+
+    def _send(self, host: str, what: str, raw: bytes, allowed: set[int]) -> None:
+        self._world.spawn(self._sending(host, what, raw, allowed), self._process)
+
+    async def _sending(self, host: str, what: str, raw: bytes, allowed: set[int]) -> None:
+        client = _Client()
+        try:
+            async with asyncio.timeout(_GIVEN_UP):
+                await self._world.loop.create_connection(
+                    lambda: client, f"{host}.example.com", 443, ssl=True
+                )
+                client.transport.write(raw)
+                answer = await client.answered
+        except (OSError, TimeoutError) as exc:
+            self._world.note(f"{what}: {type(exc).__name__}")
+            return
+        finally:
+            if client.transport is not None:
+                client.transport.abort()
+        self.judge(host, what, answer, allowed)
+
+    def judge(self, host: str, what: str, answer: bytes, allowed: set[int]) -> None:
+        """Hold an answer against those that are right."""
+        text = answer.decode("latin-1")
+        status = int(text.split(" ", 2)[1])
+        self._world.note(f"{what}: answered {status}")
+        self.answers.append((what, status))
+        self._world.secrets.look_at(f"an answer of {host}", text)
+        # Too much at once, or something of its own is out of reach: then it may ask to come again.
+        is_busy = status in (429, 503) and (self._world.troubles or status == 429)
+        if self._world.had_trouble("trust", 0, self._world.loop.time(), whom=host):
+            allowed = allowed | {401, 403}
+        if status not in allowed and not is_busy:
+            self._world.violated(f"{what} was answered {status} by {host}")
+
+
+_HAS = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?"
+
+
+class _Client(asyncio.Protocol):
+    """Asks once, and takes the head of an answer with what came with it."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if b"\r\n\r\n" in self._received and not self.answered.done():
+            self.answered.set_result(self._received)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError("no answer"))
+            self.answered.exception()  # who asked may be gone
+
+
+def _requests(stream: bytes) -> Iterator[_Overheard]:
+    while True:
+        head, end, rest = stream.partition(b"\r\n\r\n")
+        if not end:
+            return
+        fields = fields_of(head)
+        length = int(fields.get("content-length", "0"))
+        if len(rest) < length:
+            return
+        yield _Overheard(head, rest[:length], fields.get("webhook-id", ""))
+        stream = rest[length:]
+
+
+def _raw(draft: Draft) -> bytes:
+    request = draft.request()
+    host, _, path = draft.url.removeprefix("https://").partition("/")
+    fields = [("Host", host), *request.headers, ("Content-Length", str(len(request.body)))]
+    lines = [f"POST /{path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+    return "\r\n".join([*lines, "", ""]).encode() + request.body
