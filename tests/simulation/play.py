@@ -6,7 +6,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,6 +53,16 @@ _OPTIONS = SenderOptions(
     max_body_bytes=4096,
     signing=signing_of,
     keep_answers=True,
+)
+# Little room, so that it is taken with little.
+_CROWDED = replace(
+    _OPTIONS,
+    concurrency=8,
+    concurrency_per_host=4,
+    poll_interval=timedelta(seconds=1),
+    max_backlog_per_subscription=12,
+    max_backlog_per_owner=40,
+    max_subscriptions_per_owner=6,
 )
 _DRAIN = 4 * 3600.0  # seconds: what was refused by its address waits for three hours
 _PATIENCE = 5.0  # seconds
@@ -105,7 +115,7 @@ class _Play:
                 name,
                 self.machine,
                 keys=self.keys,
-                options=_OPTIONS,
+                options=_CROWDED if scenario.crowded else _OPTIONS,
                 delivers=delivers,
                 keys_at=keys_at,
             )
@@ -268,6 +278,8 @@ class _Play:
             claims=self.promises.claims,
             hosts=len(self.hosts),
         )
+        if self.scenario.crowded:
+            self.promises.check_fairness()
 
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(moment - self.world.loop.time(), 0))
@@ -306,6 +318,8 @@ class _Play:
         self.strikes.moment("callback", process, f"{host} {callback} {notification.delivery_id}")
         self.world.note(f"called back {callback} {notification.delivery_id}")
         manners = "quick" if callback == "audit" else self._manners.get(host, "mixed")
+        if self.scenario.crowded:  # what another sender floods with takes as long as it may
+            manners = "hanging" if notification.sender == "other" else "quick"
         try:
             await self._behave("quick" if self._is_healed else manners)
         except asyncio.CancelledError:  # by its time-out, or else by the end of its process

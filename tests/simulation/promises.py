@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from math import inf
 
 from pushkit import NotifyResult
 from receiver import Notification
@@ -48,6 +49,7 @@ _AT_ONCE = {
 }
 _REFUSED = {"address_refused", "destination_refused"}
 _AFTER_REFUSALS = 3
+_FAIR = 2.5  # seconds that an innocent's update may take, whoever floods
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
 
 
@@ -68,6 +70,7 @@ class Promises:
         notices: All updates.
         moves: How often what went from one state to another (see `coverage.key_of`).
         claims: How often a delivery was taken up.
+        latencies: How long innocent owners waited, where that was looked at.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Promises:
         self.calls: dict[tuple[str, str, str], list[Call]] = defaultdict(list)
         self.moves: Counter[str] = Counter()
         self.claims = 0
+        self.latencies: list[float] = []
 
     # --- at every step --------------------------------------------------------------------------
 
@@ -129,7 +133,8 @@ class Promises:
                 self._world.violated(f"the same key made another delivery than {lost}")
         for each in result.refused:
             self._world.secrets.look_at("a refusal", each.message)
-            if (each.code, notice.shape) not in _REFUSALS:
+            is_full = each.code == "backlog_full" and each.owner.startswith("mallory")
+            if (each.code, notice.shape) not in _REFUSALS and not is_full:
                 self._world.violated(
                     f"refused without a reason: {notice.marker}: {each.code}: {each.message}"
                 )
@@ -309,6 +314,32 @@ class Promises:
             self._check_called(host, row)
         elif row["state"] == "delivered" and not any(s and 200 <= s < 300 for s in statuses):
             self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
+
+    def check_fairness(self) -> None:
+        """Whoever has done nothing waits for nobody who takes all that there is."""
+        for notice in self.notices:
+            for delivery_id in notice.ids:
+                self._check_latency(notice, delivery_id)
+
+    def _check_latency(self, notice: Notice, delivery_id: str) -> None:
+        rows = self._outbox.select(
+            "SELECT d.owner, d.origin, s.paused FROM pushkit_deliveries d"
+            " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id WHERE d.id = ?",
+            delivery_id,
+        )
+        if not rows or rows[0]["owner"].startswith("mallory") or notice.acknowledged_at is None:
+            return
+        heard = [each.at for each in self.arrivals[delivery_id]]
+        heard += [
+            call.begun
+            for (_, _, called), calls in self.calls.items()
+            if called == delivery_id
+            for call in calls
+        ]
+        latency = min(heard, default=inf) - notice.acknowledged_at
+        self.latencies.append(latency)
+        if latency > _FAIR:
+            self._world.violated(f"an innocent waited {latency:.1f} s for {delivery_id}")
 
     def _may_be_cancelled(self, row: sqlite3.Row) -> bool:
         whom = (row["task_id"], row["owner"])

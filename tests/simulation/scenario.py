@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.simulation.strikes import add_strikes
@@ -28,6 +28,7 @@ class Scenario:
     Attributes:
         seed: Decides the order of what is ready, latencies and ids, too.
         plot: Which chapters it has (see `workload`), for who reads it.
+        crowded: Whether there is little room, and nobody may notice who takes it all.
         agents: How many agents enqueue (and deliver, if there are no workers).
         workers: How many processes deliver and do nothing else.
         webhooks: How many plain webhooks there are.
@@ -40,6 +41,7 @@ class Scenario:
 
     seed: int
     plot: str = ""
+    crowded: bool = False
     agents: int
     workers: int
     webhooks: int
@@ -65,6 +67,7 @@ _PLOTS = {
     ("callbacks",): 7,
     ("callbacks", "keys"): 3,
     ("attacks",): 8,
+    ("hostile",): 5,
     ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
@@ -77,8 +80,8 @@ def make_scenario(seed: int) -> Scenario:
     postgres = chance.random() < 0.3
     agents = chance.choice((1, 1, 2, 3))
     workers = chance.choice((0, 0, 1, 2, 3))
-    webhooks = chance.randint(1, 4)
     [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
+    webhooks = chance.randint(1 + ("hostile" in plot), 4)
     receivers = chance.choice((1, 1, 2) if _OF_RECEIVERS & {*plot} else (0, 0, 1, 2))
     twins = chance.random() < 0.3
     cast = Cast(
@@ -88,19 +91,23 @@ def make_scenario(seed: int) -> Scenario:
         owners=[f"owner{n}" for n in range(chance.randint(1, 4))],
         tasks=[f"task{n}" for n in range(chance.randint(1, 6))],
     )
-    steps = [*subscriptions(chance, cast), *updates(chance, cast)]
+    is_hostile = "hostile" in plot
+    innocent = replace(cast, webhooks=cast.webhooks[:-1]) if is_hostile else cast
+    steps = [*subscriptions(chance, innocent), *updates(chance, innocent)]
     for chapter in plot:
         steps += CHAPTERS[chapter](chance, cast)
 
     def add(at: float, kind: str, *args: Any) -> None:
         steps.append(Step(round(at, 3), kind, args))
 
-    _add_faults(chance, add, agents, workers, receivers, twins, cast.webhooks, cast.hosts)
-    add_strikes(chance, add, cast)
+    if not is_hostile:
+        _add_faults(chance, add, agents, workers, receivers, twins, cast.webhooks, cast.hosts)
+        add_strikes(chance, add, cast)
     steps.sort(key=lambda step: step.at)
     return Scenario(
         seed=seed,
         plot=" ".join(plot),
+        crowded=is_hostile,
         agents=agents,
         workers=workers,
         webhooks=webhooks,

@@ -196,6 +196,27 @@ def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
                 yield _step(at, kind, receiver, what)
 
 
+def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Some owners take all that they can get: the last webhook is theirs.
+
+    No step of this chapter is a fault: the others are to notice nothing.
+    """
+    [*_, evil] = cast.webhooks
+    yield _step(0.0, "mood", evil, chance.choice(("hang", "late", "drip 500", "500", "close")))
+    tasks = [f"evil{n}" for n in range(chance.randint(1, 4))]
+    for task in tasks:
+        for number in range(chance.randint(1, 8)):
+            owner = f"mallory{chance.randrange(3)}"
+            more = f"copy{number}" if number else ""
+            yield _step(chance.random(), "subscribe", 0, task, owner, evil, "1.0", "jwt", more)
+        for _ in range(chance.randint(1, 3)):
+            at = 2 + chance.random() * SPAN / 4
+            yield _step(at, "burst", 0, task, chance.choice((5, 15, 30)))
+    for receiver in cast.receivers:
+        at = 2 + chance.random() * SPAN / 4
+        yield _step(at, "flood", receiver, chance.choice((10, 30)))
+
+
 CHAPTERS: Final[dict[str, Chapter]] = {
     "changes": changes,
     "operators": operators,
@@ -204,4 +225,5 @@ CHAPTERS: Final[dict[str, Chapter]] = {
     "keys": keys,
     "callbacks": callbacks,
     "attacks": attacks,
+    "hostile": hostile,
 }
