@@ -23,8 +23,8 @@ from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
 from receiver import Notification
-from tests.simulation.bounds import check_bounds
 from tests.simulation.attacks import Attacker
+from tests.simulation.bounds import check_bounds
 from tests.simulation.cast import CALLBACK_TIMEOUT, ReceivingUnit, SendingUnit
 from tests.simulation.clients import Clients, Keys, signing_of
 from tests.simulation.conduct import Conduct

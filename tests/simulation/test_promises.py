@@ -1,0 +1,348 @@
+"""Shows of each promise of a simulated world that it sees: by a history in which it is broken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pushkit import NotifyResult
+from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.delivery.notify_result import RefusedRecipient
+from pushkit.storage.migrations import migrate
+from pushkit.storage.sqlite import run_script
+from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from tests.simulation.attacks import Attacker
+from tests.simulation.disk import Disk
+from tests.simulation.ledger import Notice
+from tests.simulation.loop import Process
+from tests.simulation.promises import Promises
+from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET, Secrets
+from tests.simulation.webhook import Arrival
+from tests.simulation.world import World
+
+_AT = datetime(2026, 1, 1, tzinfo=UTC)
+_JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6.eyJpc3MiOiJodHRwczovL2EifQ.c2lnbmF0dXJl"
+
+
+class Stage:
+    """A world without anybody in it, whose history is written by hand."""
+
+    def __init__(self) -> None:
+        self.world = World(0)
+        self.outbox, self.inbox = Disk(self.world.loop), Disk(self.world.loop)
+        run_script(self.outbox.connection, migrate("sender", SENDER_MIGRATIONS, "outbox"))
+        run_script(self.inbox.connection, migrate("receiver", RECEIVER_MIGRATIONS, "inbox"))
+        self.process = Process("agent0.1", "198.51.100.1")
+        self.promises = Promises(
+            self.world,
+            self.outbox,
+            {"recv0": self.inbox},
+            timeout=10.0,
+            worker_of=lambda process: f"worker of {process.name}",
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        self.world.loop._now += seconds
+
+    def subscribe(self, name: str = "sub") -> None:
+        everything = '{"states": null, "kinds": null, "last_chunk_only": false}'
+        self.outbox.select(
+            "INSERT INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id, version,"
+            " url, origin, schemes, profile, filter, created_at, updated_at)"
+            " VALUES (?, '', 'task', 'owner', 'config', '1.0', '', '', '', '', ?, 0, 0)",
+            name,
+            everything,
+        )
+
+    def store(self, name: str, **columns: Any) -> None:
+        row = {
+            "id": name,
+            "subscription_id": "sub",
+            "tenant": "",
+            "owner": "owner",
+            "task_id": "task",
+            "config_id": "config",
+            "seq": 1,
+            "origin": "https://hook0.example.com",
+            "content_type": "",
+            "body": b"{}",
+            "state": "in_flight",
+            "head": 1,
+            "notified_at": 0,
+            "not_before": 0,
+            "lease_worker": "worker of agent0.1",
+            **columns,
+        }
+        places = ", ".join("?" * len(row))
+        self.outbox.select(
+            f"INSERT INTO pushkit_deliveries ({', '.join(row)}) VALUES ({places})", *row.values()
+        )
+
+    def change(self, name: str, **columns: Any) -> None:
+        places = ", ".join(f"{column} = ?" for column in columns)
+        self.outbox.select(
+            f"UPDATE pushkit_deliveries SET {places} WHERE id = ?", *columns.values(), name
+        )
+
+    def arrive(self, name: str, status: int | None = None, **facts: Any) -> Arrival:
+        arrival = Arrival(
+            at=self.world.loop.time(),
+            host="hook0.example.com",
+            delivery_id=name,
+            marker="",
+            task="task",
+            process=self.process,
+            path="/jwt",
+            body=facts.pop("body", b"{}"),
+            status=status,
+            is_heard=lambda: True,
+            is_open=lambda: status is None,
+            **facts,
+        )
+        self.promises.arrived(arrival)
+        return arrival
+
+    def call_back(self, name: str, body: bytes = b"{}", sender: str = "jwt") -> Any:
+        notification: Any = SimpleNamespace(
+            delivery_id=name, body=body, sender=sender, task_id="task"
+        )
+        self.pass_time(100)  # since the process was last thawed
+        return self.promises.begin_call("recv0", "client", notification, self.process)
+
+    def end(self) -> None:
+        self.promises.check_end(lambda origin: origin.removeprefix("https://").partition(".")[0])
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.world.loop.close()
+
+
+def _notified(stage: Stage, *ids: str, **facts: Any) -> Notice:
+    notice = Notice("task#0", 0.0, "task", ids=list(ids), **facts)
+    stage.promises.notices.append(notice)
+    return notice
+
+
+def _taken_twice(stage: Stage) -> None:
+    stage.store("one")
+    stage.arrive("one", 204, answered_at=0.1)
+    stage.pass_time(60)
+    stage.arrive("one")
+
+
+def _out_of_order(stage: Stage) -> None:
+    stage.store("second", seq=2)
+    stage.arrive("second", 204)
+    stage.store("first", seq=1)
+    stage.arrive("first", 204)
+
+
+def _overtaken(stage: Stage) -> None:
+    stage.store("first", seq=1, state="pending")
+    stage.store("second", seq=2)
+    stage.arrive("second", 204)
+
+
+def _without_a_lease(stage: Stage) -> None:
+    stage.store("one", lease_worker="worker of agent1.1")
+    stage.arrive("one", 204)
+
+
+def _unwanted(stage: Stage) -> None:
+    stage.store("one")
+    with stage.promises.wishes.speaking_of("task", "owner", "unsubscribe") as answer:
+        answer.append(1)
+    stage.pass_time(60)
+    stage.arrive("one", 204)
+
+
+def _forgotten(stage: Stage) -> None:
+    stage.subscribe()
+    wanting = stage.promises.wanting("task")
+    stage.promises.acknowledged(_notified(stage), NotifyResult(at=_AT), wanting)
+
+
+def _refused(stage: Stage) -> None:
+    refusal = RefusedRecipient(
+        owner="owner",
+        config_id="",
+        subscription_id="sub",
+        origin="",
+        code="backlog_full",
+        message="",
+    )
+    result = NotifyResult(refused=(refusal,), at=_AT)
+    stage.promises.acknowledged(_notified(stage), result, set())
+
+
+def _finished(state: str, **columns: Any) -> Callable[[Stage], None]:
+    def history(stage: Stage) -> None:
+        stage.store("one", state=state, **columns)
+        stage.end()
+
+    return history
+
+
+def _lost(stage: Stage) -> None:
+    _notified(stage, "one")
+    stage.end()
+
+
+def _unfair(stage: Stage) -> None:
+    stage.store("one")
+    _notified(stage, "one", acknowledged_at=0.0)
+    stage.pass_time(30)
+    stage.arrive("one", 204)
+    stage.promises.check_fairness()
+
+
+def _called_twice(stage: Stage) -> None:
+    stage.store("one")
+    stage.call_back("one").ended = stage.world.loop.time()
+    stage.call_back("one")
+
+
+def _moved(table: str, before: str | None, after: str | None) -> Callable[[Stage], None]:
+    return lambda stage: stage.promises.moved(table, before, after, None)
+
+
+def _answered(what: bytes) -> Callable[[Stage], None]:
+    def history(stage: Stage) -> None:
+        no_key: Any = None
+        attacker = Attacker(stage.world, no_key, {}, stage.promises.wishes)
+        attacker.judge("recv0", "a forgery", what, {401})
+
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "seen"),
+    [
+        pytest.param(_taken_twice, "came again after it was taken", id="taken twice"),
+        pytest.param(_out_of_order, "came after seq 2", id="first arrivals out of order"),
+        pytest.param(_overtaken, "overtook", id="overtaken"),
+        pytest.param(_without_a_lease, "has its lease", id="sent without the lease"),
+        pytest.param(_unwanted, "sent after nobody wanted it", id="sent after an unsubscribe"),
+        pytest.param(_forgotten, "acknowledged, and forgotten", id="a subscriber is forgotten"),
+        pytest.param(_refused, "refused without a reason", id="refused without a reason"),
+        pytest.param(_lost, "acknowledged and lost", id="lost"),
+        pytest.param(_unfair, "an innocent waited 30.0 s", id="unfair"),
+        pytest.param(_called_twice, "called back twice", id="called back twice"),
+        pytest.param(_finished("pending"), "not drained", id="left pending"),
+        pytest.param(
+            _finished("delivered"), "delivered, and no webhook took it", id="delivered to nobody"
+        ),
+        pytest.param(
+            _finished("cancelled", cancelled_by="operator"), "cancelled by nobody", id="cancelled"
+        ),
+        pytest.param(
+            _finished("dead", last_error="rejected"), "dead without that reason", id="not rejected"
+        ),
+        pytest.param(
+            _finished("dead", last_error="timeout", attempts=8),
+            "dead without that reason",
+            id="timed out at a host that was well",
+        ),
+        pytest.param(
+            _moved("pushkit_deliveries", "delivered", "in_flight"),
+            "no transition of pushkit_deliveries",
+            id="a transition of a delivery",
+        ),
+        pytest.param(
+            _moved("pushkit_deliveries", "pending", None),
+            "no transition of pushkit_deliveries",
+            id="purged before its end",
+        ),
+        pytest.param(
+            _moved("pushkit_inbox", "done", "in_progress"),
+            "no transition of pushkit_inbox",
+            id="a transition of a notification",
+        ),
+        pytest.param(
+            _answered(b"HTTP/1.1 202 Accepted\r\n\r\n"), "was answered 202", id="accepted"
+        ),
+        pytest.param(_answered(b"HTTP/1.1 500 Oh\r\n\r\n"), "was answered 500", id="an error"),
+        pytest.param(
+            _answered(f"HTTP/1.1 401 No\r\n\r\nnot {CANARY}-owner0".encode()),
+            "a secret is in an answer",
+            id="a secret in an answer",
+        ),
+    ],
+)
+def test_a_broken_promise_is_seen(
+    stage: Stage, history: Callable[[Stage], None], seen: str
+) -> None:
+    history(stage)
+
+    assert [seen in violation for violation in stage.world.violations] == [True]
+
+
+def test_another_body_than_was_stored_is_seen_at_a_webhook_and_in_a_callback(stage: Stage) -> None:
+    stage.store("one")
+
+    stage.arrive("one", 204, body=b"[]")
+    stage.call_back("one", body=b"[]")
+
+    assert len(stage.world.violations) == 2
+    assert all("another body" in violation for violation in stage.world.violations)
+
+
+@pytest.mark.parametrize("sender", ["jwt", "other"])
+def test_a_forged_notification_that_is_called_back_is_seen(stage: Stage, sender: str) -> None:
+    stage.promises.wishes.is_purged = True  # nothing else may excuse it
+
+    stage.call_back("forged_1", sender=sender)
+
+    assert len(stage.world.violations) == 1
+
+
+def test_a_history_in_which_every_promise_is_kept_is_not_complained_about(stage: Stage) -> None:
+    stage.subscribe()
+    stage.store("one")
+    wanting = stage.promises.wanting("task")
+    stage.arrive("one", 503, answered_at=0.1)
+    stage.pass_time(1)
+    stage.arrive("one", 204, answered_at=1.1)
+    stage.change("one", state="delivered")
+    notice = _notified(stage, "one", acknowledged_at=0.0)
+    stage.end()
+    stage.promises.check_fairness()
+
+    assert len(wanting) == 1
+    assert notice.ids == ["one"]
+    assert stage.world.violations == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(f"token {CANARY}-owner0", id="token"),
+        pytest.param(f"secret {WEBHOOK_SECRET}", id="webhook secret"),
+        pytest.param(f"header Bearer {_JWT}", id="signed token"),
+        pytest.param("-----BEGIN PRIVATE KEY-----", id="private key"),
+        pytest.param('{"kty":"EC","d":"abc"}', id="private JWK"),
+    ],
+)
+def test_a_secret_is_heard_in_a_line_its_facts_and_its_errors(said: str) -> None:
+    found: list[str] = []
+    secrets = Secrets(found.append)
+    log = logging.getLogger("pushkit.delivery")
+
+    with secrets:
+        log.warning("delivery failed: %s", said)
+        log.warning("delivery failed", extra={"reason": said})
+        error = RuntimeError("on top")
+        error.__cause__ = ValueError(said)
+        log.error("delivery failed", exc_info=error)
+        log.debug("nothing but delivery dlv_019b76db11104adb5ffdf96a250e4ffa")
+
+    assert secrets.lines == 4
+    assert len(found) == 3
