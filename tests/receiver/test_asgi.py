@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.errors import StorageError
 from receiver import Limits, Notification, Receiver, TaskPolicy, TrustedSender, asgi
 from receiver.asgi import ReceiverMiddleware
 from tests.asgi_server import serving
@@ -181,6 +182,21 @@ async def test_a_host_that_fails_to_start_stops_the_receiver(world: World) -> No
     assert await world.receiver.unready()
 
 
+async def test_a_receiver_that_cannot_start_tells_its_server_why(world: World) -> None:
+    world.database = Path("/nowhere/inbox.db")
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with pytest.raises(StorageError, match="/nowhere") as failed:
+        await world.receiver.asgi()({"type": "lifespan"}, receive, send)
+    assert sent == [{"type": "lifespan.startup.failed", "message": str(failed.value)}]
+
+
 # --- the body ------------------------------------------------------------------------------------
 
 
@@ -247,17 +263,18 @@ async def test_a_field_that_stands_twice_arrives_twice(
     assert not any(world.rows().values())
 
 
-async def test_a_websocket_is_closed(world: World) -> None:
-    sent: list[Any] = []
+async def test_a_websocket_is_closed_once_it_asks(world: World) -> None:
+    events: list[Any] = []
 
     async def receive() -> dict[str, Any]:
+        events.append("websocket.connect")
         return {"type": "websocket.connect"}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        events.append(message)
 
     await world.receiver.asgi()({"type": "websocket", "path": "/"}, receive, send)
-    assert [message["type"] for message in sent] == ["websocket.close"]
+    assert events == ["websocket.connect", {"type": "websocket.close", "code": 1000}]
 
 
 # --- an answer to a body that is not read ------------------------------------------------------
