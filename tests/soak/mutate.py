@@ -368,17 +368,15 @@ def run(
             for name, mutants in chosen.items()
             for mutant in mutants[numbers.start : numbers.stop]
         ]
-        # Who is caught by a few tests is told soon; the others take their time.
+        # Who is caught by a few tests is told soon; the others survive so far.
         for portions in (slice(0, 1), slice(1, 2), slice(2, None)):
             left: list[tuple[str, Mutant]] = []
             for name, mutant in rest:
                 started = time.monotonic()
                 judged = mutant.name in _judged(results)
                 found = None if judged else tests.outcome(mutant, portions)
-                if found is None and portions.stop is not None and not judged:
+                if found is None and not judged:
                     left.append((name, mutant))
-                    sys.stdout.write(f"not caught yet: {mutant.name} {mutant.path}:{mutant.line}\n")
-                    continue
                 outcome, by = found or ("survived", "")
                 result = Result(
                     name=mutant.name,

@@ -1,0 +1,41 @@
+"""Words that stand in files, databases and on the wire: those of before must be read for ever."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pytest
+
+from pushkit.a2a import WireVersion
+from pushkit.delivery.events import EventKind
+from pushkit.keys.jwk import Algorithm
+from pushkit.net.oauth import ClientAuthentication
+from pushkit.outbox import CancelledBy, DeliveryState, Outcome
+from pushkit.signing.scheme import Scheme
+from pushkit.subscriptions import DisabledBy, Profile, SubscriptionState
+from receiver import InboxStatus, SenderProfile, TaskPolicy
+from receiver.peers import ForwardedHeader
+
+WORDS: dict[type[StrEnum], str] = {
+    Algorithm: "ES256 ES384 EdDSA RS256 PS256",
+    CancelledBy: "operator disabled removed superseded",
+    ClientAuthentication: "client_secret_basic client_secret_post",
+    DeliveryState: "pending in_flight delivered dead cancelled",
+    DisabledBy: "gone failing operator",
+    EventKind: "delivery_dead subscription_disabled breaker_opened breaker_closed"
+    " recipient_refused local_fault",
+    ForwardedHeader: "X-Forwarded-For Forwarded",
+    InboxStatus: "received in_progress done dead",
+    Outcome: "delivered retry dead local_fault gone",
+    Profile: "standard a2a-samples",
+    Scheme: "jwt standard-webhooks http-message-signatures",
+    SenderProfile: "standard a2a-samples trpc-a2a-go unsigned-secret-only",
+    SubscriptionState: "active paused disabled withdrawn",
+    TaskPolicy: "registered bind any",
+    WireVersion: "0.1 0.3 1.0 agentvault-0.2",
+}
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: words.__name__)
+def test_a_word_that_is_written_somewhere_stays(words: type[StrEnum]) -> None:
+    assert {word.value for word in words} >= set(WORDS[words].split())
