@@ -49,10 +49,12 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
     """Return all mutants of a module that are Python still."""
     tree = ast.parse(source)
     starts = _line_starts(source)
+    tops = [_whole(node, starts) for node in tree.body]
     seen: Counter[str] = Counter()
     found: list[Mutant] = []
     for node in _visible(tree):
         start, end = _span(node, source, starts)
+        first, last = next(top for top in tops if top[0] <= start < top[1])
         before = source[start:end]
         for what, text in _changes(node, before):
             change = f"{path} {what} {before} -> {text}"
@@ -66,7 +68,7 @@ def mutants_of(source: str, path: str) -> list[Mutant]:
                 end=end,
                 text=text,
             )
-            if text != before and _is_python(mutant.applied(source)):
+            if text != before and _is_python(f"{source[first:start]}{text}{source[end:last]}"):
                 found.append(mutant)
     return found
 
@@ -255,6 +257,13 @@ def _span(node: _Node, source: str, starts: list[int]) -> tuple[int, int]:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+
+
+def _whole(node: ast.stmt, starts: list[int]) -> tuple[int, int]:
+    """Return the offsets of the lines of a statement."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min(one.lineno for one in [node, *decorators])
+    return starts[first - 1], starts[node.end_lineno or node.lineno]
 
 
 def _is_python(source: str) -> bool:
