@@ -141,6 +141,17 @@ def test_what_has_no_task_waits_for_nothing(shelf: Shelf) -> None:
     assert len(shelf.claim()) == 2
 
 
+def test_what_has_no_task_comes_again_until_it_is_done(shelf: Shelf) -> None:
+    shelf.store(1, None)
+    [first] = shelf.claim()
+    shelf.settle(first, InboxStatus.RECEIVED, retry_in=0)
+    [second] = shelf.claim()
+    shelf.settle(second)
+
+    assert second.stored.id == first.stored.id
+    assert shelf.claim() == []
+
+
 def test_no_more_are_claimed_than_asked_for_and_the_longest_due_first(shelf: Shelf) -> None:
     for number in range(5):
         shelf.store(1, f"task-{number}")
