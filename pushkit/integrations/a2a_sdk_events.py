@@ -135,9 +135,8 @@ def _json(value: struct_pb2.Value) -> JsonValue:
     match value.WhichOneof("kind"):
         case "string_value":
             return value.string_value
-        case "number_value":  # ProtoJSON has no fraction where there is none
-            number = value.number_value
-            return int(number) if number.is_integer() else number
+        case "number_value":
+            return value.number_value
         case "bool_value":
             return value.bool_value
         case "struct_value":

@@ -145,6 +145,14 @@ def test_what_is_written_straight_is_what_the_neutral_form_says(event: PushEvent
         )
 
 
+def test_numbers_of_metadata_are_written_as_the_sdk_writes_them() -> None:
+    event = status_event()
+    event.metadata.update({"whole": 1, "zero": -0.0, "large": 1e300, "half": 0.5})
+    native = native_update(event)
+    assert native.body == encode_update(native.neutral, V1_0)
+    assert b'"whole":1.0' in native.body
+
+
 def status_event() -> a2a_pb2.TaskStatusUpdateEvent:
     part = a2a_pb2.Part(text="hi")
     message = a2a_pb2.Message(message_id="m", role=a2a_pb2.ROLE_AGENT, parts=[part])
