@@ -111,7 +111,7 @@ class Settler:
             if result.made is not None and is_ours:
                 held.append((delivery.id, result.made, result))
             elif result.made is not None:
-                yield from self.attempts.record_late(delivery.id, result.made, result)
+                yield from self.attempts.record_late(delivery, result.made, result)
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
         events: dict[int, list[SenderEvent]] = {id(each): [] for each in attempted}

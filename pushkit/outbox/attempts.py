@@ -93,14 +93,25 @@ class AttemptLog:
                 tuple(itertools.chain.from_iterable(_values(*each) for each in attempts)),
             )
 
-    def record_late(self, delivery_id: str, made: Made, result: Result) -> Script[None]:
-        """Write down an attempt that decides nothing any more, unless its delivery was erased."""
+    def record_late(self, delivery: Delivery, made: Made, result: Result) -> Script[None]:
+        """Write down an attempt that decides nothing any more, unless its delivery was erased.
+
+        Args:
+            delivery: As it was claimed.
+            made: The attempt.
+            result: What it came to.
+        """
         # A statement of its own: the next one counts what another wrote while this one waited.
         held = yield Statement(
-            "SELECT id FROM pushkit_deliveries WHERE id = $1 FOR UPDATE", (delivery_id,)
+            "SELECT claims, attempts FROM pushkit_deliveries WHERE id = $1 FOR UPDATE",
+            (delivery.id,),
         )
-        if held:
-            yield from self.record([(delivery_id, made, result)])
+        # Counted in the same claim: it was settled, and whoever did so never heard of that.
+        is_there = any(
+            row["claims"] == delivery.claims and row["attempts"] > delivery.attempts for row in held
+        )
+        if held and not is_there:
+            yield from self.record([(delivery.id, made, result)])
 
     def count(
         self, deliveries: Sequence[Delivery], errors: Collection[str]

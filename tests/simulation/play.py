@@ -361,7 +361,6 @@ class _Play:
             "SELECT task_id, owner FROM pushkit_deliveries WHERE id = ?", delivery_id
         )
         of_owner = [(row["task_id"], row["owner"]) for row in found]
-        self.conduct.step(kind)
         for whom in of_owner if kind in ("pause", "unsubscribe") else [()]:
             self._doing[kind](0, *whom)
 

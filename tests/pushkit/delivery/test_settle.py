@@ -160,6 +160,24 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     assert (delivery.state.value, delivery.last_status) == ("delivered", 204)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.RETRY, Outcome.DEAD])
+async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
+    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], outcome: Outcome
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
+    [delivery_id] = (await sender.notify(status())).ids
+    [claimed] = await sender.worker._claim(1)
+    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
+    result = Result(outcome=outcome, retry_at=clock.now, made=made)
+    attempted = Attempted(claimed.delivery, claimed.stored, result)
+    for _ in range(2):  # as after a commit of which nobody heard
+        await sender._database.write(alone(sender.worker._settler.script, attempted))
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    assert [each.number for each in report.attempts] == [1]
+
+
 def slowly(script: Script[T]) -> Script[T]:
     """Hold what a script holds until somebody else waits for it."""
     found = yield from script
@@ -210,13 +228,11 @@ async def test_attempts_that_come_late_together_are_both_written_down(
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
+    [delivery] = await sender.deliveries("task-1")
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result, log = Result(outcome=Outcome.DELIVERED, status=200), AttemptLog()
     await asyncio.gather(
-        *(
-            sender._database.write(slowly(log.record_late(delivery_id, made, result)))
-            for _ in range(2)
-        )
+        *(sender._database.write(slowly(log.record_late(delivery, made, result))) for _ in range(2))
     )
     report = await sender.outbox.show(delivery_id)
     assert report is not None

@@ -498,7 +498,7 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
         assert len(rows) == 2
     made = Made(started_at=desk.now, duration=timedelta(0), timing=Timing())
     late = Result(outcome=Outcome.DELIVERED, status=200, made=made)
-    await desk.database.write(AttemptLog().record_late(in_flight.id, made, late))
+    await desk.database.write(AttemptLog().record_late(in_flight, made, late))
     assert len(await desk.query("SELECT * FROM pushkit_attempts")) == 2
 
 
