@@ -38,4 +38,5 @@ def test_a_promise_that_is_gone_is_missed_within_a_few_seeds(tmp_path: Path) -> 
     )
 
     assert played.returncode == 0, played.stdout + played.stderr
-    assert "overtook" in json.loads(results.read_text())["saw"]
+    saw = json.loads(results.read_text())["saw"]
+    assert saw.startswith("two at once of a subscription") or "overtook" in saw
