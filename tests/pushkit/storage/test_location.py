@@ -11,6 +11,7 @@ import pytest
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
 from pushkit.storage import Database, Migration, SqliteDatabase, masked, open_location
+from pushkit.storage.location import is_file
 from pushkit.storage.postgres import PostgresDatabase
 from tests.security.canaries import Canaries
 
@@ -37,6 +38,8 @@ async def test_postgresql_is_known_by_every_spelling_of_its_scheme(
 def test_a_path_is_a_sqlite_file(path: str) -> None:
     for location in (path, Path(path)):
         assert isinstance(at(location), SqliteDatabase)
+        assert is_file(location)
+    assert not is_file("postgresql://u@db/agent")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +115,7 @@ async def test_a_server_out_of_reach_is_named_by_host_and_port(dsn: str, host: s
     database = at(dsn.format(canaries.plant("password")))
     with pytest.raises(StorageError, match=f"cannot connect to {host}: ") as refused:
         await database.open()
+    assert "the DSN cannot be read" not in str(refused.value)
     assert canaries.found_in("".join(traceback.format_exception(refused.value))) == set()
 
 
