@@ -143,6 +143,7 @@ class Unit:
         self.process: Process | None = None
         self.starts = 0
         self.failures = 0
+        self._stopping: Process | None = None
 
     @property
     def is_up(self) -> bool:
@@ -174,8 +175,9 @@ class Unit:
     def stop(self, down_for: float) -> None:
         """Stop it as SIGTERM does, and start it again after a while."""
         process = self.process
-        if process is None or not process.alive:
+        if process is None or not process.alive or process is self._stopping:
             return
+        self._stopping = process
 
         async def stopping() -> None:
             try:
