@@ -57,12 +57,12 @@ _OPTIONS = SenderOptions(
 # Little room, so that it is taken with little.
 _CROWDED = replace(
     _OPTIONS,
-    concurrency=8,
+    concurrency=6,
     concurrency_per_host=4,
     poll_interval=timedelta(seconds=1),
     max_backlog_per_subscription=12,
-    max_backlog_per_owner=40,
-    max_subscriptions_per_owner=6,
+    max_backlog_per_owner=60,
+    max_subscriptions_per_owner=12,
 )
 _DRAIN = 4 * 3600.0  # seconds: what was refused by its address waits for three hours
 _PATIENCE = 5.0  # seconds

@@ -81,7 +81,7 @@ def make_scenario(seed: int) -> Scenario:
     agents = chance.choice((1, 1, 2, 3))
     workers = chance.choice((0, 0, 1, 2, 3))
     [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
-    webhooks = chance.randint(1 + ("hostile" in plot), 4)
+    webhooks = chance.randint(1, 4) + 2 * ("hostile" in plot)
     receivers = chance.choice((1, 1, 2) if _OF_RECEIVERS & {*plot} else (0, 0, 1, 2))
     twins = chance.random() < 0.3
     cast = Cast(
@@ -92,7 +92,7 @@ def make_scenario(seed: int) -> Scenario:
         tasks=[f"task{n}" for n in range(chance.randint(1, 6))],
     )
     is_hostile = "hostile" in plot
-    innocent = replace(cast, webhooks=cast.webhooks[:-1]) if is_hostile else cast
+    innocent = replace(cast, webhooks=cast.webhooks[:-2]) if is_hostile else cast
     steps = [*subscriptions(chance, innocent), *updates(chance, innocent)]
     for chapter in plot:
         steps += CHAPTERS[chapter](chance, cast)

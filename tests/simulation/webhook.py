@@ -45,6 +45,7 @@ class Mood:
 _MOODS = {
     "ok": Mood(),
     "slow": Mood(after=3.0),
+    "sluggish": Mood(after=8.0),
     "late": Mood(after=12.0),
     "hang": Mood(status=None),
     "close": Mood(closes=True),

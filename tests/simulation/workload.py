@@ -197,24 +197,22 @@ def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
 
 
 def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """Some owners take all that they can get: the last webhook is theirs.
+    """An owner takes all that he can get; the last two webhooks are his.
 
     No step of this chapter is a fault: the others are to notice nothing.
     """
-    [*_, evil] = cast.webhooks
-    yield _step(0.0, "mood", evil, chance.choice(("hang", "late", "drip 500", "500", "close")))
-    tasks = [f"evil{n}" for n in range(chance.randint(1, 4))]
-    for task in tasks:
-        for number in range(chance.randint(1, 8)):
-            owner = f"mallory{chance.randrange(3)}"
-            more = f"copy{number}" if number else ""
-            yield _step(chance.random(), "subscribe", 0, task, owner, evil, "1.0", "jwt", more)
-        for _ in range(chance.randint(1, 3)):
-            at = 2 + chance.random() * SPAN / 4
-            yield _step(at, "burst", 0, task, chance.choice((5, 15, 30)))
+    evils = cast.webhooks[-2:]
+    # One that takes its time and answers well is left alone by no breaker.
+    mood = chance.choice(("sluggish", "sluggish", "hang"))
+    for evil in evils:
+        yield _step(0.0, "mood", evil, mood)
+    for number in range(chance.randint(8, 14)):  # more than he may have
+        task, evil, more = f"evil{number % 2}", chance.choice(evils), f"copy{number}"
+        yield _step(chance.random(), "subscribe", 0, task, "mallory", evil, "1.0", "jwt", more)
+    for task in ("evil0", "evil1"):
+        yield _step(2.0, "burst", 0, task, chance.choice((3, 8, 15)))
     for receiver in cast.receivers:
-        at = 2 + chance.random() * SPAN / 4
-        yield _step(at, "flood", receiver, chance.choice((10, 30)))
+        yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 30)))
 
 
 CHAPTERS: Final[dict[str, Chapter]] = {
