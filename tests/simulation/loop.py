@@ -55,6 +55,10 @@ class Process:
         """End it after so many more of its steps, each of which is from one `await` to the next."""
         self._steps_left, self._end = steps, end
 
+    def spare(self) -> None:
+        """Take back `end_after`."""
+        self._steps_left = None
+
     def lives(self) -> bool:
         """Say whether it may take one more step."""
         if self._steps_left is not None and self.alive:

@@ -290,6 +290,9 @@ class _Play:
         self._is_healed = True
         self.faults.heal()
         self.strikes.clear()
+        for unit in self.units.values():
+            if unit.process is not None:
+                unit.process.spare()
         for webhook in self.webhooks.values():
             webhook.mood = mood_of("ok")
             webhook.odd.clear()
