@@ -44,12 +44,9 @@ def mark_oldest(subscription_id: str) -> Script[None]:
     What is in flight keeps the mark, and passes it on when it settles: two of a subscription
     are never under way at once.
     """
-    # A head that is being claimed is waited for here, and then is in flight.
-    yield Statement(
-        "UPDATE pushkit_deliveries SET head = 0"
-        f" WHERE subscription_id = $1 AND head > 0 AND state = 'pending' AND {UNFINISHED}",
-        (subscription_id,),
-    )
+    # Also of what is in flight: a head that is being claimed, or given back because its lease has
+    # ended, is waited for here, and then stays what it is until this transaction ends.
+    yield from hold_back(subscription_id)
     yield Statement(
         "UPDATE pushkit_deliveries SET head = 1 WHERE id = (SELECT id FROM pushkit_deliveries"
         f" WHERE subscription_id = $1 AND {UNFINISHED}"

@@ -205,10 +205,11 @@ class Inspection:
 
     def _mark_oldest(self, sender: str, task_id: str) -> Script[None]:
         """Offer the oldest of a task; what is in progress keeps the mark until it is settled."""
-        # A head that is being claimed is waited for here, and then is in progress.
+        # Also of what is in progress: a head that is being claimed, or given back because its lease
+        # has ended, is waited for here, and then stays what it is until this transaction ends.
         yield Statement(
             "UPDATE pushkit_inbox SET head = 0 WHERE sender = $1 AND task_id = $2"
-            f" AND {_UNFINISHED} AND head = 1 AND status = 'received'",
+            f" AND {_UNFINISHED} AND head = 1",
             (sender, task_id),
         )
         yield Statement(

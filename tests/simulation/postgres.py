@@ -3,13 +3,16 @@
 `PostgresDatabase` is the real one; this stands in for asyncpg and the server. Rows are kept in
 SQLite as they are committed; each open transaction has its own images of the rows that it changed,
 laid over them while one of its statements runs, and taken away again. So a statement sees what was
-committed when it began, and its own (READ COMMITTED). A row that a statement changes, or selects
-`FOR UPDATE`, is locked until the transaction ends: another one waits for it and then runs its
-statement again, or leaves the row out (`SKIP LOCKED`). Who waits in a circle is told so (deadlock).
+committed when it began, and its own (READ COMMITTED); a reader sees what was committed when it did.
+A row that a statement changes, or selects `FOR UPDATE`, is locked until the transaction
+ends: another one waits for it, in turn, or leaves the row out (`SKIP LOCKED`). Whoever
+has waited sees the row as it is now, and all others as they were (EvalPlanQual). Whoever closes a
+circle of waiting is told so (deadlock); whoever fails lets go of its locks at once.
 
-What it cannot show: rows that a `SKIP LOCKED` subquery looked at and did not change are not locked;
-a statement that waited is run anew as a whole, where PostgreSQL looks again at the one row; plans,
-vacuum, and what a real server takes for each.
+`histories` holds it against a real server. What it cannot show: rows that a `SKIP LOCKED` subquery
+looked at and its statement did not change are not locked; of several that wait for different rows
+of one transaction, which is first; a `lock_timeout` counts a statement's waits together; gaps in
+numbers; plans, vacuum, and what a real server takes for each.
 """
 
 from __future__ import annotations
@@ -46,16 +49,42 @@ class _Transaction:
     images: OrderedDict[Key, tuple[Any, ...] | None] = field(default_factory=OrderedDict)
     locks: set[Key] = field(default_factory=set)
     waits_for: _Transaction | None = None
+    waiters: list[_Statement] = field(default_factory=list)
+    before: dict[Key, tuple[Any, ...] | None] = field(default_factory=dict)
     ended: asyncio.Future[None] | None = None
     wakes: bool = False
     lock_timeout: float | None = None
     failed: bool = False
+    read_only: bool = False
+    has_looked: bool = False
+
+
+@dataclass(eq=False)
+class _Statement:
+    """One that runs, or waits.
+
+    Attributes:
+        before: What rows were when it began that others have changed since.
+        waits_for: What it waits for.
+        seen_anew: Rows, and unique keys, that it has come upon: it sees them as they are now.
+        answer: Its rows, if it waits.
+    """
+
+    transaction: _Transaction
+    sql: str
+    values: Sequence[Any]
+    process: Process | None
+    before: dict[Key, tuple[Any, ...] | None] = field(default_factory=dict)
+    waits_for: Key | None = None
+    seen_anew: set[Key] = field(default_factory=set)
+    answer: asyncio.Future[list[sqlite3.Row]] | None = None
 
 
 class _BlockedError(Exception):
-    def __init__(self, holder: _Transaction) -> None:
+    def __init__(self, holder: _Transaction, key: Key) -> None:
         super().__init__()
         self.holder = holder
+        self.key = key
 
 
 class PostgresServer:
@@ -68,6 +97,8 @@ class PostgresServer:
     Attributes:
         fault: Called before each statement, and before and after each commit, with the process and
             what it does; may raise one of asyncpg's errors, upon which the connection is broken.
+        closed_on_waking: How many circles were closed by who had waited: of two of them, a server
+            may tell the other one.
     """
 
     def __init__(self, loop: SimulatedLoop, now: Callable[[], int]) -> None:
@@ -76,6 +107,7 @@ class PostgresServer:
         self.on_move: OnMove | None = None
         self.on_deadlock: Callable[[], object] = lambda: None
         self.is_away = False
+        self.closed_on_waking = 0
         self._storage = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, cached_statements=1024
         )
@@ -85,6 +117,7 @@ class PostgresServer:
         self._storage.create_function("pushkit_wake", 0, self._note_wake)
         self._storage.create_function("touched", -1, self._touch)
         self._storage.create_function("held", -1, self._is_held)
+        self._storage.create_function("offered", -1, self._note_offer)
         self._keys: dict[str, tuple[str, ...]] = {}
         self._uniques: dict[str, list[tuple[str, ...]]] = {}
         self._sequences: dict[str, int] = {}
@@ -98,6 +131,7 @@ class PostgresServer:
         self._before = sqlite3.connect(":memory:")
         self._current: _Transaction | None = None
         self._touched: list[Key] | None = None
+        self._offered: list[tuple[str, tuple[str, ...], tuple[Any, ...]]] = []
 
     # --- what stands for asyncpg ----------------------------------------------------------------
 
@@ -133,6 +167,12 @@ class PostgresServer:
         """Look at what is committed."""
         return self._storage.execute(sql, values).fetchall()
 
+    def is_row(self, key: Key | None) -> bool:
+        """Say whether a row that is committed is meant, or a name to hold."""
+        if key is None or key[0] not in self._keys:
+            return key is not None and key[0] == "advisory"
+        return self._image(key) is not None
+
     def drop(self, process: Process) -> None:
         """Notice that a process is gone: what it had not committed is undone."""
         self.unlisten(process)
@@ -147,8 +187,8 @@ class PostgresServer:
 
     # --- transactions ---------------------------------------------------------------------------
 
-    def begin(self) -> _Transaction:
-        transaction = _Transaction()
+    def begin(self, *, read_only: bool = False) -> _Transaction:
+        transaction = _Transaction(read_only=read_only)
         transaction.ended = self.loop.create_future()
         self._open.append(transaction)
         return transaction
@@ -161,6 +201,7 @@ class PostgresServer:
             self._migrating = None
             self.look_at_schema()
         if transaction.images:
+            self._note_before(transaction)
             self._storage.execute("BEGIN")
             self._lay_over(transaction)
             self._storage.execute("COMMIT")
@@ -177,11 +218,48 @@ class PostgresServer:
             self.look_at_schema()
         if transaction in self._open:
             self._open.remove(transaction)
+        self._let_go(transaction)
+        if transaction.ended is not None and not transaction.ended.done():
+            transaction.ended.set_result(None)
+
+    def _let_go(self, transaction: _Transaction) -> None:
+        """Release what a transaction holds, and go on with who waits for it, in order."""
         for key in transaction.locks:
             if self._locks.get(key) is transaction:
                 del self._locks[key]
-        if transaction.ended is not None and not transaction.ended.done():
-            transaction.ended.set_result(None)
+        transaction.locks.clear()
+        transaction.images.clear()
+        waiters, transaction.waiters = transaction.waiters, []
+        for statement in waiters:
+            self._go_on(statement)
+
+    def _go_on(self, statement: _Statement) -> None:
+        waiter, answer = statement.transaction, statement.answer
+        waiter.waits_for = None
+        assert answer is not None
+        is_gone = statement.process is not None and not statement.process.alive
+        if answer.done() or is_gone:
+            return
+        try:
+            if waiter not in self._open:
+                raise asyncpg.ConnectionDoesNotExistError("connection was closed")
+            try:
+                answer.set_result(self._run_now(statement))
+            except _BlockedError as blocked:
+                self._queue(statement, blocked)
+        except asyncpg.PostgresError as exc:
+            self.closed_on_waking += isinstance(exc, asyncpg.DeadlockDetectedError)
+            answer.set_exception(exc)
+
+    def _note_before(self, transaction: _Transaction) -> None:
+        """Let those who have looked already see what was there before."""
+        for each in self._open:
+            views = [statement.before for statement in each.waiters]
+            views += [each.before] if each.read_only and each.has_looked else []
+            for view in views:
+                for key in transaction.images:
+                    if key not in view:
+                        view[key] = self._image(key)
 
     async def until_no_other_migrates(self, transaction: _Transaction) -> None:
         """Wait: a change of the schema may still be undone, with all that came since."""
@@ -196,55 +274,71 @@ class PostgresServer:
         sql: str,
         values: Sequence[Any],
         *,
-        timeout: float | None,  # noqa: ASYNC109  # asyncpg's own
+        timeout: float | None = None,  # noqa: ASYNC109  # asyncpg's own
     ) -> list[sqlite3.Row]:
         """Run a statement, waiting for rows that somebody holds."""
         until = None if timeout is None else self.loop.time() + timeout
         if transaction.failed:
             raise asyncpg.InFailedSQLTransactionError("current transaction is aborted")
+        transaction.has_looked = True
+        statement = _Statement(transaction, sql, values, PROCESS.get())
         try:
-            while True:
-                if transaction not in self._open:
-                    raise asyncpg.ConnectionDoesNotExistError("connection was closed")
-                try:
-                    return self._run_now(transaction, sql, values)
-                except _BlockedError as blocked:
-                    await self._wait(transaction, blocked.holder, until)
+            if transaction not in self._open:
+                raise asyncpg.ConnectionDoesNotExistError("connection was closed")
+            try:
+                return self._run_now(statement)
+            except _BlockedError as blocked:
+                self._queue(statement, blocked)
+            return await self._answer(statement, until)
         except (asyncpg.PostgresError, asyncio.CancelledError, TimeoutError):
-            transaction.failed = True
+            self.fail(transaction)
             raise
 
-    async def _wait(
-        self, transaction: _Transaction, holder: _Transaction, until: float | None
-    ) -> None:
-        transaction.waits_for = holder
-        try:
-            found: _Transaction | None = holder
-            while found is not None:
-                if found is transaction:
-                    self.on_deadlock()
-                    raise asyncpg.DeadlockDetectedError("deadlock detected")
-                found = found.waits_for
-            assert holder.ended is not None
-            try:
-                async with asyncio.timeout_at(until), asyncio.timeout(transaction.lock_timeout):
-                    await asyncio.shield(holder.ended)
-            except TimeoutError:
-                if transaction.lock_timeout is None:
-                    raise
-                raise asyncpg.LockNotAvailableError("lock timeout") from None
-        finally:
-            transaction.waits_for = None
+    def fail(self, transaction: _Transaction) -> None:
+        """Undo what a transaction did: one of its statements has failed."""
+        transaction.failed = True
+        self._let_go(transaction)
 
-    def _run_now(
-        self, transaction: _Transaction, sql: str, values: Sequence[Any]
-    ) -> list[sqlite3.Row]:
+    def _queue(self, statement: _Statement, blocked: _BlockedError) -> None:
+        transaction, found = statement.transaction, blocked.holder.waits_for
+        while found is not None and found is not transaction:
+            found = found.waits_for
+        if found is transaction or blocked.holder is transaction:
+            self.on_deadlock()
+            raise asyncpg.DeadlockDetectedError("deadlock detected")
+        statement.answer = statement.answer or self.loop.create_future()
+        statement.waits_for = blocked.key
+        statement.seen_anew.add(blocked.key)
+        transaction.waits_for = blocked.holder
+        blocked.holder.waiters.append(statement)
+
+    async def _answer(self, statement: _Statement, until: float | None) -> list[sqlite3.Row]:
+        transaction = statement.transaction
+        assert statement.answer is not None
+        try:
+            async with asyncio.timeout_at(until), asyncio.timeout(transaction.lock_timeout):
+                return await statement.answer
+        except TimeoutError:
+            if transaction.lock_timeout is None:
+                raise
+            raise asyncpg.LockNotAvailableError("lock timeout") from None
+        finally:
+            holder, transaction.waits_for = transaction.waits_for, None
+            if holder is not None and statement in holder.waiters:
+                holder.waiters.remove(statement)
+
+    def _run_now(self, statement: _Statement) -> list[sqlite3.Row]:
+        transaction = statement.transaction
         if self._migrating not in (None, transaction):
-            raise _BlockedError(self._migrating)  # a changing schema is for nobody else
-        found = self._run_special(transaction, sql, values)
-        if found is None and not transaction.images and _READING.match(sql):
-            found = self._read(transaction, sql, values)
-        return self._run_on_rows(transaction, sql, values) if found is None else found
+            assert self._migrating is not None
+            raise _BlockedError(self._migrating, ("schema", ()))  # it is for nobody else
+        found = self._run_special(transaction, statement.sql, statement.values)
+        sees_all = not (transaction.images or transaction.before or statement.before)
+        if found is None and sees_all and _READING.match(statement.sql):
+            found = self._read(transaction, statement.sql, statement.values)
+        while found is None:
+            found = self._run_on_rows(statement)
+        return found
 
     def _read(
         self, transaction: _Transaction, sql: str, values: Sequence[Any]
@@ -276,23 +370,27 @@ class PostgresServer:
             return []
         return None
 
-    def _run_on_rows(
-        self, transaction: _Transaction, sql: str, values: Sequence[Any]
-    ) -> list[sqlite3.Row]:
-        storage = self._storage
+    def _run_on_rows(self, statement: _Statement) -> list[sqlite3.Row] | None:
+        """Run it over the rows that it may see; None if it has to be, with some seen anew."""
+        storage, transaction = self._storage, statement.transaction
         storage.execute("BEGIN")
         try:
+            self._lay_before(statement)
             self._lay_over(transaction)
-            self._current, self._touched = transaction, []
+            self._current, self._touched, self._offered = transaction, [], []
             try:
-                rows = storage.execute(self._in_sqlite(sql), values).fetchall()
+                rows = storage.execute(self._in_sqlite(statement.sql), statement.values).fetchall()
             except sqlite3.IntegrityError as exc:
                 raise asyncpg.UniqueViolationError(str(exc)) from exc
             except sqlite3.Error as exc:
-                raise asyncpg.PostgresSyntaxError(f"{exc}: {sql}") from exc
+                raise asyncpg.PostgresSyntaxError(f"{exc}: {statement.sql}") from exc
             finally:
-                touched, self._touched = list(dict.fromkeys(self._touched)), None
+                touched, self._touched = self._touched, None
                 self._current = None
+            if rows and "touched_" in rows[0].keys():  # noqa: SIM118  # a row has no `in`
+                touched = [touched[row["touched_"]] for row in rows]
+            if "DO NOTHING" in statement.sql:  # not without the end of who changes the other one
+                self._lock_others(transaction)
             images = {key: self._image(key) for key in touched}
             self._note_sequences()
         finally:
@@ -305,13 +403,47 @@ class PostgresServer:
                 changed[key[0], (self._next_row,)] = (self._next_row, *image[1:])
             else:
                 changed[key] = image
-        self._lock(transaction, [*changed, *self._unique_keys(changed)])
+        keys = [*changed, *self._unique_keys(changed)]
+        if statement.before and self._comes_upon(statement, keys):
+            return None
+        self._lock(transaction, keys)
         for key, image in changed.items():
             before = transaction.images.get(key, self._image(key))
             if key in transaction.images or image != before:
                 transaction.images[key] = image
                 self._tell_of_move(key[0], before, image)
         return rows
+
+    def _lock_others(self, transaction: _Transaction) -> None:
+        """Wait for rows that are changed just now, and in the way of what was to be inserted."""
+        for table, columns, values in self._offered:
+            names = ", ".join(self._keys[table])
+            where = " AND ".join(f"{name} = ?" for name in columns)
+            for row in self._storage.execute(f"SELECT {names} FROM {table} WHERE {where}", values):
+                key = (table, tuple(row))
+                holder = self._locks.get(key)
+                if holder is not None and holder is not transaction:
+                    raise _BlockedError(holder, key)
+
+    def _comes_upon(self, statement: _Statement, keys: Sequence[Key]) -> bool:
+        """Note what a statement is about to change and sees as it was; say if there is such."""
+        wanted = set(keys)
+        found = {
+            key
+            for key in statement.before
+            if key not in statement.seen_anew and wanted & {key, *self._present_keys(key)}
+        }
+        statement.seen_anew |= found
+        return bool(found)
+
+    def _present_keys(self, key: Key) -> list[Key]:
+        return self._unique_keys({key: self._image(key)})
+
+    def _lay_before(self, statement: _Statement) -> None:
+        """Lay what was over what is, but for rows that the statement sees anew."""
+        for key, image in (statement.before | statement.transaction.before).items():
+            if not statement.seen_anew & {key, *self._present_keys(key)}:
+                self._lay(key, image)
 
     def _tell_of_move(
         self, table: str, before: tuple[Any, ...] | None, after: tuple[Any, ...] | None
@@ -331,14 +463,19 @@ class PostgresServer:
     # --- rows -----------------------------------------------------------------------------------
 
     def _lay_over(self, transaction: _Transaction) -> None:
-        for table, key in transaction.images:
-            self._storage.execute(self._statements(table)[0], key)
-        for (table, _), image in transaction.images.items():
-            if image is not None:
-                self._storage.execute(self._statements(table)[1], image)
+        # First all that goes: a row that comes may have the unique key of one that went.
+        for key in transaction.images:
+            self._lay(key, None)
+        for key, image in transaction.images.items():
+            self._lay(key, image)
         for table, number in self._sequences.items():
             self._storage.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
             self._storage.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, number))
+
+    def _lay(self, key: Key, image: tuple[Any, ...] | None) -> None:
+        table, values = key
+        delete, insert, _ = self._statements(table)
+        self._storage.execute(*((delete, values) if image is None else (insert, image)))
 
     def _image(self, key: Key) -> tuple[Any, ...] | None:
         table, values = key
@@ -363,14 +500,20 @@ class PostgresServer:
         for key in keys:
             holder = self._locks.get(key)
             if holder is not None and holder is not transaction:
-                raise _BlockedError(holder)
+                raise _BlockedError(holder, key)
             self._locks[key] = transaction
             transaction.locks.add(key)
 
     def _touch(self, table: str, *key: Any) -> int:
+        if self._touched is None:
+            return 0
+        self._touched.append((table, key))
+        return len(self._touched) - 1
+
+    def _note_offer(self, table: str, number: int, *values: Any) -> int:
         if self._touched is not None:
-            self._touched.append((table, key))
-        return 1
+            self._offered.append((table, self._uniques[table][number], values))
+        return 0
 
     def _is_held(self, table: str, *key: Any) -> bool:
         holder = self._locks.get((table, key))
@@ -402,6 +545,16 @@ class PostgresServer:
                     f"CREATE TEMP TRIGGER {table}_{event} AFTER {event}"
                     f" ON main.{table} BEGIN SELECT touched('{table}', {key}); END"
                 )
+            self._storage.execute(f"DROP TRIGGER IF EXISTS temp.{table}_OFFER")
+            offers = [
+                f"SELECT offered('{table}', {number}, NEW.{', NEW.'.join(unique)});"
+                for number, unique in enumerate(self._uniques[table])
+            ]
+            if offers:
+                self._storage.execute(
+                    f"CREATE TEMP TRIGGER {table}_OFFER BEFORE INSERT ON main.{table}"
+                    f" BEGIN {' '.join(offers)} END"
+                )
         self._has_sequences = any(row["name"] == "sqlite_sequence" for row in tables)
         self._columns.cache_clear()
         self._statements.cache_clear()
@@ -419,7 +572,7 @@ class PostgresServer:
         names, places = ", ".join(columns), ", ".join("?" * len(columns))
         return (
             f"DELETE FROM {table} WHERE {where}",
-            f"INSERT INTO {table} ({names}) VALUES ({places})",
+            f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})",
             f"SELECT {names} FROM {table} WHERE {where}",
         )
 
@@ -573,7 +726,8 @@ class _TransactionContext:
     async def start(self) -> None:
         # It takes no time: nobody else can tell when a READ COMMITTED transaction began.
         self._connection.check("BEGIN")
-        self._connection._transaction = self._connection._server.begin()
+        server = self._connection._server
+        self._connection._transaction = server.begin(read_only=self._read_only)
 
     async def commit(self) -> None:
         connection = self._connection

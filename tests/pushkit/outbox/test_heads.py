@@ -1,0 +1,74 @@
+"""The mark of the oldest, where two transactions on PostgreSQL meet."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from pushkit.a2a import PushConfig, WireVersion
+from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.outbox import Claim, DeadLetters, DeliveryState, Leases
+from pushkit.storage import Row, Script, Statement
+from pushkit.storage.postgres import PostgresDatabase, run_script
+from pushkit.subscriptions import Profile, SubscriptionKey, SubscriptionStore, Vault
+from tests.pushkit.deliveries import add_delivery
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ORIGIN = "https://client.example.com:443"
+
+
+def one_dead_and_one_in_flight() -> Script[tuple[str, str, str]]:
+    """Add a subscription whose worker died; return its id, and those of the two deliveries."""
+    subscription = yield from SubscriptionStore().put(
+        SubscriptionKey(tenant="", task_id="task-1", owner="alice", config_id="config-1"),
+        PushConfig(url=f"{ORIGIN}/hook"),
+        version=WireVersion.V1_0,
+        origin=ORIGIN,
+        profile=Profile.STANDARD,
+        vault=Vault(None),
+        now=NOW,
+    )
+    dead = yield from add_delivery(subscription, now=NOW)
+    in_flight = yield from add_delivery(subscription, now=NOW)
+    yield Statement(
+        "UPDATE pushkit_deliveries SET state = 'dead', head = 0, finished_at = 1 WHERE id = $1",
+        (dead,),
+    )
+    yield Statement(
+        "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = 'gone',"
+        " lease_until = 1 WHERE id = $1",
+        (in_flight,),
+    )
+    return subscription.id, dead, in_flight
+
+
+def heads() -> Script[list[Row]]:
+    return list((yield Statement("SELECT id FROM pushkit_deliveries WHERE head > 0")))
+
+
+async def test_a_lease_that_ends_while_an_older_one_is_brought_back_makes_no_second_head(
+    postgres_dsn: str,
+) -> None:
+    database = PostgresDatabase(postgres_dsn, component="sender", migrations=SENDER_MIGRATIONS)
+    await database.open()
+    subscription_id, dead, in_flight = await database.write(one_dead_and_one_in_flight())
+    bringing_back = DeadLetters().revive(
+        subscription_id, [dead], states=[DeliveryState.DEAD], origin=ORIGIN, now=NOW
+    )
+    claim = Claim(worker="next", until=NOW + timedelta(hours=1))
+    connection = await asyncpg.connect(postgres_dsn)
+    try:
+        async with connection.transaction():
+            statement = next(bringing_back)
+            while "ORDER BY CASE" not in statement.sql:
+                rows = await connection.fetch(statement.sql, *statement.parameters)
+                statement = bringing_back.send(rows)
+            # Now, before the head is chosen, another worker gives back what the lost one had.
+            await database.write(Leases().claim(claim, limit=0, per_origin=1, now=NOW))
+            await connection.fetch(statement.sql, *statement.parameters)
+        [head] = await run_script(connection, heads())
+        assert head["id"] == in_flight
+    finally:
+        await connection.close()
+        await database.close()

@@ -1,0 +1,469 @@
+"""What transactions of histories do: scripts of ours, over rows that several of them want."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+from pushkit.delivery.again import Again
+from pushkit.delivery.breaker import BreakerPolicy
+from pushkit.delivery.consequences import Consequences
+from pushkit.delivery.settle import Attempted, Settler
+from pushkit.net.timing import Timing
+from pushkit.outbox import (
+    CancelledBy,
+    Claim,
+    DeadLetters,
+    Delivery,
+    DeliveryState,
+    Leases,
+    Made,
+    NewDelivery,
+    OutboxStore,
+    Outcome,
+    Purge,
+    Result,
+    StatusMark,
+    hold_back,
+    mark_oldest,
+)
+from pushkit.storage import Script, Statement, to_micros
+from pushkit.subscriptions import SubscriptionStore
+from receiver.inbox import Inbox, task_lock
+from receiver.inbox.model import ClaimedNotification, InboxStatus
+from receiver.replay.database import DatabaseReplay
+from receiver.replay.memory import Replay, Reservation, Seen
+
+__all__ = ["Memory", "Stage", "Work", "prepare", "some_work", "tables"]
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+_LEASE = timedelta(seconds=30)
+_TASKS = ("task0", "task1")
+_SUBSCRIPTIONS = tuple(f"sub_{n}" for n in range(4))
+_ORIGINS = ("https://a.example.com", "https://b.example.com")
+_WORKERS = ("w0", "w1")
+_BREAKER = BreakerPolicy(failures=2, first_wait=timedelta(seconds=5))
+
+_TRIED = {
+    Outcome.DELIVERED: (204, None),
+    Outcome.RETRY: (500, "status_500"),
+    Outcome.DEAD: (400, "rejected"),
+    Outcome.GONE: (410, "gone"),
+}
+
+
+class Stage:
+    """The database as scripts see it, and a clock that the history moves."""
+
+    locks = None
+
+    def __init__(self) -> None:
+        self.moment = _START
+
+    def now(self) -> Script[datetime]:
+        yield from ()
+        return self.moment
+
+    def exclusively(self, name: str) -> Script[None]:
+        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
+
+    def wake(self) -> Script[None]:
+        yield Statement("SELECT pushkit_wake()")
+
+
+@dataclass(eq=False)
+class Memory:
+    """What the processes of one side know: the numbers of rows differ between the two."""
+
+    stage: Stage
+    leases: dict[str, Leases] = field(default_factory=dict)
+    claimed: dict[str, list[Delivery]] = field(default_factory=lambda: {w: [] for w in _WORKERS})
+    accepted: dict[str, list[ClaimedNotification]] = field(
+        default_factory=lambda: {w: [] for w in _WORKERS}
+    )
+
+
+Make: TypeAlias = Callable[[Memory], Script[Callable[[], object]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One transaction.
+
+    Attributes:
+        name: For people.
+        make: Makes the script; what it returns is called once it is committed.
+        reads: It only reads, on one snapshot.
+    """
+
+    name: str
+    make: Make
+    reads: bool = False
+
+
+def prepare() -> Script[None]:
+    """Add subscriptions and deliveries to empty tables."""
+    now = to_micros(_START)
+    for number, each in enumerate(_SUBSCRIPTIONS):
+        task, owner = _TASKS[number % 2], f"owner{number // 2}"
+        origin = _ORIGINS[number // 2]
+        yield Statement(
+            "INSERT INTO pushkit_subscriptions (tenant, task_id, owner, config_id, id, version,"
+            " url, origin, token, schemes, credentials, profile, filter, last_seq, created_at,"
+            " updated_at) VALUES ('', $1, $2, 'c', $3, '1.0', $4, $5, NULL, '[]', NULL,"
+            " 'standard', $6, 2, $7, $7)",
+            (task, owner, each, f"{origin}/hook", origin, _EVERYTHING, now),
+        )
+        yield from OutboxStore().add(
+            [_new(each, task, owner, origin, seq, seq == 1, _START, "") for seq in (1, 2)]
+        )
+
+
+_EVERYTHING = '{"states": null, "kinds": null, "last_chunk_only": false}'
+
+
+def _new(
+    subscription: str,
+    task: str,
+    owner: str,
+    origin: str,
+    seq: int,
+    head: bool,
+    now: datetime,
+    by: str,
+) -> NewDelivery:
+    return NewDelivery(
+        id=f"dlv_{subscription}_{seq}{by}",
+        subscription_id=subscription,
+        tenant="",
+        owner=owner,
+        task_id=task,
+        config_id="c",
+        seq=seq,
+        origin=origin,
+        content_type="application/json",
+        body=b"{}",
+        notified_at=now + timedelta(microseconds=seq * 10 + int(subscription[-1])),
+        head=head,
+        status=StatusMark.BARE,
+    )
+
+
+def some_work(chance: random.Random, number: int) -> Work:
+    """Draw a transaction."""
+    [name] = chance.choices(list(_WORKS), [weight for weight, _ in _WORKS.values()])
+    make = _WORKS[name][1](chance, number)
+    reads = name == "look"
+    if reads or chance.random() < 0.7:
+        return Work(name=name, make=make, reads=reads)
+
+    def impatient(memory: Memory) -> Script[Callable[[], object]]:
+        yield Statement("SET LOCAL lock_timeout = '30ms'")
+        return (yield from make(memory))
+
+    return Work(name=f"{name}, impatient", make=impatient)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _enqueue(chance: random.Random, number: int) -> Make:
+    task, wait, drops = chance.choice(_TASKS), chance.random() < 0.5, chance.random() < 0.3
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        store, outbox = SubscriptionStore(), OutboxStore()
+        held = yield from store.lock_recipients([("", task)], wait=wait)
+        if held:
+            oldest = yield from outbox.oldest([each.id for each in held])
+            yield from store.take_seqs({each.id: 1 for each in held})
+            yield from outbox.add(
+                [
+                    _new(
+                        each.id,
+                        task,
+                        each.owner,
+                        each.origin,
+                        each.last_seq + 1,
+                        oldest.get(each.id) is None and not each.paused,
+                        memory.stage.moment,
+                        f"_{number}",
+                    )
+                    for each in held
+                ]
+            )
+            if drops:
+                now = memory.stage.moment
+                yield from outbox.supersede(held[0].id, by_new_status=False, now=now)
+        yield from memory.stage.wake()
+        return _nothing
+
+    return script
+
+
+def _claim(chance: random.Random, _number: int) -> Make:
+    worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
+    window, destinations = chance.choice(((1, 1), (2, 2), (16, 32)))
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        now = yield from memory.stage.now()
+        leases = Leases(memory.stage.exclusively, window=window, destinations=destinations)
+        claimed = yield from leases.claim(
+            Claim(worker=worker, until=now + _LEASE),
+            limit=limit,
+            per_origin=2,
+            now=now,
+            one_at_a_time_from=2,
+        )
+        return lambda: memory.claimed[worker].extend(claimed)
+
+    return script
+
+
+def _settle(chance: random.Random, _number: int) -> Make:
+    worker, together = chance.choice(_WORKERS), chance.random() < 0.4
+    outcome = Outcome.DELIVERED if together else chance.choice(list(_TRIED))
+    wait, pause = not together or chance.random() < 0.3, chance.choice((0, 5, 60))
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        hand, now = memory.claimed[worker], memory.stage.moment
+        chosen = hand[: 3 if together else 1]
+        if not chosen:
+            yield from ()
+            return _nothing
+        status, error = _TRIED[outcome]
+        result = Result(
+            outcome=outcome,
+            status=status,
+            error=error,
+            retry_at=now + timedelta(seconds=pause) if outcome is Outcome.RETRY else None,
+            hold_until=now + timedelta(seconds=pause) if outcome is Outcome.RETRY else None,
+            made=Made(started_at=now, duration=timedelta(0), timing=Timing()),
+        )
+        database: Any = memory.stage
+        settler = Settler(
+            database=database,
+            worker=worker,
+            clock=lambda: memory.stage.moment,
+            consequences=Consequences(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
+        )
+        yield from settler.script([Attempted(each, None, result) for each in chosen], wait=wait)
+        return lambda: hand.__delitem__(slice(0, len(chosen)))
+
+    return script
+
+
+def _ids(chance: random.Random) -> list[str]:
+    return [f"dlv_{sub}_{chance.randint(1, 2)}" for sub in chance.sample(_SUBSCRIPTIONS, 2)]
+
+
+def _retry(chance: random.Random, _number: int) -> Make:
+    ids = _ids(chance)
+    return lambda memory: _again(memory, lambda again: again.retry(ids))
+
+
+def _revive(chance: random.Random, _number: int) -> Make:
+    ids = _ids(chance)
+    states = (DeliveryState.DEAD, DeliveryState.CANCELLED)
+    return lambda memory: _again(memory, lambda again: again.revive(ids, states))
+
+
+def _again(memory: Memory, what: Callable[[Again], Script[Any]]) -> Script[Callable[[], object]]:
+    database: Any = memory.stage
+    yield from what(Again(database=database, probes_from=2))
+    return _nothing
+
+
+def _pause(chance: random.Random, _number: int) -> Make:
+    chosen, paused = chance.choice(_SUBSCRIPTIONS), chance.random() < 0.5
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        store = SubscriptionStore()
+        yield from store.lock_all([chosen])
+        yield from store.set_paused(chosen, memory.stage.moment, paused=paused)
+        yield from hold_back(chosen) if paused else mark_oldest(chosen)
+        return _nothing
+
+    return script
+
+
+def _cancel(chance: random.Random, _number: int) -> Make:
+    chosen, whole = chance.choice(_SUBSCRIPTIONS), chance.random() < 0.3
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        now = memory.stage.moment
+        yield from SubscriptionStore().lock(chosen)
+        if whole:
+            yield from OutboxStore().cancel_subscription(chosen, now, CancelledBy.REMOVED)
+        else:
+            yield from DeadLetters().cancel(chosen, [f"dlv_{chosen}_1", f"dlv_{chosen}_2"], now)
+        return _nothing
+
+    return script
+
+
+def _purge(chance: random.Random, _number: int) -> Make:
+    ids = _ids(chance)
+
+    def script(_memory: Memory) -> Script[Callable[[], object]]:
+        yield from Purge().delete(ids)
+        return _nothing
+
+    return script
+
+
+def _cross(chance: random.Random, number: int) -> Make:
+    """Hold rows in any order, as nobody of ours does: deadlocks."""
+    chosen = chance.sample(_SUBSCRIPTIONS, 2)
+
+    def script(_memory: Memory) -> Script[Callable[[], object]]:
+        for each in chosen:
+            yield Statement(
+                "UPDATE pushkit_subscriptions SET updated_at = updated_at + $2 WHERE id = $1"
+                " RETURNING id, updated_at",
+                (each, number),
+            )
+        return _nothing
+
+    return script
+
+
+def _sweep(chance: random.Random, _number: int) -> Make:
+    """Change what a condition finds, and what others may change meanwhile."""
+    state, by = chance.choice(("pending", "in_flight", "dead")), chance.randint(1, 3)
+
+    def script(_memory: Memory) -> Script[Callable[[], object]]:
+        yield Statement(
+            "UPDATE pushkit_deliveries SET fruitless_claims = fruitless_claims + $2"
+            " WHERE state = $1 AND head > 0 RETURNING id, fruitless_claims, state",
+            (state, by),
+        )
+        return _nothing
+
+    return script
+
+
+def _look(_chance: random.Random, _number: int) -> Make:
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        yield Statement("SELECT id, state, head FROM pushkit_deliveries ORDER BY id")
+        yield from Leases().next_due(memory.stage.moment)
+        yield Statement("SELECT id, state, head FROM pushkit_deliveries ORDER BY id")
+        return _nothing
+
+    return script
+
+
+# --- the receiver -----------------------------------------------------------------------------
+
+
+def _accept(chance: random.Random, _number: int) -> Make:
+    task, seq, body = chance.choice(_TASKS), chance.randint(1, 6), chance.choice((b"1", b"1", b"2"))
+    remembers = chance.random() < 0.8
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        now, delivery_id = memory.stage.moment, f"{task}#{seq}"
+        yield from memory.stage.exclusively(task_lock("agent", task))
+        if remembers:
+            seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
+            found = yield from DatabaseReplay().remember(Reservation(seen=seen), now)
+            if found is Replay.DUPLICATE:
+                return _nothing
+        yield from Inbox().store(
+            sender="agent",
+            delivery_id=delivery_id,
+            kid="k",
+            issued_at=now,
+            task_id=task,
+            config_id="c",
+            seq=seq,
+            body=body,
+            now=now,
+        )
+        yield from memory.stage.wake()
+        return _nothing
+
+    return script
+
+
+def _hurry(chance: random.Random, _number: int) -> Make:
+    """Remember an id without holding its task: two that insert one wait for each other."""
+    seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        yield from DatabaseReplay().remember(Reservation(seen=seen), memory.stage.moment)
+        return _nothing
+
+    return script
+
+
+def _forget(_chance: random.Random, _number: int) -> Make:
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        replay = DatabaseReplay(timedelta(seconds=10))
+        yield from replay.forget(memory.stage.moment, limit=100)
+        return _nothing
+
+    return script
+
+
+def _hand_out(chance: random.Random, _number: int) -> Make:
+    worker, limit = chance.choice(_WORKERS), chance.randint(1, 3)
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        now = memory.stage.moment
+        claimed = yield from Inbox().claim(worker, limit=limit, now=now, until=now + _LEASE)
+        return lambda: memory.accepted[worker].extend(claimed)
+
+    return script
+
+
+def _called(chance: random.Random, _number: int) -> Make:
+    worker = chance.choice(_WORKERS)
+    status = chance.choice((InboxStatus.DONE, InboxStatus.DONE, InboxStatus.RECEIVED))
+    keeps = chance.random() < 0.3
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        hand, now = memory.accepted[worker], memory.stage.moment
+        if not hand:
+            yield from ()
+            return _nothing
+        claimed = hand[0]
+        if keeps:
+            yield from Inbox().keep_lease(claimed.stored.id, worker, now + _LEASE)
+            return _nothing
+        yield from memory.stage.exclusively(task_lock("agent", claimed.stored.task_id or ""))
+        yield from Inbox().record_call(claimed.stored.id, "client", error=None, now=now)
+        retry_at = now + timedelta(seconds=5) if status is InboxStatus.RECEIVED else None
+        yield from Inbox().settle(claimed, worker, status, now=now, retry_at=retry_at)
+        return lambda: hand.remove(claimed)
+
+    return script
+
+
+_WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
+    "enqueue": (4, _enqueue),
+    "claim": (6, _claim),
+    "settle": (6, _settle),
+    "retry": (2, _retry),
+    "revive": (2, _revive),
+    "pause": (2, _pause),
+    "cancel": (1, _cancel),
+    "purge": (1, _purge),
+    "cross": (4, _cross),
+    "sweep": (2, _sweep),
+    "look": (1, _look),
+    "accept": (4, _accept),
+    "hurry": (2, _hurry),
+    "forget": (1, _forget),
+    "hand out": (3, _hand_out),
+    "called": (3, _called),
+}
+
+
+def tables() -> Sequence[str]:
+    """Return the tables of which both sides must come to the same rows."""
+    names = ("subscriptions", "deliveries", "attempts", "destinations", "parked")
+    more = ("replay", "inbox", "callbacks", "sequences")
+    return tuple(f"pushkit_{name}" for name in (*names, *more))
