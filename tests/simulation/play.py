@@ -64,6 +64,7 @@ _CROWDED = replace(
     max_backlog_per_owner=60,
     max_subscriptions_per_owner=12,
 )
+_COMMAND_TIMEOUT = 30.0  # seconds: of a statement on PostgreSQL
 _DRAIN = 4 * 3600.0  # seconds: what was refused by its address waits for three hours
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
@@ -457,6 +458,30 @@ class _Play:
         # What lasts for seconds is tried again, and excuses no repetition.
         self.world.trouble("disk" if lasts > _PATIENCE else "blip", lasts=lasts)
         self.faults.fail(error, lasts=lasts)
+
+    def do_partition(self, unit: str, lasts: float, resets: bool) -> None:
+        """Let nothing pass between a unit and its PostgreSQL server."""
+        server = _disk_of(self.units[unit].machine)
+        if isinstance(server, PostgresServer):
+            # Who hangs then hears of it, or gives up, some time after.
+            self.world.trouble("disk", lasts=lasts + _COMMAND_TIMEOUT)
+            server.cut(unit)
+            self.world.loop.call_later(lasts, lambda: server.mend(unit, resets=resets))
+
+    def do_server(self, unit: str, how: str, lasts: float) -> None:
+        """Let a unit's PostgreSQL server restart, refuse everybody, or lose its power."""
+        server = _disk_of(self.units[unit].machine)
+        if not isinstance(server, PostgresServer):
+            return
+        self.world.trouble("disk", lasts=lasts + _COMMAND_TIMEOUT)
+        if how == "power":
+            server.lose_power()
+            self.world.loop.call_later(lasts, lambda: server.mend("*", resets=True))
+            return
+        server.restart()
+        if how == "away":
+            server.is_away = True
+            self.world.loop.call_later(lasts, setattr, server, "is_away", False)
 
     def do_clock(self, seconds: float) -> None:
         self.world.trouble("clock")

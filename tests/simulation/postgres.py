@@ -128,6 +128,8 @@ class PostgresServer:
         self._connections: list[_Connection] = []
         self._listeners: list[tuple[Process | None, Callable[[], None]]] = []
         self._migrating: _Transaction | None = None
+        self._cuts: dict[str, asyncio.Future[None]] = {}
+        self._orphans: dict[str, list[_Transaction]] = {}
         self._before = sqlite3.connect(":memory:")
         self._current: _Transaction | None = None
         self._touched: list[Key] | None = None
@@ -140,11 +142,15 @@ class PostgresServer:
         async with pool.acquire():  # min_size=1
             return pool
 
-    async def connect(self, _dsn: str, **_: Any) -> _Connection:
-        return await self.new_connection(None)
+    async def connect(self, _dsn: str, **settings: Any) -> _Connection:
+        return await self.new_connection(None, settings.get("timeout"))
 
-    async def new_connection(self, command_timeout: float | None) -> _Connection:
-        await self.pause()
+    async def new_connection(
+        self, command_timeout: float | None, connect_timeout: float | None
+    ) -> _Connection:
+        async with asyncio.timeout(connect_timeout):
+            await self.pause()
+            await self.passage(PROCESS.get())
         if self.is_away:
             raise ConnectionRefusedError("the server is away")
         if self.fault is not None:
@@ -184,6 +190,47 @@ class PostgresServer:
         """End every connection, and what was not committed."""
         for connection in self._connections:
             connection.break_off()
+
+    def cut(self, unit: str) -> None:
+        """Let nothing pass between a unit, or `*` for all of them, and the server."""
+        self._cuts.setdefault(unit, self.loop.create_future())
+
+    def mend(self, unit: str, *, resets: bool) -> None:
+        """Let it pass again, on the old connections or not; what was given up is undone now."""
+        mended = self._cuts.pop(unit, None)
+        if mended is None:
+            return
+        for transaction in self._orphans.pop(unit, ()):
+            self.end(transaction)
+        for connection in self._connections if resets else ():
+            if unit in ("*", _unit_of(connection.process)):
+                connection.break_off()
+        mended.set_result(None)
+
+    def lose_power(self) -> None:
+        """Undo what was not committed, and answer nobody until `mend`."""
+        self.cut("*")
+        for transaction in list(self._open):
+            self.end(transaction)
+
+    async def passage(self, process: Process | None) -> None:
+        """Wait until something passes between a process and the server."""
+        while (cut := self._cut_of(process)) is not None:
+            await asyncio.shield(self._cuts[cut])
+
+    def give_up(self, process: Process | None, transaction: _Transaction) -> None:
+        """End a transaction whose client is gone, as soon as the server can hear of it."""
+        cut = self._cut_of(process)
+        if cut is None:
+            self.end(transaction)
+        else:
+            self._orphans.setdefault(cut, []).append(transaction)
+
+    def is_cut(self, process: Process | None) -> bool:
+        return self._cut_of(process) is not None
+
+    def _cut_of(self, process: Process | None) -> str | None:
+        return next((cut for cut in (_unit_of(process), "*") if cut in self._cuts), None)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -637,6 +684,10 @@ def _source(sql: str, at: int, alias: str | None) -> tuple[int, str, str, int]:
     raise AssertionError(f"no table to lock in: {sql}")
 
 
+def _unit_of(process: Process | None) -> str:
+    return process.name.partition(".")[0] if process else ""
+
+
 def _seconds(sql: str) -> float:
     found = re.search(r"(\d+)(ms|s)?", sql.partition("=")[2] or sql)
     assert found is not None
@@ -660,6 +711,7 @@ class _Connection:
 
     async def fetch(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         await self._server.pause()
+        await self.reach()
         self.check(sql)
         server, transaction = self._server, self._transaction
         alone = transaction is None
@@ -671,7 +723,21 @@ class _Connection:
         finally:
             if alone:
                 server.end(transaction)
+        await self.reach()
         return rows
+
+    async def reach(self) -> None:
+        """Wait until something passes between both ends; give up after a command's time."""
+        if not self._server.is_cut(self.process):
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._server.passage(self.process)
+        except TimeoutError:
+            self.break_off()
+            raise
+        if self._broken:
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed")
 
     async def execute(self, sql: str, *values: Any) -> None:
         if "FUNCTION" in sql:
@@ -693,11 +759,15 @@ class _Connection:
             except asyncpg.PostgresConnectionError:
                 self.break_off()
                 raise
+            except asyncpg.PostgresError:
+                if self._transaction is not None:
+                    self._server.fail(self._transaction)
+                raise
 
     def break_off(self) -> None:
         self._broken = True
         if self._transaction is not None:
-            self._server.end(self._transaction)
+            self._server.give_up(self.process, self._transaction)
         for listener in self._terminated:
             self._server.loop.call_soon(listener, self)
         self._terminated = []
@@ -725,15 +795,17 @@ class _TransactionContext:
 
     async def start(self) -> None:
         # It takes no time: nobody else can tell when a READ COMMITTED transaction began.
-        self._connection.check("BEGIN")
-        server = self._connection._server
-        self._connection._transaction = server.begin(read_only=self._read_only)
+        connection = self._connection
+        await connection.reach()
+        connection.check("BEGIN")
+        connection._transaction = connection._server.begin(read_only=self._read_only)
 
     async def commit(self) -> None:
         connection = self._connection
         server, transaction = connection._server, connection._transaction
         if not self._read_only:
             await server.pause()
+        await connection.reach()
         connection.check("COMMIT")
         assert transaction is not None
         await server.until_no_other_migrates(transaction)
@@ -742,12 +814,15 @@ class _TransactionContext:
         connection.check("COMMITTED")
         if not self._read_only:
             await server.pause()
+        await connection.reach()
 
     async def rollback(self) -> None:
         connection = self._connection
-        if connection._transaction is not None:
-            connection._server.end(connection._transaction)
-            connection._transaction = None
+        if connection._transaction is None or connection.is_broken:
+            return
+        await connection.reach()
+        connection._server.end(connection._transaction)
+        connection._transaction = None
 
     async def __aenter__(self) -> None:
         await self.start()
@@ -766,6 +841,7 @@ class _Pool:
         self._server = server
         self._places = asyncio.Semaphore(settings.get("max_size", 10))
         self._timeout = settings.get("command_timeout")
+        self._connect_timeout = settings.get("timeout")
         self._idle: list[_Connection] = []
         self._closed = False
 
@@ -779,14 +855,14 @@ class _Pool:
                 connection = self._idle.pop()
                 if not connection.is_broken:
                     return connection
-            return await self._server.new_connection(self._timeout)
+            return await self._server.new_connection(self._timeout, self._connect_timeout)
         except BaseException:
             self._places.release()
             raise
 
     async def release(self, connection: _Connection) -> None:
         if connection._transaction is not None:
-            self._server.end(connection._transaction)
+            self._server.give_up(connection.process, connection._transaction)
             connection._transaction = None
         if not connection.is_broken:
             self._idle.append(connection)

@@ -101,7 +101,9 @@ def make_scenario(seed: int) -> Scenario:
         steps.append(Step(round(at, 3), kind, args))
 
     if not is_hostile:
-        _add_faults(chance, add, agents, workers, receivers, twins, cast.webhooks, cast.hosts)
+        _add_faults(
+            chance, add, postgres, agents, workers, receivers, twins, cast.webhooks, cast.hosts
+        )
         add_strikes(chance, add, cast)
     steps.sort(key=lambda step: step.at)
     return Scenario(
@@ -122,6 +124,7 @@ def make_scenario(seed: int) -> Scenario:
 def _add_faults(
     chance: random.Random,
     add: Any,
+    postgres: bool,
     agents: int,
     workers: int,
     receivers: int,
@@ -133,7 +136,8 @@ def _add_faults(
     units += [f"recv{n}" for n in range(receivers)]
     units += [f"twin{n}" for n in range(receivers)] if twins else []
     stage = _Stage(units, webhooks, hosts)
-    kinds, weights = list(_FAULTS), [weight for weight, _ in _FAULTS.values()]
+    kinds = [kind for kind in _FAULTS if postgres or kind not in _OF_SERVERS]
+    weights = [_FAULTS[kind][0] for kind in kinds]
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
         at = 2 + chance.random() * SPAN
         [what] = chance.choices(kinds, weights)
@@ -169,8 +173,21 @@ _FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]
     "power": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 5.0, 60.0)))),
     "freeze": (1, lambda c, on: (c.choice(on.units), c.choice((3.0, 30.0, 40.0, 90.0)))),
     "disk": (2, lambda c, _: (c.choice(_DISK_ERRORS), c.choice((0.2, 3.0, 30.0)))),
+    "partition": (
+        2,
+        lambda c, on: (c.choice(on.units), c.choice((2.0, 25.0, 80.0)), c.random() < 0.5),
+    ),
+    "server": (
+        2,
+        lambda c, on: (
+            c.choice(on.units),
+            c.choice(("restart", "away", "power")),
+            c.choice((0.5, 5.0, 50.0)),
+        ),
+    ),
     "cut": (1, lambda c, on: (c.choice(on.hosts), c.choice((1.0, 20.0)))),
     "clock": (1, lambda c, _: (c.choice((-3600.0, 3600.0, -5.0, 5.0, 60.0)),)),
     "names": (1, lambda c, on: (c.choice(on.hosts), c.choice(("none", "private", "back")))),
 }
 _REPEATED = {"crash", "stop"}
+_OF_SERVERS = {"partition", "server"}
