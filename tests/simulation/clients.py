@@ -251,6 +251,7 @@ class Clients:
             left = 2 if key and key[-1] == "2" else 1  # the same key again changes nothing
             uncertain = False
             for _ in range(4):
+                notice.not_stored = False  # until this try has its answer, if it lives to get one
                 try:
                     result = await sender.notify(update, snapshot=snapshot, idempotency_key=key)
                 except StorageError as exc:
@@ -262,7 +263,6 @@ class Clients:
                         return
                     await asyncio.sleep(1)
                     continue
-                notice.not_stored = False
                 self._promises.acknowledged(notice, result, wanting)
                 left -= 1
                 if not left:

@@ -141,6 +141,7 @@ class Unit:
         self.name = name
         self.machine = machine
         self.process: Process | None = None
+        self._stopping: Process | None = None
         self.starts = 0
         self.failures = 0
         self._stopping: Process | None = None
