@@ -124,8 +124,12 @@ class SendingUnit(Unit):
         self._keys_at = keys_at
         self.sender: PushSender | None = None
 
+    def start(self) -> None:
+        if not self.is_up:
+            self.sender = None  # that of a dead process answers nobody
+        super().start()
+
     async def main(self) -> None:
-        self.sender = None
         sender = PushSender(
             issuer=ISSUER,
             keys=self._keys,

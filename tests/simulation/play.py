@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ import receiver.callbacks.dispatcher
 from pushkit import RetryPolicy, SenderOptions, wait_schedule
 from pushkit.keys.jwk import SigningKey
 from pushkit.storage.database import Database
+from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
 from pushkit.work import stop_after_attempt
@@ -454,6 +455,22 @@ class _Play:
         if isinstance(machine.disk, Disk):
             machine.disk.lose_power()
 
+    def do_upgrade(self, unit: str, apart: float) -> None:
+        """Replace the programs of a machine by a later version, one after another.
+
+        It knows one migration more, beside which the old ones may run; none of these may start
+        again, and whichever is down comes back as the new version.
+        """
+        machine = self.units[unit].machine
+        others = [name for name, each in self.units.items() if each.machine is machine]
+        for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
+            self.world.loop.call_later(number * apart, self._upgrade, self.units[name])
+
+    def _upgrade(self, unit: Unit) -> None:
+        self.world.note(f"{unit.name} is a later version from its next start on")
+        unit.is_new = True
+        unit.stop(0.5)
+
     def do_disk(self, error: str, lasts: float) -> None:
         # What lasts for seconds is tried again, and excuses no repetition.
         self.world.trouble("disk" if lasts > _PATIENCE else "blip", lasts=lasts)
@@ -498,6 +515,8 @@ class _Play:
         self, _location: object, *, component: str, migrations: Any, clock: Callable[[], datetime]
     ) -> Database:
         process, disk = self.disk_of_process()
+        if self.units[process.name.partition(".")[0]].is_new:
+            migrations = (*migrations, _next_migration(component, migrations))
         if isinstance(disk, PostgresServer):
             dsn = f"postgresql://pushkit:{CANARY}@database.example.com/{process.name}"
             return PostgresDatabase(dsn, component=component, migrations=migrations)
@@ -523,6 +542,16 @@ def _fate(chance: Any, fate: str, number: int) -> Fate:
         drip=0.3 if fate == "drip" else None,
         bad_certificate=fate == "certificate",
     )
+
+
+def _next_migration(component: str, migrations: Sequence[Migration]) -> Migration:
+    """Return what a later version would bring, and old processes need not know."""
+    table = {"sender": "pushkit_deliveries", "receiver": "pushkit_inbox"}[component]
+    statements = (
+        f"ALTER TABLE {table} ADD COLUMN later TEXT",
+        f"CREATE INDEX {table}_later ON {table} (later)",
+    )
+    return Migration(migrations[-1].version + 1, statements)
 
 
 def _disk_of(machine: Machine) -> Disk | PostgresServer:

@@ -406,6 +406,10 @@ class PostgresServer:
         if sql.startswith(_ADVISORY):
             self._lock(transaction, [("advisory", tuple(values))])
             if isinstance(values[0], int):
+                # A table that changes is for nobody else: first those end who changed its rows.
+                for other in self._open:
+                    if other is not transaction and other.images:
+                        raise _BlockedError(other, ("schema", ()))
                 self._migrating = transaction
                 self._storage.backup(self._before)
             return []
@@ -603,6 +607,10 @@ class PostgresServer:
                     f" BEGIN {' '.join(offers)} END"
                 )
         self._has_sequences = any(row["name"] == "sqlite_sequence" for row in tables)
+        for each in self._open:  # their columns are others now
+            each.before.clear()
+            for statement in each.waiters:
+                statement.before.clear()
         self._columns.cache_clear()
         self._statements.cache_clear()
 

@@ -142,6 +142,7 @@ class Unit:
         self.machine = machine
         self.process: Process | None = None
         self._stopping: Process | None = None
+        self.is_new = False  # whether its next start is that of a later version
         self.starts = 0
         self.failures = 0
         self._stopping: Process | None = None
