@@ -9,9 +9,10 @@ import asyncpg
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.outbox import Claim, DeadLetters, DeliveryState, Leases
+from pushkit.secrets.vault import Vault
 from pushkit.storage import Row, Script, Statement
 from pushkit.storage.postgres import PostgresDatabase, run_script
-from pushkit.subscriptions import Profile, SubscriptionKey, SubscriptionStore, Vault
+from pushkit.subscriptions import Profile, SubscriptionKey, SubscriptionStore
 from tests.pushkit.deliveries import add_delivery
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
