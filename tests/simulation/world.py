@@ -145,7 +145,6 @@ class Unit:
         self.is_new = False  # whether its next start is that of a later version
         self.starts = 0
         self.failures = 0
-        self._stopping: Process | None = None
 
     @property
     def is_up(self) -> bool:
