@@ -286,7 +286,7 @@ class Tests:
         orders, answers = os.pipe(), os.pipe()
         served = Served(
             *(scratch.folder, modules, os.fdopen(orders[0]), os.fdopen(answers[1], "w")),
-            self._written,
+            *(self._written, (orders[1], answers[0])),
         )
         scratch.start(tests, served)
         served.orders.close()

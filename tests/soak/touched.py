@@ -82,6 +82,7 @@ class Served:
         orders: Where orders come from.
         answers: Where it says what became of each.
         path: Where what was measured is written to, or the first test that failed.
+        others: The ends of the pipes that are another's: open here, they would never end.
     """
 
     folder: Path
@@ -89,12 +90,18 @@ class Served:
     orders: IO[str]
     answers: IO[str]
     path: Path
+    others: tuple[int, int]
     _lines: dict[str, set[int]] = field(default_factory=dict)
     _processes: bool = False
     _failed: str = ""
 
     def begin(self) -> None:
         """Look at what runs, from before anything is imported."""
+        for descriptor in self.others:
+            os.close(descriptor)
+        self._watch()
+
+    def _watch(self) -> None:
         self._lines = {str(self.folder / name): set() for name in self.files}
         threading.settrace(self._enter)
         sys.settrace(self._enter)
@@ -139,7 +146,7 @@ class Served:
 
     def _measured(self, item: pytest.Item) -> Touched:
         self._processes, self._failed = False, ""
-        self.begin()
+        self._watch()
         started = time.monotonic()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         seconds = time.monotonic() - started
