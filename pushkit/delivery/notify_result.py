@@ -51,8 +51,8 @@ class NotifyResult:
     """What became of an update.
 
     Attributes:
-        deliveries: What was stored, one per subscription; after a repetition with an idempotency
-            key, what was stored the first time.
+        deliveries: What was stored, one per subscription, by the subscription's id; after a
+            repetition with an idempotency key, what was stored the first time.
         refused: The subscriptions that want it, but for which it was not stored.
         unwanted: How many subscriptions to the task do not want it: their filters leave it out.
         at: When, by the database's clock.

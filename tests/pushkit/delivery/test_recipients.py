@@ -23,7 +23,7 @@ from pushkit import (
 )
 
 if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Senders
+    from tests.pushkit.delivery.conftest import Clock, Senders
 
 MakeStatus = Callable[..., StatusUpdate]
 MakeTask = Callable[..., Task]
@@ -98,15 +98,19 @@ async def test_a_subscription_that_cannot_have_the_last_update_ends_with_its_tas
 
 
 async def test_a_repeated_update_tries_again_who_was_refused(
-    sender: PushSender, task: MakeTask
+    sender: PushSender, clock: Clock, task: MakeTask
 ) -> None:
-    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
+    clock.advance(1)
+    await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     first = await sender.notify(ARTIFACT, idempotency_key="key")
     assert [each.owner for each in first.refused] == ["bob"]
+    clock.advance(1)
     again = await sender.notify(ARTIFACT, idempotency_key="key", snapshot=task())
     assert sorted(each.owner for each in again.deliveries) == ["alice", "bob"]
     assert set(first.ids) < set(again.ids)
+    subscriptions = [each.subscription_id for each in again.deliveries]
+    assert subscriptions == sorted(subscriptions)  # whoever's was stored first
     assert await owners(sender) == ["alice", "bob"]
 
 

@@ -441,6 +441,16 @@ async def test_a_purge_leaves_the_newest_of_each_task(desk: Desk) -> None:
     assert sorted(await desk.states()) == [*ids[3:], *others, *pending]
 
 
+async def test_the_newest_is_what_finished_last_whenever_it_was_stored(desk: Desk) -> None:
+    subscription = await desk.subscribe()
+    ids = [
+        (await desk.finish(subscription, outcome=Outcome.DELIVERED, ago=timedelta(days=days)))[0]
+        for days in (1, 3, 2)
+    ]
+    assert await desk.admin.purge(per_task=1) == 2
+    assert list(await desk.states()) == [ids[0]]
+
+
 async def test_a_purge_of_many_goes_batch_by_batch(desk: Desk) -> None:
     await desk.enqueue(await desk.subscribe(), 450)
     await desk.database.write(_all_dead())

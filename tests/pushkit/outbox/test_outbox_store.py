@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox import DeliveryState, Outcome
+from pushkit.outbox import DeliveryState, Outcome, Result, TaskKey, find_enqueued
 from pushkit.outbox.model import new_delivery_id
 
 if TYPE_CHECKING:
@@ -48,6 +48,20 @@ def test_settling_takes_it_on(ledger: Ledger, outcome: Outcome, state: DeliveryS
     [claimed] = ledger.claim()
     assert ledger.settle(claimed, outcome)
     assert ledger.find(claimed.id).state is state
+
+
+def test_several_are_settled_together_as_each_came_out(ledger: Ledger) -> None:
+    for n in range(6):
+        ledger.enqueue(ledger.subscribe(f"config-{n}"))
+    claimed = ledger.claim()
+    ledger.settle(claimed[0])
+    settled = [
+        (each, Result(outcome=Outcome.DEAD if n % 2 else Outcome.DELIVERED))
+        for n, each in enumerate(claimed)
+    ]
+    assert ledger.run(ledger.leases.settle(settled, "worker-1", ledger.now)) == [False, *[True] * 5]
+    states = [ledger.find(each.id).state for each in claimed]
+    assert states == [DeliveryState.DELIVERED, DeliveryState.DEAD] * 3
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DELIVERED, Outcome.DEAD])
@@ -328,6 +342,17 @@ def test_the_same_key_with_another_payload_is_a_conflict(ledger: Ledger) -> None
     with pytest.raises(IdempotencyConflictError):
         ledger.enqueue(subscription, b"2", "key")
     assert [delivery.body for delivery in ledger.deliveries()] == [b"1"]
+
+
+def test_a_key_finds_what_it_made_alone(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    made = ledger.enqueue(subscription, b"1", "key")
+    ledger.enqueue(subscription, b"1", "another key")
+    keys = [TaskKey("", "task-1", key) for key in ("key", "unused")]
+    found = ledger.run(find_enqueued(keys))
+    assert {key: [each.id for each in enqueued] for key, enqueued in found.items()} == {
+        keys[0]: [made]
+    }
 
 
 def test_a_key_belongs_to_its_task(ledger: Ledger) -> None:

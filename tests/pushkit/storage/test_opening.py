@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -170,6 +171,19 @@ async def test_an_older_schema_is_refused_and_stays(path: Path, access: Access) 
     with pytest.raises(SchemaError, match="schema version 1, this code needs 2"):
         await things(path, THINGS, COLOURS).open(access)
     assert (await things(path).schema()).missing == ()
+
+
+async def test_a_newer_schema_is_refused_by_the_name_of_its_file(path: Path) -> None:
+    await leave_a_newer_one(path)
+    with pytest.raises(SchemaError, match=re.escape(f"{path}: the things has schema version 2")):
+        await things(path).open()
+
+
+async def test_a_database_of_another_program_is_told_from_a_broken_one(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE others (id INTEGER)")
+    with pytest.raises(SchemaError, match="this is no database of pushkit's"):
+        await things(path).open(Access.READ)
 
 
 async def test_a_path_may_have_any_characters(tmp_path: Path) -> None:

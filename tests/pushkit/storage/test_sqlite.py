@@ -424,6 +424,44 @@ async def test_a_commit_in_which_the_disk_fails_may_have_happened(
     assert await database.read(names()) in (["a", "c"], ["a", "b", "c"])
 
 
+@pytest.mark.parametrize("number", [1, 3], ids=["alone", "beside others"])
+async def test_a_commit_that_is_refused_stores_nothing_and_stands_in_nobody_s_way(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    connect = sqlite3.connect
+
+    def connect_strictly(*args: object, **options: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **options)  # type: ignore[call-overload]
+        connection.execute("PRAGMA foreign_keys = ON")  # as some builds of SQLite begin
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_strictly)
+    parts = Migration(
+        2,
+        ("CREATE TABLE parts (name TEXT REFERENCES things (name) DEFERRABLE INITIALLY DEFERRED)",),
+    )
+    database = things(path, parts)
+    await database.open()
+
+    def insert_part(name: str) -> Script[str]:
+        yield Statement("INSERT INTO parts (name) VALUES ($1)", (name,))
+        return name
+
+    gate = Gate()
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    waiting = [asyncio.create_task(database.write(insert_part("of nothing")))]
+    waiting += [asyncio.create_task(database.write(insert(str(n)))) for n in range(1, number)]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    await first
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [StorageError] * number
+    await database.write(insert("a"))
+    assert await database.read(names()) == ["a"]
+    await database.close()
+
+
 @pytest.mark.parametrize(
     "contents", [b"This is a text file. " * 100, b"SQLite format 3\0" + b"x" * 4096]
 )

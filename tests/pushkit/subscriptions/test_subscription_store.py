@@ -185,6 +185,37 @@ def test_ids_that_are_gone_are_left_out(database: Database) -> None:
     }
 
 
+# --- withdrawn: out of view, there for its dead letters -------------------------------------------
+
+
+def test_a_withdrawn_one_gets_no_updates(database: Database) -> None:
+    subscription = database.put()
+    tasks = [("acme", "task-1")]
+    assert database.run(STORE.count_recipients(tasks)) == {("acme", "task-1"): 1}
+    database.run(STORE.withdraw([subscription.id], NOW))
+    assert database.run(STORE.lock_recipients(tasks)) == []
+    assert database.run(STORE.count_recipients(tasks)) == {}
+
+
+def test_a_withdrawn_one_is_not_removed_by_its_key(database: Database) -> None:
+    withdrawn = database.put()
+    database.run(STORE.withdraw([withdrawn.id], NOW))
+    assert database.run(STORE.remove(KEY)) is None
+    second = database.put()
+    assert database.run(STORE.remove(KEY)) == second.id
+    assert set(database.run(STORE.by_ids([withdrawn.id, second.id]))) == {withdrawn.id}
+
+
+def test_only_withdrawn_ones_that_were_named_are_forgotten(database: Database) -> None:
+    named, unnamed, active = (database.put(other(config_id=str(n))) for n in range(3))
+    database.run(STORE.withdraw([named.id, unnamed.id], NOW))
+    assert database.run(STORE.forget([named.id, active.id])) == 1
+    assert set(database.run(STORE.by_ids([named.id, unnamed.id, active.id]))) == {
+        unnamed.id,
+        active.id,
+    }
+
+
 def test_no_repr_shows_a_secret(database: Database) -> None:
     authentication = Authentication(schemes=("Bearer",), credentials="canary")
     config = PushConfig(url="https://a.example.com", token="canary", authentication=authentication)
