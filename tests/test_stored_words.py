@@ -7,8 +7,10 @@ from enum import StrEnum
 import pytest
 
 from pushkit.a2a import WireVersion
+from pushkit.cards import CardOutcome
 from pushkit.delivery.events import EventKind
 from pushkit.keys.jwk import Algorithm
+from pushkit.net.destination import Decision
 from pushkit.net.oauth import ClientAuthentication
 from pushkit.outbox import CancelledBy, DeliveryState, Outcome
 from pushkit.signing.scheme import Scheme
@@ -19,7 +21,10 @@ from receiver.peers import ForwardedHeader
 WORDS: dict[type[StrEnum], str] = {
     Algorithm: "ES256 ES384 EdDSA RS256 PS256",
     CancelledBy: "operator disabled removed superseded",
+    CardOutcome: "verified refused unsigned untrusted failed",
     ClientAuthentication: "client_secret_basic client_secret_post",
+    Decision: "public intranet named not_a_url not_https port literal_address not_a_name"
+    " special_name other_domain not_public other_network refused_network own_address",
     DeliveryState: "pending in_flight delivered dead cancelled",
     DisabledBy: "gone failing operator",
     EventKind: "delivery_dead subscription_disabled breaker_opened breaker_closed"

@@ -185,6 +185,7 @@ async def test_the_age_counts_from_the_start_of_the_fetch(
         pytest.param({"cache_control": "max-age=9999999999"}, 86400, id="too long"),
         pytest.param({"cache_control": "max-age=300", "age": "200"}, 100, id="aged"),
         pytest.param({"cache_control": "max-age=300", "age": "9" * 99}, 300, id="absurd age"),
+        pytest.param({"cache_control": "max-age=300", "age": "2147483648"}, 1, id="oldest age"),
     ],
 )
 async def test_how_long_a_set_is_kept(

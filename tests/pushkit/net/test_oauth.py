@@ -93,6 +93,20 @@ async def test_a_token_is_issued_either_way(
     assert ("client_secret" in body) == (way is ClientAuthentication.POST)
 
 
+async def test_json_is_asked_for_as_it_is(
+    internet: Internet, server: AuthorizationServer, tokens_of: Callable[..., OAuthTokens]
+) -> None:
+    asked: list[tuple[str | None, str | None]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append((request.headers.get("Accept"), request.headers.get("Accept-Encoding")))
+        return await server.token(request)
+
+    await stands(internet, answer)
+    await tokens_of().token(timeout=PATIENT)
+    assert asked == [("application/json", "identity")]
+
+
 async def test_a_token_is_renewed_in_the_last_minute_of_its_life(
     internet: Internet,
     server: AuthorizationServer,
