@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from tests.simulation.histories import RealSide, play_history
+import pytest
+
+from pushkit.storage import Statement
+from tests.simulation.histories import WAITS, ModelSide, RealSide, play_history
 
 HISTORIES = 25
 
 
-def test_the_model_of_postgresql_does_what_the_server_does(postgres_server: str) -> None:
+@pytest.fixture
+def real(postgres_server: str) -> Iterator[RealSide]:
     real = RealSide(postgres_server)
+    yield real
+    real.close()
+
+
+def test_the_model_of_postgresql_does_what_the_server_does(real: RealSide) -> None:
     seen: Counter[str] = Counter()
-    try:
-        for seed in range(HISTORIES):
-            seen += play_history(seed, real)[0]
-    finally:
-        real.close()
+    for seed in range(HISTORIES):
+        seen += play_history(seed, real)[0]
     # Or nothing was compared.
     assert seen["waits"] > HISTORIES
     assert seen["LockNotAvailableError"]
-    assert seen["DeadlockDetectedError"]
+
+
+def test_who_closes_a_circle_of_waiting_is_told_so_on_both_sides(real: RealSide) -> None:
+    real.clear()
+    model = ModelSide(0)
+    for side in (model, real):
+        side.begin(0, reads=False)
+        side.begin(1, reads=False)
+    # Which of two the server tells is open, unless one of them looks for no circle.
+    real.start(0, Statement("SET LOCAL deadlock_timeout = '1h'", ()))
+    for side in (model, real):
+        side.start(0, _touch("sub_0"))
+        side.start(1, _touch("sub_1"))
+        side.start(0, _touch("sub_1"))
+        assert side.found(0) == WAITS
+        side.start(1, _touch("sub_0"))
+        assert side.found(1) == "DeadlockDetectedError"
+        side.end(1, commits=False)
+        assert isinstance(side.found(0), list)
+        side.end(0, commits=True)
+    model.loop.close()
+
+
+def _touch(subscription_id: str) -> Statement:
+    return Statement(
+        "UPDATE pushkit_subscriptions SET updated_at = updated_at + 1 WHERE id = $1 RETURNING id",
+        (subscription_id,),
+    )
