@@ -15,7 +15,7 @@ from typing import Final
 
 from pushkit.errors import InvalidUrlError
 
-__all__ = ["Url", "masked_url", "normalise_host"]
+__all__ = ["Url", "host_and_port", "masked_url", "normalise_host"]
 
 _MAX_CHARS: Final = 2048
 _STANDARD_PORTS: Final = {"https": 443, "http": 80}
@@ -119,6 +119,11 @@ def normalise_host(host: str) -> str:
         return str(ipaddress.IPv6Address(host[1:-1]))
     except ValueError as exc:
         raise InvalidUrlError("URL: not an IPv6 address") from exc
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets (RFC 3986 §3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def masked_url(url: str, *, keep_query: bool = False) -> str:

@@ -16,20 +16,13 @@ from typing import cast
 import httptools
 
 from pushkit.net.deadlines import Deadlines
+from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 
-__all__ = ["BrokenAnswerError", "ClosedEarlyError", "Lane", "Question", "Reply"]
+__all__ = ["Lane", "Question", "Reply"]
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_INTERIM = 16
 _JOINED_BYTES = 64 * 1024
-
-
-class BrokenAnswerError(Exception):
-    """What came back is not an HTTP answer, or has no end; the text quotes none of it."""
-
-
-class ClosedEarlyError(ConnectionError):
-    """The connection ended before the answer's head did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +71,14 @@ class Lane(asyncio.Protocol):
         on_closed: Told once, when the connection is gone.
 
     Attributes:
-        address: The address at its other end, as `host:port`.
+        peer: The address at its other end, and the port.
         asked: How many requests went over it.
         heard: Whether any byte has come back since the last one.
         idle_since: When its last answer was complete, by the event loop's clock.
     """
 
     def __init__(self, deadlines: Deadlines, on_closed: Callable[[Lane], None]) -> None:
-        self.address = ""
+        self.peer: tuple[str, int] = ("", 0)
         self.asked = 0
         self.heard = False
         self.idle_since = 0.0
@@ -127,7 +120,6 @@ class Lane(asyncio.Protocol):
         self._fields: list[tuple[bytes, bytes]] = []
         self._body = bytearray()
         self._head_at: float | None = None
-        self._ended = False
         self._keep = False
         self._deadline = self._deadlines.add(self, question.until, self._out_of_time)
         if len(question.body) <= _JOINED_BYTES:
@@ -163,7 +155,7 @@ class Lane(asyncio.Protocol):
             self._break(exc)
             return
         if self._waiter is None:
-            if not self._keep or self._transport is None or self._unsent():
+            if not self._keep or self._unsent():
                 self.close()
         elif self._head_at is None and self._head_bytes > _MAX_HEAD_BYTES:
             self._break(_too_long())
@@ -183,7 +175,7 @@ class Lane(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Notice an answer that nobody asked for, right behind the one that was asked for."""
-        if self._ended:
+        if self._waiter is None:
             self._keep = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -193,7 +185,7 @@ class Lane(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Begin with the body, which has its own deadline."""
-        if self._ended:
+        if self._waiter is None:
             return
         if self._head_bytes > _MAX_HEAD_BYTES:  # with what came behind it: count again
             size = sum(len(name) + len(value) + 4 for name, value in self._fields)
@@ -215,7 +207,7 @@ class Lane(asyncio.Protocol):
 
     def on_body(self, chunk: bytes) -> None:
         """Keep a part of the body, up to the bound."""
-        if self._ended:
+        if self._waiter is None:
             return
         self._body += chunk
         if len(self._body) > self._question.max_body_bytes:
@@ -224,7 +216,7 @@ class Lane(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Answer, or go on after an interim answer (RFC 9110 §15.2)."""
-        if self._ended:
+        if self._waiter is None:
             return
         if self._head_at is None:
             self._interim += 1
@@ -250,7 +242,6 @@ class Lane(asyncio.Protocol):
             waiter.set_exception(error)
 
     def _end(self) -> asyncio.Future[Reply] | None:
-        self._ended = True
         self.idle_since = self._loop.time()
         self._deadlines.remove(self, self._deadline)
         waiter, self._waiter = self._waiter, None

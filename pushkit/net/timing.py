@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import aiohttp
 
 from pushkit.net.destination import Decision
+from pushkit.url import host_and_port
 
 __all__ = ["Probe", "TimedResponse", "Timing", "current_probe", "timing_trace"]
 
@@ -68,12 +69,7 @@ class Probe:
     def dialled(self, sockaddr: object) -> None:
         """Take down the address that a socket goes to."""
         if isinstance(sockaddr, tuple) and len(sockaddr) >= 2:
-            host, port = str(sockaddr[0]), sockaddr[1]
-            self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def dialled_at(self, address: str) -> None:
-        """Take down the address at the other end of a connection that was open already."""
-        self._address = address
+            self._address = host_and_port(str(sockaddr[0]), sockaddr[1])
 
     def timing(self) -> Timing:
         """End the phase that runs, and return what there was."""

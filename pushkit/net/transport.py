@@ -8,7 +8,6 @@ name included.
 from __future__ import annotations
 
 import asyncio
-import errno
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,25 +20,24 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from pushkit.errors import (
-    AddressRefusedError,
-    AnswerTimeoutError,
-    ConnectionFailedError,
-    NameLookupError,
-    TlsError,
-    TransportError,
-)
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.failures import (
+    LookupFailedError,
+    ProxyRefusedError,
+    ProxyUnreachableError,
+    transport_error,
+)
 from pushkit.net.guard import Guard, Resolver, dialling_socket
 from pushkit.net.proxy import EgressProxy, ProxyDialler
 from pushkit.net.timing import Probe, TimedResponse, Timing, current_probe, timing_trace
 from pushkit.net.tls import tls_context
+from pushkit.url import host_and_port
 from pushkit.webhook import Headers
 
-__all__ = ["Answer", "Transport"]
+__all__ = ["MAX_ANSWER_BYTES", "Answer", "Transport"]
 
-_MAX_ANSWER_BYTES = 64 * 1024
+MAX_ANSWER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +154,7 @@ class Transport:
         headers: Sequence[tuple[str, str]],
         *,
         timeout: timedelta,  # noqa: ASYNC109  # as above
-        max_body_bytes: int = _MAX_ANSWER_BYTES,
+        max_body_bytes: int = MAX_ANSWER_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
         """Send one GET and return the answer, whatever its status.
@@ -199,22 +197,8 @@ class Transport:
                     url = URL(str(destination.url), encoded=True)
                     return await _ask(self._direct_session(destination), request, url, deadline)
                 return await self._through_proxy(self._proxy, request, deadline)
-        except TimeoutError as exc:
-            raise AnswerTimeoutError(
-                f"no complete answer from {destination.origin} within {seconds:g} s",
-                timing=probe.timing(),
-            ) from exc
         except Exception as exc:  # whatever an answer brings about is its sender's doing
-            if probe.refused is not None:
-                raise AddressRefusedError(
-                    f"{destination.origin}: {probe.refused.reason}",
-                    decision=probe.refused,
-                    timing=probe.timing(),
-                ) from exc
-            raise _error_of(exc)(
-                f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}",
-                timing=probe.timing(),
-            ) from exc
+            raise transport_error(_cause(exc), destination, seconds=seconds, probe=probe) from exc
         finally:
             current_probe.reset(reset)
 
@@ -236,7 +220,7 @@ class Transport:
             except aiohttp.ClientHttpProxyError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
-            dialled = f"{url.host_subcomponent}:{destination.url.port}"
+            dialled = host_and_port(address, destination.url.port)
             return replace(answer, timing=replace(answer.timing, address=dialled))
         raise failed
 
@@ -247,7 +231,7 @@ class Transport:
         try:
             answers = await self._guard.resolve(destination.url.host, destination.url.port)
         except OSError as exc:
-            raise _LookupError(exc.errno, exc.strerror) from exc
+            raise LookupFailedError(exc.errno, exc.strerror) from exc
         if probe is not None:
             probe.enter("connect")
         return [answer["host"] for answer in answers]
@@ -286,10 +270,6 @@ class Transport:
         )
 
 
-class _LookupError(OSError):
-    """A name could not be looked up, before a proxy was asked."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     method: str
@@ -297,7 +277,7 @@ class _Request:
     headers: Sequence[tuple[str, str]]
     body: bytes | None = None
     tls: ssl.SSLContext
-    max_body_bytes: int = _MAX_ANSWER_BYTES
+    max_body_bytes: int = MAX_ANSWER_BYTES
     body_within: timedelta | None = None
 
 
@@ -358,30 +338,17 @@ async def _read_bounded(
     return bytes(body[:max_bytes]), False
 
 
-_BY_ERRNO = {errno.ECONNREFUSED: ConnectionFailedError, errno.ETIMEDOUT: AnswerTimeoutError}
-
-
-def _error_of(exc: Exception) -> type[TransportError]:
-    if isinstance(exc, aiohttp.ClientConnectorDNSError | _LookupError):
-        return NameLookupError
-    if isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError):
-        return TlsError
-    # That nobody listens at an egress proxy says nothing of the destination.
-    if isinstance(exc, OSError) and not isinstance(exc, aiohttp.ClientProxyConnectionError):
-        return _BY_ERRNO.get(exc.errno or 0, TransportError)
-    return TransportError
-
-
-def _reason(exc: BaseException) -> str:
-    # The text of a client error may hold the URL with its query: only an OS error's reason is safe.
+def _cause(exc: Exception) -> Exception:
+    """Return what lies beneath an error of aiohttp's."""
     if isinstance(exc, aiohttp.ClientHttpProxyError):
-        return f"the proxy answered {exc.status}"
+        return ProxyRefusedError(f"the proxy answered {exc.status}")
     if isinstance(exc, aiohttp.ClientConnectorCertificateError):
-        return _certificate_reason(exc.certificate_error)
-    inner = exc.os_error if isinstance(exc, aiohttp.ClientConnectorError) else exc
-    return inner.strerror or "failed" if isinstance(inner, OSError) else "failed"
-
-
-def _certificate_reason(error: Exception) -> str:
-    """Return what is wrong with a certificate: OpenSSL's words, no more than the host's name."""
-    return error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else "failed"
+        return exc.certificate_error
+    if not isinstance(exc, aiohttp.ClientConnectorError):
+        return exc
+    inner = exc.os_error
+    if isinstance(exc, aiohttp.ClientConnectorDNSError):
+        return LookupFailedError(inner.errno, inner.strerror)
+    if isinstance(exc, aiohttp.ClientProxyConnectionError):
+        return ProxyUnreachableError(None, f"the proxy: {inner.strerror or 'failed'}")
+    return inner

@@ -14,7 +14,6 @@ deadline, and counts as one.
 from __future__ import annotations
 
 import asyncio
-import errno
 import re
 import select
 import socket
@@ -30,28 +29,29 @@ import aiohappyeyeballs
 from aiohappyeyeballs import AddrInfoType, SocketFactoryType
 from aiohttp.abc import AbstractResolver
 
-from pushkit.errors import (
-    AddressRefusedError,
-    AnswerTimeoutError,
-    ConnectionFailedError,
-    NameLookupError,
-    TlsError,
-    TransportError,
-)
+from pushkit.errors import TransportError
 from pushkit.net.addresses import address_is_own, parse_address
 from pushkit.net.deadlines import Deadlines
 from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.failures import (
+    BrokenAnswerError,
+    ClosedEarlyError,
+    LookupFailedError,
+    ProxyRefusedError,
+    ProxyUnreachableError,
+    transport_error,
+)
 from pushkit.net.guard import Guard, Resolver, dialling_socket
-from pushkit.net.lane import BrokenAnswerError, ClosedEarlyError, Lane, Question, Reply
+from pushkit.net.lane import Lane, Question, Reply
 from pushkit.net.proxy import EgressProxy, ProxyDialler
 from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
-from pushkit.net.transport import Answer
+from pushkit.net.transport import MAX_ANSWER_BYTES, Answer
+from pushkit.url import host_and_port
 from pushkit.webhook import Headers
 
 __all__ = ["WebhookClient"]
 
-_MAX_ANSWER_BYTES = 64 * 1024
 _MAX_PROXY_HEAD_BYTES = 16 * 1024
 _KEPT_SECONDS = 15.0
 _NEXT_ADDRESS_AFTER = 0.25
@@ -75,14 +75,6 @@ class _Lanes:
     idle: list[Lane] = field(default_factory=list)
     open: set[Lane] = field(default_factory=set)
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
-
-
-class _LookupError(OSError):
-    """A name could not be looked up."""
-
-
-class _ProxyRefusedError(Exception):
-    """The proxy did not reach the address."""
 
 
 class WebhookClient:
@@ -170,28 +162,14 @@ class WebhookClient:
             body,
             until=asyncio.get_running_loop().time() + timeout.total_seconds(),
             body_within=None if body_within is None else body_within.total_seconds(),
-            max_body_bytes=_MAX_ANSWER_BYTES,
+            max_body_bytes=MAX_ANSWER_BYTES,
         )
         probe = Probe()
         try:
             return await self._ask(way, question, probe)
-        except TimeoutError as exc:
-            raise AnswerTimeoutError(
-                f"no complete answer from {destination.origin}"
-                f" within {timeout.total_seconds():g} s",
-                timing=probe.timing(),
-            ) from exc
         except Exception as exc:  # whatever an answer brings about is its sender's doing
-            if probe.refused is not None:
-                raise AddressRefusedError(
-                    f"{destination.origin}: {probe.refused.reason}",
-                    decision=probe.refused,
-                    timing=probe.timing(),
-                ) from exc
-            raise _error_of(exc)(
-                f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}",
-                timing=probe.timing(),
-            ) from exc
+            seconds = timeout.total_seconds()
+            raise transport_error(exc, destination, seconds=seconds, probe=probe) from exc
 
     async def close(self) -> None:
         """Close all lanes."""
@@ -216,7 +194,7 @@ class WebhookClient:
             lane = await self._dialled_lane(way, question.until, probe)
             reply = await _exchange(lane, question, probe)
         self._give_back(way, lane)
-        probe.dialled_at(lane.address)
+        probe.dialled(lane.peer)
         return Answer(
             status=reply.status,
             headers=Headers(_texts(reply.fields)),
@@ -263,12 +241,10 @@ class WebhookClient:
         lanes = self._lanes.get(way)
         if lanes is not None and len(lanes.open) >= self._per_host:
             return False
-        return self._open < self._connections or self._drop_oldest()
-
-    def _drop_oldest(self) -> bool:
-        """Close the lane that has waited longest for work; it makes room when it is gone."""
+        if self._open < self._connections:
+            return True
         idle = [lane for lanes in self._lanes.values() for lane in lanes.idle]
-        if idle:
+        if idle:  # the one that waited longest for work makes room, once it is gone
             min(idle, key=lambda lane: lane.idle_since).close()
         return False
 
@@ -348,7 +324,7 @@ class WebhookClient:
         for _, _, _, _, sockaddr in addresses:
             try:
                 await self._tunnelled(self._proxy, self._dialler, lane, way, str(sockaddr[0]))
-            except _ProxyRefusedError as exc:
+            except ProxyRefusedError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
             return
@@ -364,7 +340,7 @@ class WebhookClient:
         try:
             answers = await resolver.resolve(host, port)
         except OSError as exc:
-            raise _LookupError(exc.errno, exc.strerror) from exc
+            raise LookupFailedError(exc.errno, exc.strerror) from exc
         finally:
             probe.enter("connect")
         return [_info(answer["host"], port) for answer in answers]
@@ -381,11 +357,11 @@ class WebhookClient:
             sock = await _connected(infos, dialler.open_socket)
         except OSError as exc:
             # That nobody listens at an egress proxy says nothing of the destination.
-            raise _ProxyError(None, f"the proxy: {exc.strerror or 'failed'}") from exc
+            raise ProxyUnreachableError(None, f"the proxy: {exc.strerror or 'failed'}") from exc
         loop = asyncio.get_running_loop()
         asking = _ProxyAnswer(loop.create_future())
         transport, _ = await loop.create_connection(lambda: asking, sock=sock)
-        authority = f"[{address}]:{way.port}" if ":" in address else f"{address}:{way.port}"
+        authority = host_and_port(address, way.port)
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
         lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
         try:
@@ -395,7 +371,7 @@ class WebhookClient:
         except BaseException:
             transport.abort()
             raise
-        lane.address = authority
+        lane.peer = (address, way.port)
         lane.connection_made(transport)
 
 
@@ -408,10 +384,6 @@ async def _exchange(lane: Lane, question: Question, probe: Probe) -> Reply:
         raise
     probe.enter("body", reply.head_at)
     return reply
-
-
-class _ProxyError(OSError):
-    """The proxy itself cannot be reached."""
 
 
 class _ProxyAnswer(asyncio.Protocol):
@@ -433,7 +405,7 @@ class _ProxyAnswer(asyncio.Protocol):
         if match is None or end < 0:
             self.accepted.set_exception(BrokenAnswerError("the proxy's answer is not HTTP"))
         elif not match[1].startswith(b"2"):
-            refused = _ProxyRefusedError(f"the proxy answered {int(match[1])}")
+            refused = ProxyRefusedError(f"the proxy answered {int(match[1])}")
             self.accepted.set_exception(refused)
         elif end + 4 != len(self._head):
             self.accepted.set_exception(BrokenAnswerError("the proxy spoke for the destination"))
@@ -470,8 +442,8 @@ async def _connected(infos: list[AddrInfoType], factory: SocketFactoryType) -> s
 
 async def _opened(lane: Lane, sock: socket.socket, way: _Way) -> None:
     loop = asyncio.get_running_loop()
-    peer = sock.getpeername()
     try:
+        lane.peer = sock.getpeername()
         if way.tls is None:
             await loop.create_connection(lambda: lane, sock=sock)
         else:
@@ -485,8 +457,6 @@ async def _opened(lane: Lane, sock: socket.socket, way: _Way) -> None:
     except BaseException:
         sock.close()
         raise
-    host, port = str(peer[0]), peer[1]
-    lane.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _info(address: str, port: int) -> AddrInfoType:
@@ -522,26 +492,3 @@ def _has_news(number: int) -> bool:
     poll = select.poll()
     poll.register(number, select.POLLIN)
     return bool(poll.poll(0))
-
-
-_BY_ERRNO = {errno.ECONNREFUSED: ConnectionFailedError, errno.ETIMEDOUT: AnswerTimeoutError}
-
-
-def _error_of(exc: Exception) -> type[TransportError]:
-    if isinstance(exc, TransportError):
-        return type(exc)
-    if isinstance(exc, _LookupError):
-        return NameLookupError
-    if isinstance(exc, ssl.SSLError):
-        return TlsError
-    if isinstance(exc, OSError):
-        return _BY_ERRNO.get(exc.errno or 0, TransportError)
-    return TransportError
-
-
-def _reason(exc: Exception) -> str:
-    if isinstance(exc, ssl.SSLCertVerificationError):
-        return exc.verify_message
-    if isinstance(exc, BrokenAnswerError | ClosedEarlyError | _ProxyRefusedError | TransportError):
-        return str(exc)
-    return exc.strerror or "failed" if isinstance(exc, OSError) else "failed"

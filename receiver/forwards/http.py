@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from urllib.parse import urlsplit
 
-from pushkit.errors import ConfigError, DestinationRefusedError, TransportError
+from pushkit.errors import ConfigError, InvalidUrlError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
+from pushkit.url import Url, host_and_port
 from pushkit.version import __version__
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
 from receiver.inbox import Notification
@@ -31,11 +31,14 @@ class HttpForward:
     """
 
     def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
-        self._transport = Transport(DestinationPolicy([_host_and_port(url)]))
         try:
-            self._destination = self._transport.policy.check(url)
-        except DestinationRefusedError as exc:
-            raise ConfigError(f"forward: {exc}") from exc
+            parsed = Url.parse(url)
+        except InvalidUrlError as exc:
+            raise ConfigError(
+                "forward: expected an absolute http or https URL, without user name or fragment"
+            ) from exc
+        self._transport = Transport(DestinationPolicy([host_and_port(parsed.host, parsed.port)]))
+        self._destination = self._transport.policy.check(url)
         self._timeout = timeout
         # Without the query, which may hold a secret.
         path = self._destination.url.target.partition("?")[0]
@@ -71,14 +74,3 @@ def _headers(notification: Notification) -> list[tuple[str, str]]:
         ("Idempotency-Key", encoded(notification.idempotency_key)),
         *((f"Receiver-{name.title()}", fact) for name, fact in facts.items()),
     ]
-
-
-def _host_and_port(url: str) -> str:
-    """Return what the destination policy is to allow: this host at this port, and nothing else."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    except (ValueError, KeyError) as exc:
-        raise ConfigError("forward: expected an absolute http or https URL") from exc
-    host = parts.hostname or ""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,7 +12,8 @@ import pytest
 from pushkit.errors import AnswerTimeoutError, TransportError
 from pushkit.net.deadlines import Deadlines
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.lane import BrokenAnswerError, ClosedEarlyError, Lane, Question, Reply
+from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
+from pushkit.net.lane import Lane, Question, Reply
 from pushkit.net.transport import Answer
 from pushkit.net.webhook_client import WebhookClient
 from tests.eventually import eventually

@@ -1,0 +1,93 @@
+"""What a request breaks by, and the one error that its caller hears of it."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from typing import Final
+
+from pushkit.errors import (
+    AddressRefusedError,
+    AnswerTimeoutError,
+    ConnectionFailedError,
+    NameLookupError,
+    TlsError,
+    TransportError,
+)
+from pushkit.net.destination import Destination
+from pushkit.net.timing import Probe
+
+__all__ = [
+    "BrokenAnswerError",
+    "ClosedEarlyError",
+    "LookupFailedError",
+    "ProxyRefusedError",
+    "ProxyUnreachableError",
+    "transport_error",
+]
+
+
+class BrokenAnswerError(Exception):
+    """What came back is not an HTTP answer, or has no end; the text quotes none of it."""
+
+
+class ClosedEarlyError(ConnectionError):
+    """The connection ended before the answer's head did."""
+
+
+class LookupFailedError(OSError):
+    """A name could not be looked up."""
+
+
+class ProxyRefusedError(Exception):
+    """The proxy did not reach the address."""
+
+
+class ProxyUnreachableError(OSError):
+    """The proxy itself was not reached, which says nothing of the destination."""
+
+
+_BY_ERRNO: Final = {errno.ECONNREFUSED: ConnectionFailedError, errno.ETIMEDOUT: AnswerTimeoutError}
+
+
+def transport_error(
+    exc: Exception, destination: Destination, *, seconds: float, probe: Probe
+) -> TransportError:
+    """Return what the caller of a request is told.
+
+    Args:
+        exc: What the request broke by.
+        destination: Where it went.
+        seconds: How long it had.
+        probe: Its time, and whether an address was refused.
+    """
+    timing = probe.timing()
+    if isinstance(exc, TimeoutError):
+        return AnswerTimeoutError(
+            f"no complete answer from {destination.origin} within {seconds:g} s", timing=timing
+        )
+    if probe.refused is not None:
+        return AddressRefusedError(
+            f"{destination.origin}: {probe.refused.reason}", decision=probe.refused, timing=timing
+        )
+    message = f"{destination.origin}: {type(exc).__name__}: {_reason(exc)}"
+    return _type_for(exc)(message, timing=timing)
+
+
+def _type_for(exc: Exception) -> type[TransportError]:
+    if isinstance(exc, LookupFailedError):
+        return NameLookupError
+    if isinstance(exc, ssl.SSLError):
+        return TlsError
+    if isinstance(exc, OSError) and not isinstance(exc, ProxyUnreachableError):
+        return _BY_ERRNO.get(exc.errno or 0, TransportError)
+    return TransportError
+
+
+def _reason(exc: Exception) -> str:
+    # Others' texts may hold the URL with its query, or what the webhook wrote.
+    if isinstance(exc, BrokenAnswerError | ClosedEarlyError | ProxyRefusedError):
+        return str(exc)
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return exc.verify_message
+    return exc.strerror or "failed" if isinstance(exc, OSError) else "failed"
