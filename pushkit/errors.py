@@ -18,145 +18,106 @@ class PushkitError(Exception):
 
     code: ClassVar[str] = "error"
 
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        cls.code = code or cls.code
+
 
 # --- configuration and calls -------------------------------------------------------------------
 
 
-class ConfigError(PushkitError):
+class ConfigError(PushkitError, code="invalid_configuration"):
     """A setting or an argument is wrong; the message names it and what was expected."""
 
-    code = "invalid_configuration"
 
-
-class InvalidPushConfigError(ConfigError):
+class InvalidPushConfigError(ConfigError, code="invalid_push_config"):
     """A push-notification config that a client registered cannot be accepted."""
 
-    code = "invalid_push_config"
 
-
-class InvalidUrlError(InvalidPushConfigError):
+class InvalidUrlError(InvalidPushConfigError, code="invalid_url"):
     """A URL is none, or not written as plainly as a URL from outside has to be."""
 
-    code = "invalid_url"
 
-
-class TooManyConfigsError(InvalidPushConfigError):
+class TooManyConfigsError(InvalidPushConfigError, code="too_many_push_configs"):
     """An owner has as many configs for a task as the sender allows."""
 
-    code = "too_many_push_configs"
 
-
-class InvalidSchemaError(ConfigError):
+class InvalidSchemaError(ConfigError, code="invalid_schema"):
     """A JSON Schema of a card is none, or breaks a limit."""
 
-    code = "invalid_schema"
 
-
-class UnsupportedVersionError(ConfigError):
+class UnsupportedVersionError(ConfigError, code="unsupported_version"):
     """The A2A version is not one that pushkit speaks."""
 
-    code = "unsupported_version"
 
-
-class DestinationRefusedError(InvalidPushConfigError):
+class DestinationRefusedError(InvalidPushConfigError, code="destination_refused"):
     """The webhook URL breaks a rule of the destination policy.
 
     Attributes:
         decision: Which rule.
     """
 
-    code = "destination_refused"
-
     def __init__(self, message: str, *, decision: Decision) -> None:
         super().__init__(message)
         self.decision = decision
 
 
-class InvalidUpdateError(PushkitError):
+class InvalidUpdateError(PushkitError, code="invalid_update"):
     """An update cannot be written in the version asked for, for example without a task id."""
 
-    code = "invalid_update"
 
-
-class SnapshotRequiredError(InvalidUpdateError):
+class SnapshotRequiredError(InvalidUpdateError, code="snapshot_required"):
     """A subscription's version sends whole tasks; no snapshot was given, nor a task's status."""
 
-    code = "snapshot_required"
 
-
-class PayloadTooLargeError(InvalidUpdateError):
+class PayloadTooLargeError(InvalidUpdateError, code="payload_too_large"):
     """The body would be larger than the sender's limit."""
 
-    code = "payload_too_large"
 
-
-class IdempotencyConflictError(PushkitError):
+class IdempotencyConflictError(PushkitError, code="idempotency_conflict"):
     """An idempotency key was used before, with another payload."""
 
-    code = "idempotency_conflict"
 
-
-class TooManySubscriptionsError(InvalidPushConfigError):
+class TooManySubscriptionsError(InvalidPushConfigError, code="too_many_subscriptions"):
     """The owner has as many subscriptions as an owner may have."""
 
-    code = "too_many_subscriptions"
 
-
-class BacklogFullError(PushkitError):
+class BacklogFullError(PushkitError, code="backlog_full"):
     """Too much is waiting to be delivered: a recipient was refused an update."""
 
-    code = "backlog_full"
 
-
-class KeyRingError(PushkitError):
+class KeyRingError(PushkitError, code="key_ring"):
     """A key operation is not possible in the ring's present state."""
 
-    code = "key_ring"
 
-
-class NoSigningKeyError(KeyRingError):
+class NoSigningKeyError(KeyRingError, code="no_signing_key"):
     """No key is active for the algorithm asked for."""
 
-    code = "no_signing_key"
 
-
-class KeyFileError(ConfigError):
+class KeyFileError(ConfigError, code="key_file"):
     """A key file has wrong permissions, wrong contents or the wrong passphrase."""
 
-    code = "key_file"
 
-
-class SealedSecretError(PushkitError):
+class SealedSecretError(PushkitError, code="sealed_secret"):
     """A secret in the database cannot be opened; what needs it waits, and does not go without."""
 
-    code = "sealed_secret"
 
-
-class SecretKeyMissingError(SealedSecretError):
+class SecretKeyMissingError(SealedSecretError, code="secret_key_missing"):
     """A secret in the database is sealed with a key that this process does not have."""
 
-    code = "secret_key_missing"
 
-
-class SigningError(PushkitError):
+class SigningError(PushkitError, code="signing_failed"):
     """A key outside this process did not sign: too late, with an error, or wrongly."""
 
-    code = "signing_failed"
 
-
-class StorageError(PushkitError):
+class StorageError(PushkitError, code="storage"):
     """The database refused; what was asked for has not been stored."""
 
-    code = "storage"
 
-
-class SchemaError(StorageError):
+class SchemaError(StorageError, code="schema"):
     """The database has another schema than this code: older, newer, of another component, none."""
 
-    code = "schema"
 
-
-class CommitUncertainError(StorageError):
+class CommitUncertainError(StorageError, code="commit_uncertain"):
     """Connection or disk failed in the commit: what was asked for may have been stored or not.
 
     Repeating an update with the same idempotency key stores it once either way. The same is true
@@ -164,202 +125,146 @@ class CommitUncertainError(StorageError):
     been stored, and may still be stored once it has ended.
     """
 
-    code = "commit_uncertain"
 
-
-class CanonicalizationError(PushkitError):
+class CanonicalizationError(PushkitError, code="no_canonical_form"):
     """A value has no canonical form, for example an integer that a JSON number cannot carry."""
-
-    code = "no_canonical_form"
 
 
 # --- outbound ----------------------------------------------------------------------------------
 
 
-class OutboundError(PushkitError):
+class OutboundError(PushkitError, code="outbound"):
     """An HTTP request of ours failed; a later attempt may succeed."""
 
-    code = "outbound"
 
-
-class TransportError(OutboundError):
+class TransportError(OutboundError, code="transport"):
     """No complete answer: a reset, an answer that is no HTTP; its subclasses are the usual causes.
 
     Attributes:
         timing: Where the time went until it failed, where that is known.
     """
 
-    code = "transport"
-
     def __init__(self, message: str, *, timing: Timing | None = None) -> None:
         super().__init__(message)
         self.timing = timing
 
 
-class AddressRefusedError(TransportError):
+class AddressRefusedError(TransportError, code="address_refused"):
     """The destination's name leads to an address that may not be dialled; nothing was sent.
 
     Attributes:
         decision: Why it may not.
     """
 
-    code = "address_refused"
-
     def __init__(self, message: str, *, decision: Decision, timing: Timing | None = None) -> None:
         super().__init__(message, timing=timing)
         self.decision = decision
 
 
-class ConnectionFailedError(TransportError):
+class ConnectionFailedError(TransportError, code="connection_refused"):
     """Nobody listens at the destination's address and port."""
 
-    code = "connection_refused"
 
-
-class NameLookupError(TransportError):
+class NameLookupError(TransportError, code="dns_failure"):
     """The destination's name could not be looked up, or has no address."""
 
-    code = "dns_failure"
 
-
-class TlsError(TransportError):
+class TlsError(TransportError, code="tls_failure"):
     """No TLS connection: an unknown or expired certificate, another name, no common version."""
 
-    code = "tls_failure"
 
-
-class AnswerTimeoutError(TransportError):
+class AnswerTimeoutError(TransportError, code="timeout"):
     """No complete answer head in time."""
 
-    code = "timeout"
 
-
-class OAuthError(OutboundError):
+class OAuthError(OutboundError, code="oauth"):
     """An authorization server gave no token; nothing was sent to the destination."""
 
-    code = "oauth"
 
-
-class OwnershipError(OutboundError):
+class OwnershipError(OutboundError, code="ownership_unproven"):
     """A destination did not prove that it wants notifications; nothing was sent to it.
 
     Attributes:
         status: What it answered instead.
     """
 
-    code = "ownership_unproven"
-
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
 
 
-class JwksError(OutboundError):
+class JwksError(OutboundError, code="jwks"):
     """A JWK Set could not be fetched, or is not one that may be trusted."""
 
-    code = "jwks"
 
-
-class CardUnavailableError(OutboundError):
+class CardUnavailableError(OutboundError, code="card_unavailable"):
     """An agent card could not be fetched: another status than 200, too long, or compressed."""
-
-    code = "card_unavailable"
 
 
 # --- inbound -----------------------------------------------------------------------------------
 
 
-class InboundError(PushkitError):
+class InboundError(PushkitError, code="refused"):
     """Something received is refused. `status` is the HTTP answer that goes with it."""
 
-    code = "refused"
     status: ClassVar[int] = 400
 
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        super().__init_subclass__(code=code)
+        cls.status = status or cls.status
 
-class MalformedRequestError(InboundError):
+
+class MalformedRequestError(InboundError, code="malformed_request"):
     """Headers contradict each other or cannot be read."""
 
-    code = "malformed_request"
 
-
-class MalformedJsonError(InboundError):
+class MalformedJsonError(InboundError, code="malformed_json"):
     """Bytes are not JSON within the limits (RFC 8259, no duplicate members, bounded depth)."""
 
-    code = "malformed_json"
 
-
-class MalformedBodyError(MalformedJsonError):
+class MalformedBodyError(MalformedJsonError, code="malformed_body"):
     """A notification's body is not JSON within the limits."""
 
-    code = "malformed_body"
 
-
-class MalformedCardError(MalformedJsonError):
+class MalformedCardError(MalformedJsonError, code="malformed_card"):
     """An agent card is not a JSON object within the limits, or its signatures are not a list."""
 
-    code = "malformed_card"
 
-
-class UnrecognisedBodyError(InboundError):
+class UnrecognisedBodyError(InboundError, code="unrecognised_body", status=422):
     """The body is JSON, but no notification of any A2A version that is known."""
 
-    code = "unrecognised_body"
-    status = 422
 
-
-class InvalidSignatureError(InboundError):
+class InvalidSignatureError(InboundError, code="invalid_signature", status=401):
     """A signature is missing, malformed, by an unknown key, or does not hold."""
 
-    code = "invalid_signature"
-    status = 401
 
-
-class CardRefusedError(InvalidSignatureError):
+class CardRefusedError(InvalidSignatureError, code="card_refused"):
     """No signature of an agent card is good enough under the policy asked for."""
 
-    code = "card_refused"
 
-
-class DigestMismatchError(InvalidSignatureError):
+class DigestMismatchError(InvalidSignatureError, code="digest_mismatch"):
     """The signature holds, but for another body."""
 
-    code = "digest_mismatch"
 
-
-class ClaimError(InboundError):
+class ClaimError(InboundError, code="invalid_claims", status=401):
     """What the signature proves does not fit this receiver or this moment."""
 
-    code = "invalid_claims"
-    status = 401
 
-
-class TimestampError(ClaimError):
+class TimestampError(ClaimError, code="stale_timestamp"):
     """Outside the time window, or expired."""
 
-    code = "stale_timestamp"
 
-
-class IssuerError(ClaimError):
+class IssuerError(ClaimError, code="wrong_issuer"):
     """Issued by another sender than the one that is trusted."""
 
-    code = "wrong_issuer"
 
-
-class AudienceError(ClaimError):
+class AudienceError(ClaimError, code="wrong_audience"):
     """Signed for another webhook."""
 
-    code = "wrong_audience"
 
-
-class TokenError(InboundError):
+class TokenError(InboundError, code="invalid_token", status=401):
     """The notification token or static credential is missing or wrong."""
 
-    code = "invalid_token"
-    status = 401
 
-
-class KeysUnavailableError(InboundError):
+class KeysUnavailableError(InboundError, code="keys_unavailable", status=503):
     """No key of this sender was ever loaded, so nothing can be said about its signature."""
-
-    code = "keys_unavailable"
-    status = 503

@@ -48,28 +48,24 @@ class Limits:
             raise ConfigError("limits: expected backlogs of at least 1")
 
 
-class _BodyTooLargeError(InboundError):
-    code = "body_too_large"
-    status = 413
+class _BodyTooLargeError(InboundError, code="body_too_large", status=413):
+    """The body is longer than the limit."""
 
 
-class _BodyTimeoutError(InboundError):
-    code = "body_timeout"
-    status = 408
+class _BodyTimeoutError(InboundError, code="body_timeout", status=408):
+    """The body did not come in time."""
 
 
-class _IncompleteBodyError(InboundError):
-    code = "incomplete_body"
+class _IncompleteBodyError(InboundError, code="incomplete_body"):
+    """The body broke off."""
 
 
-class _HeadersTooLargeError(InboundError):
-    code = "headers_too_large"
-    status = 431
+class _HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
+    """The header section is longer than the limit."""
 
 
-class _MediaTypeError(InboundError):
-    code = "unsupported_media_type"
-    status = 415
+class _MediaTypeError(InboundError, code="unsupported_media_type", status=415):
+    """The content type is none of a notification."""
 
 
 class Admission:

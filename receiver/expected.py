@@ -67,11 +67,8 @@ SECRETS_MIGRATION = Migration(
 )
 
 
-class TaskNotExpectedError(InboundError):
+class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):
     """Nobody here waits for this task (A2A §4.3.3)."""
-
-    code = "task_not_expected"
-    status = 404
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,8 @@ __all__ = ["RateLimit", "RateLimitedError", "RateLimiter"]
 _MAX_KEYS = 10_000
 
 
-class RateLimitedError(InboundError):
+class RateLimitedError(InboundError, code="rate_limited", status=429):
     """More requests than the limit allows; `retry_after` says when to come again."""
-
-    code = "rate_limited"
-    status = 429
 
     def __init__(self, retry_after: timedelta) -> None:
         super().__init__(f"over the rate limit for another {retry_after.total_seconds():.0f} s")

@@ -44,11 +44,8 @@ __all__ = [
 _SHOWN_SENDERS = 5
 
 
-class UnknownSenderError(InboundError):
+class UnknownSenderError(InboundError, code="unknown_sender", status=403):
     """No trusted sender fits the path, the issuer and the key of this request."""
-
-    code = "unknown_sender"
-    status = 403
 
 
 class _OfSender(Protocol):

@@ -184,11 +184,8 @@ def verify_notification(
     return read_notification(head, request)  # 6
 
 
-class MethodNotAllowedError(InboundError):
+class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
     """A notification is a POST, and nothing else."""
-
-    code = "method_not_allowed"
-    status = 405
 
 
 def check_method(method: str) -> None:

@@ -22,6 +22,7 @@ SENDER_ROWS = [
     {
         "bounded_json",
         "clock",
+        "lazy",
         "logs",
         "terminal",
         "url",

@@ -22,10 +22,8 @@ __all__ = ["Forward", "ForwardFailedError", "encoded", "facts_of"]
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 
-class ForwardFailedError(PushkitError):
+class ForwardFailedError(PushkitError, code="forward_failed"):
     """What a notification was forwarded to did not take it. It is tried again."""
-
-    code = "forward_failed"
 
 
 class Forward(Protocol):

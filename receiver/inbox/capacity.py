@@ -15,19 +15,15 @@ _COUNT_AGE: Final = timedelta(seconds=1)
 _RETRY_AFTER: Final = timedelta(seconds=10)
 
 
-class BacklogFullError(InboundError):
+class BacklogFullError(InboundError, code="backlog_full", status=429):
     """So much of this sender is unfinished that nothing more of it is taken in for now."""
 
-    code = "backlog_full"
-    status = 429
     retry_after = _RETRY_AFTER
 
 
-class InboxFullError(InboundError):
+class InboxFullError(InboundError, code="inbox_full", status=503):
     """So much is unfinished that nothing more is taken in for now, of anybody."""
 
-    code = "inbox_full"
-    status = 503
     retry_after = _RETRY_AFTER
 
 

@@ -27,10 +27,8 @@ from receiver.receiver import Receiver
 __all__ = ["NoTaskError", "PushClient", "SentMessage"]
 
 
-class NoTaskError(PushkitError):
+class NoTaskError(PushkitError, code="no_task"):
     """The agent answered with a message and opened no task: there is nothing to wait for."""
-
-    code = "no_task"
 
 
 class PushClient:

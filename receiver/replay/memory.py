@@ -26,18 +26,13 @@ __all__ = [
 MEMORY = timedelta(hours=96)
 
 
-class ConflictError(InboundError):
+class ConflictError(InboundError, code="id_conflict", status=409):
     """An id that was accepted before, with another body."""
 
-    code = "id_conflict"
-    status = 409
 
-
-class BeingStoredError(InboundError):
+class BeingStoredError(InboundError, code="being_stored", status=503):
     """A copy that is being stored right now: what becomes of it decides over this one."""
 
-    code = "being_stored"
-    status = 503
     retry_after = timedelta(seconds=1)
 
 
