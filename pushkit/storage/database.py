@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
@@ -64,8 +65,11 @@ class Database(Protocol):
                 take.
         """
 
-    async def write_together(self, group: Group[Item, T], item: Item) -> T:
-        """Run a group's script over this item, and over others that wait; return its result.
+    def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+        """Run a group's script over this item, and over others that wait; return its result to be.
+
+        The work goes on if its future is cancelled, or nobody awaits it: whoever wants to hear of
+        it though he is cancelled himself awaits it under `asyncio.shield`.
 
         Items of one group that wait at the same time become one script in one transaction. If that
         fails, each is run alone: nobody hears of another's error. On PostgreSQL such a script must

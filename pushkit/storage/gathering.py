@@ -64,30 +64,32 @@ class Gathering(Generic[Item, T]):
         self._write = write
         self._patience = patience.total_seconds()
         self._waiting: deque[_Waiting[Item, T]] = deque()
-        self._leads = False
+        self._leader: asyncio.Task[None] | None = None
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self, item: Item) -> T:
-        """Return the group's result for an item, or raise what its script raises for it.
+    def run(self, item: Item) -> asyncio.Future[T]:
+        """Return what will be the group's result for an item, or what its script raises for it.
 
-        Raises:
-            StorageError: Somebody held what it needs for longer than there was patience.
+        It is a `StorageError` if somebody held what it needs for longer than there was patience.
         """
-        if not self._leads and self._worker is None:
-            return await self._lead(item)
         loop = asyncio.get_running_loop()
         waiting = _Waiting[Item, T](item, loop.create_future(), loop.time() + self._patience)
-        self._put([waiting])
-        return await waiting.future
+        if self._leader is not None or self._worker is not None:
+            self._put([waiting])
+        else:
+            self._leader = self._start(self._lead(waiting), [waiting])
+        return waiting.future
 
-    async def _lead(self, item: Item) -> T:
-        # A task of its own would cost whoever comes alone.
-        self._leads = True
+    async def _lead(self, waiting: _Waiting[Item, T]) -> None:
         try:
-            return await self._write(alone(self._group, item))
+            result = await self._write(alone(self._group, waiting.item))
+        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+            waiting.fail(exc)
+        else:
+            waiting.succeed(result)
         finally:
-            self._leads = False
+            self._leader = None
 
     async def drain(self) -> None:
         """Wait until nothing is at work."""
@@ -109,6 +111,8 @@ class Gathering(Generic[Item, T]):
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
+            if task is self._leader:
+                self._leader = None
             if not task.cancelled():
                 return
             left = [*items]

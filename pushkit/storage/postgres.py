@@ -267,18 +267,17 @@ class PostgresDatabase:
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def write_together(self, group: Group[Item, T], item: Item) -> T:
-        """Run a group's script over this item and those that come meanwhile; raise as `write` does.
+    def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+        """Run a group's script over this item and those that come meanwhile; fail as `write` does.
 
-        What was gathered goes on if its caller is cancelled.
+        It goes on if the future is cancelled.
         """
         self._check_open()
         gathering = self._gatherings.get(group)
         if gathering is None:
             gathering = Gathering(group, self._write, patience=self._command_timeout)
             self._gatherings[group] = gathering
-        result: T = await gathering.run(item)
-        return result
+        return gathering.run(item)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's connection is in; commit nothing.

@@ -156,14 +156,16 @@ class SqliteDatabase:
         """Run a script as `write` does: there is one writing transaction at a time anyway."""
         return await self.write(make())
 
-    async def write_together(self, group: Group[Item, T], item: Item) -> T:
-        """Run a group's script over all items that wait side by side; raise as `write` does.
+    def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+        """Run a group's script over all items that wait side by side; fail as `write` does.
+
+        What was submitted is done if the future is cancelled, too.
 
         Args:
             group: Makes the script; called in the writer's thread, again where items are run alone.
             item: One of them.
         """
-        return await self._open_writer().submit_to(group, item)
+        return self._open_writer().submit_to(group, item)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's connection is in; commit nothing.
@@ -387,12 +389,11 @@ class _Writer(threading.Thread):
     async def submit(self, script: Script[T]) -> T:
         return await self.submit_to(_one_script, script)
 
-    async def submit_to(self, group: Group[Item, T], item: Item) -> T:
+    def submit_to(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         job = _Job(group, item, loop, loop.create_future())
         self._jobs.put(job)
-        result: T = await job.future
-        return result
+        return job.future
 
     def stop(self) -> None:
         self._jobs.put(None)

@@ -83,12 +83,14 @@ async def test_what_arrived_while_the_file_was_locked_is_not_sent_again(
     refused = asyncio.Event()
     settle = database_of(sender).write_together
 
-    async def watched(group: Group[Any, Any], item: object) -> Any:
-        try:
-            return await settle(group, item)
-        except StorageError:
+    def note(settling: asyncio.Future[Any]) -> None:
+        if settling.exception() is not None:
             refused.set()
-            raise
+
+    def watched(group: Group[Any, Any], item: object) -> asyncio.Future[Any]:
+        settling: asyncio.Future[Any] = settle(group, item)
+        settling.add_done_callback(note)
+        return settling
 
     database_of(sender).write_together = watched  # type: ignore[method-assign]
     async with locked_by_another_process(path):

@@ -9,6 +9,7 @@ that had it.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -177,7 +178,7 @@ class _InlineWriter(_Writer):
         self._connection: sqlite3.Connection | None = None
         self._is_due = False
 
-    async def submit_to(self, group: Group[Item, T], item: Item) -> T:
+    def submit_to(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
         loop = self._database.disk.loop
         job = _Job(group, item, loop, loop.create_future())
         self._jobs.put(job)
@@ -188,8 +189,7 @@ class _InlineWriter(_Writer):
             else:
                 self._is_due = True
                 loop.call_later(delay, self.work)
-        result: T = await job.future
-        return result
+        return job.future
 
     def work(self) -> None:
         self._is_due = False

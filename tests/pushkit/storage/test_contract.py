@@ -171,6 +171,24 @@ async def test_items_of_a_group_each_get_their_own_result(database: Database) ->
     assert len(inserter.made) < 100  # some shared a script
 
 
+async def test_who_is_cancelled_may_keep_hold_of_what_he_submitted(database: Database) -> None:
+    inserter = Inserter()
+    submitted: list[asyncio.Future[str]] = []
+
+    async def ask(name: str) -> str:
+        submitted.append(database.write_together(inserter.insert, name))
+        return await asyncio.shield(submitted[-1])
+
+    callers = [asyncio.create_task(ask(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.wait(callers)
+    assert all(caller.cancelled() for caller in callers)
+    assert await asyncio.gather(*submitted) == ["a is in", "b is in", "c is in"]
+    assert await database.read(names()) == ["a", "b", "c"]
+
+
 async def test_of_a_group_only_those_fail_that_fail_alone(database: Database) -> None:
     inserter = Inserter()
     wanted = ["a", "refused", "b", "a", "c"]
@@ -638,9 +656,7 @@ async def test_what_was_gathered_is_stored_though_its_caller_went_away(postgres_
     database = things(postgres_dsn)
     await database.open()
     inserter = Inserter()
-    callers = [
-        asyncio.create_task(database.write_together(inserter.insert, name)) for name in "abc"
-    ]
+    callers = [database.write_together(inserter.insert, name) for name in "abc"]
     await asyncio.sleep(0)
     callers[1].cancel()
     found = await asyncio.gather(*callers, return_exceptions=True)
@@ -653,9 +669,7 @@ async def test_close_finishes_what_was_gathered(postgres_dsn: str) -> None:
     database = things(postgres_dsn)
     await database.open()
     inserter = Inserter()
-    callers = [
-        asyncio.create_task(database.write_together(inserter.insert, name)) for name in "abcd"
-    ]
+    callers = [database.write_together(inserter.insert, name) for name in "abcd"]
     await asyncio.sleep(0)
     await database.close()
     assert await asyncio.gather(*callers) == [f"{name} is in" for name in "abcd"]

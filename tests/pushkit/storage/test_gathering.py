@@ -111,7 +111,7 @@ async def test_what_is_held_keeps_nobody_else_waiting(
     store: Store, gathering: Gathering[str, str]
 ) -> None:
     store.held = {"held"}
-    waiting = [asyncio.create_task(gathering.run(name)) for name in ("lead", *["held"] * 10)]
+    waiting = [gathering.run(name) for name in ("lead", *["held"] * 10)]
     for n in range(20):
         assert await all_of(gathering, [f"{n}"]) == [f"{n}"]
         assert [type(each) for each in await all_of(gathering, ["a", "raises"])] == [
@@ -134,7 +134,7 @@ async def test_patience_ends(store: Store) -> None:
 async def test_a_caller_that_goes_away_stops_nothing(
     store: Store, gathering: Gathering[str, str]
 ) -> None:
-    callers = [asyncio.create_task(gathering.run(name)) for name in "abc"]
+    callers = [gathering.run(name) for name in "abc"]
     await asyncio.sleep(0)
     callers[1].cancel()
     found = await asyncio.gather(*callers, return_exceptions=True)
@@ -148,7 +148,7 @@ async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
 ) -> None:
     store.held = {"held"}
     names = ["a", "held", "b", "raises", "c"]
-    callers = [asyncio.create_task(gathering.run(name)) for name in names]
+    callers = [gathering.run(name) for name in names]
     for _ in range(steps):
         await asyncio.sleep(0.001 if steps > 4 else 0)
     for task in gathering._tasks:

@@ -251,10 +251,10 @@ async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
 
     first = asyncio.create_task(database.write(gate.script()))
     await gate.reached.wait()
-    waiting = [asyncio.create_task(database.write_together(group, item)) for item in "abc"]
+    waiting = [database.write_together(group, item) for item in "abc"]
     between = asyncio.create_task(database.write(alone()))
-    waiting += [asyncio.create_task(database.write_together(group, item)) for item in "de"]
-    await asyncio.sleep(0)  # each has asked, in this order
+    await asyncio.sleep(0)  # it has asked
+    waiting += [database.write_together(group, item) for item in "de"]
     traced.clear()
     gate.opened.set()
     await asyncio.gather(first, between, *waiting)
@@ -275,7 +275,7 @@ async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteData
 
     first = asyncio.create_task(database.write(gate.script()))
     await gate.reached.wait()
-    waiting = [asyncio.create_task(database.write_together(group, item)) for item in "abac"]
+    waiting = [database.write_together(group, item) for item in "abac"]
     await asyncio.sleep(0)
     gate.opened.set()
     found = await asyncio.gather(first, *waiting, return_exceptions=True)
@@ -301,7 +301,7 @@ async def test_who_is_refused_in_a_group_makes_nobody_run_again(database: Sqlite
     first = asyncio.create_task(database.write(gate.script()))
     await gate.reached.wait()
     names_asked = ["a", "no", "b"]
-    waiting = [asyncio.create_task(database.write_together(group, item)) for item in names_asked]
+    waiting = [database.write_together(group, item) for item in names_asked]
     await asyncio.sleep(0)
     gate.opened.set()
     found = await asyncio.gather(first, *waiting, return_exceptions=True)
