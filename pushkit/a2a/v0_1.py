@@ -64,10 +64,12 @@ def _read_part(item: JsonObject) -> Part:
     return part
 
 
+_PARTS = parts(_read_part, by_class(PARTS), UnknownPart)
+
 MESSAGE = Table(  # §6.4
     Message,
     Member("role", "role", _ROLE, Need.WRITER),
-    Member("parts", "parts", parts(_read_part, by_class(PARTS), UnknownPart), Need.WRITER),
+    Member("parts", "parts", _PARTS, Need.WRITER),
     Member("metadata", "metadata", METADATA),
     Lost("message_id", ""),
     Lost("context_id"),
@@ -78,7 +80,7 @@ MESSAGE = Table(  # §6.4
 _OF_AN_ARTIFACT = (
     Member("name", "name", TEXT),
     Member("description", "description", TEXT),
-    Member("parts", "parts", parts(_read_part, by_class(PARTS), UnknownPart), Need.WRITER),
+    Member("parts", "parts", _PARTS, Need.WRITER),
     Member("artifact_id", "index", _INDEX),
     Member("metadata", "metadata", METADATA),
     Lost("extensions"),
