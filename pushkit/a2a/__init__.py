@@ -11,7 +11,7 @@ from pushkit.a2a.codec import (
 from pushkit.a2a.config import Authentication, PushConfig
 from pushkit.a2a.config_wire import format_push_config, parse_push_config
 from pushkit.a2a.inline import parse_inline_config
-from pushkit.a2a.native import NativeUpdate
+from pushkit.a2a.native import AnyUpdate, NativeUpdate
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -35,6 +35,7 @@ from pushkit.a2a.updates import (
 )
 
 __all__ = [
+    "AnyUpdate",
     "Artifact",
     "ArtifactUpdate",
     "AuthScheme",

@@ -12,7 +12,7 @@ from datetime import datetime
 from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.a2a.message_ids import with_ids
-from pushkit.a2a.native import NativeUpdate
+from pushkit.a2a.native import AnyUpdate, NativeUpdate
 from pushkit.a2a.table import Dialect, MismatchError, Writing, json_copy, reading
 from pushkit.a2a.updates import (
     StatusUpdate,
@@ -106,7 +106,7 @@ def _encode(update: TaskUpdate, version: WireVersion, now: datetime | None = Non
         raise InvalidUpdateError(str(exc)) from exc
 
 
-def needs_snapshot(update: TaskUpdate | NativeUpdate, version: WireVersion) -> bool:
+def needs_snapshot(update: AnyUpdate, version: WireVersion) -> bool:
     """Say whether a subscription of a version gets the whole task for an update.
 
     In 0.3 always (§9.5); in 0.1, which notifies of a task or its status (§9.4), for all but these.
@@ -120,7 +120,7 @@ def needs_snapshot(update: TaskUpdate | NativeUpdate, version: WireVersion) -> b
 
 
 def push_body(
-    update: TaskUpdate | NativeUpdate,
+    update: AnyUpdate,
     version: WireVersion,
     snapshot: Task | None = None,
     *,

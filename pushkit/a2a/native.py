@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pushkit.a2a.updates import TaskState, TaskUpdate, UpdateKind, WireVersion
 
-__all__ = ["NativeUpdate"]
+__all__ = ["AnyUpdate", "NativeUpdate"]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class NativeUpdate:
     """An update in the form of another library.
 
-    Args:
+    Attributes:
         kind: What it is.
         task_id: The task that it is about.
         state: The state of the task, where the update says it.
+        is_partial: As of the neutral update.
+        is_bare: As of the neutral update.
         version: The version that the library speaks.
         write: Writes it in that version, as `encode_update` would; raises as that does.
         read: Makes the neutral update. Called once, and only when somebody asks.
     """
 
-    def __init__(
-        self,
-        *,
-        kind: UpdateKind,
-        task_id: str,
-        state: TaskState | None,
-        version: WireVersion,
-        write: Callable[[], bytes],
-        read: Callable[[], TaskUpdate],
-    ) -> None:
-        self.kind = kind
-        self.task_id = task_id
-        self.state = state
-        self.version = version
-        self._write = write
-        self._read = read
+    kind: UpdateKind
+    task_id: str
+    state: TaskState | None
+    is_partial: bool = False
+    is_bare: bool = False
+    version: WireVersion
+    write: Callable[[], bytes]
+    read: Callable[[], TaskUpdate]
+    _body: bytes | None = field(default=None, init=False, repr=False)
+    _neutral: TaskUpdate | None = field(default=None, init=False, repr=False)
 
-    @cached_property
+    @property
     def body(self) -> bytes:
         """Its bytes in its own version. Raises InvalidUpdateError."""
-        return self._write()
+        if self._body is None:
+            self._body = self.write()
+        return self._body
 
-    @cached_property
+    @property
     def neutral(self) -> TaskUpdate:
-        """The neutral update, for another version or a filter. Raises InvalidUpdateError."""
-        return self._read()
+        """The neutral update, for another version. Raises InvalidUpdateError."""
+        if self._neutral is None:
+            self._neutral = self.read()
+        return self._neutral
+
+
+AnyUpdate: TypeAlias = TaskUpdate | NativeUpdate

@@ -260,6 +260,16 @@ class _UpdateMembers:
     # Unknown members beside the update, in 1.0's StreamResponse; 0.3 has no such envelope.
     envelope_extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is a chunk of an artifact, and not marked as the last."""
+        return False
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it says that the task is being worked on, and no more."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSnapshot(_UpdateMembers):
@@ -309,6 +319,12 @@ class StatusUpdate(_UpdateMembers):
         """What `final` says, or what follows from the state."""
         return self.status.state in _FINAL if self.final is None else self.final
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether it says that the task is being worked on, and no more."""
+        status = self.status
+        return status.state is TaskState.WORKING and not (status.message or self.metadata)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactUpdate(_UpdateMembers):
@@ -323,6 +339,11 @@ class ArtifactUpdate(_UpdateMembers):
     last_chunk: bool = False
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is a chunk of an artifact, and not marked as the last."""
+        return not self.last_chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

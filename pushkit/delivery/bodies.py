@@ -1,8 +1,8 @@
 """The bodies of an update: each encoded once, likely ones ahead of time.
 
-Encoding costs more than the rows that it becomes. Done inside the transaction it would hold up
-every other caller's, so whatever version was wanted lately is encoded before the transaction
-begins. A version that nobody turns out to want is not an error, even if it cannot be written.
+Encoding inside the transaction would hold up every other caller's, so the versions that the task's
+last update was wanted in are encoded before the transaction begins: none for a task that nobody
+watches. A version that nobody turns out to want is not an error, even if it cannot be written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from pushkit.a2a import Task, TaskUpdate, WireVersion, needs_snapshot, push_body
+from pushkit.a2a import AnyUpdate, Task, WireVersion, needs_snapshot, push_body
 from pushkit.errors import PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Recipient
@@ -24,9 +24,11 @@ SnapshotProvider: TypeAlias = Callable[[str], Awaitable[Task | None]]
 
 _log: Final = logging.getLogger("pushkit.delivery")
 
+_MAX_REMEMBERED: Final = 10_000  # tasks
+
 
 class BodyEncoder:
-    """Encodes updates, and remembers which versions are in use.
+    """Encodes updates, and remembers which versions each task is watched in.
 
     Args:
         max_body_bytes: The largest body.
@@ -34,24 +36,34 @@ class BodyEncoder:
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
-        self._lately: tuple[WireVersion, ...] = ()
+        self._lately: dict[tuple[str, str], tuple[WireVersion, ...]] = {}
         self._repeated = RepeatedLog(_log)
 
     def begin(
-        self, update: TaskUpdate, snapshot: Task | SnapshotProvider | None, *, now: datetime
+        self,
+        update: AnyUpdate,
+        snapshot: Task | SnapshotProvider | None,
+        *,
+        now: datetime,
+        tenant: str = "",
     ) -> Bodies:
-        """Return an update's bodies, those that were wanted lately encoded already."""
-        bodies = Bodies(self, update, snapshot, now=now)
-        for version in self._lately:
+        """Return an update's bodies, those that its task was watched in encoded already."""
+        bodies = Bodies(self, update, snapshot, now=now, tenant=tenant)
+        for version in self._lately.get((tenant, update.task_id or ""), ()):
             bodies.prepare(version)
         return bodies
 
-    def note(self, versions: set[WireVersion]) -> None:
-        """Remember what an update turned out to be wanted in; none of it says nothing."""
-        self._lately = tuple(versions) or self._lately
+    def note(self, task: tuple[str, str], versions: set[WireVersion]) -> None:
+        """Remember what an update of a task turned out to be wanted in."""
+        if not versions:
+            self._lately.pop(task, None)
+            return
+        if len(self._lately) >= _MAX_REMEMBERED:
+            self._lately.clear()
+        self._lately[task] = tuple(versions)
 
     def encode(
-        self, update: TaskUpdate, version: WireVersion, snapshot: Task | None, *, now: datetime
+        self, update: AnyUpdate, version: WireVersion, snapshot: Task | None, *, now: datetime
     ) -> bytes:
         """Return one body.
 
@@ -68,7 +80,7 @@ class BodyEncoder:
             )
         return body
 
-    async def ask(self, provider: SnapshotProvider, owner: str, update: TaskUpdate) -> Task | None:
+    async def ask(self, provider: SnapshotProvider, owner: str, update: AnyUpdate) -> Task | None:
         """Return an owner's snapshot; None if there is none, or the provider fails."""
         try:
             return await provider(owner)
@@ -96,21 +108,24 @@ class Bodies:
         update: What happened.
         snapshot: The whole task, for versions that send it; or who knows it, owner by owner.
         now: The time of it, for versions whose bodies need one.
+        tenant: The tenant of its task.
     """
 
     def __init__(
         self,
         encoder: BodyEncoder,
-        update: TaskUpdate,
+        update: AnyUpdate,
         snapshot: Task | SnapshotProvider | None,
         *,
         now: datetime,
+        tenant: str,
     ) -> None:
         self._encoder = encoder
         self._update = update
         self._snapshot = snapshot
         self._asked: dict[str, Task | None] = {}
         self._now = now
+        self._tenant = tenant
         self._made: dict[tuple[WireVersion, str | None], bytes | PushkitError] = {}
 
     def unasked(self, recipients: Iterable[Recipient]) -> frozenset[tuple[WireVersion, str]]:
@@ -145,8 +160,9 @@ class Bodies:
         self._made[version, owner] = made
 
     def note(self, recipients: Iterable[Recipient]) -> None:
-        """Remember who wanted it, for the updates that come."""
-        self._encoder.note({each.version for each in recipients})
+        """Remember who wanted it, for the task's updates that come."""
+        task = (self._tenant, self._update.task_id or "")
+        self._encoder.note(task, {each.version for each in recipients})
 
     def of(self, recipient: Recipient) -> bytes:
         """Return the body of a recipient. Raises as `BodyEncoder.encode`."""

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pushkit.a2a import (
-    ArtifactUpdate,
-    MessageUpdate,
-    StatusUpdate,
-    TaskState,
-    TaskUpdate,
-    WireVersion,
-)
+from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
@@ -46,7 +39,7 @@ class Notice:
         idempotency_key: The caller's key, if any.
     """
 
-    update: TaskUpdate
+    update: AnyUpdate
     bodies: Bodies
     tenant: str
     idempotency_key: IdempotencyKey | None = None
@@ -347,13 +340,7 @@ def _delivery(enqueued: Enqueued) -> NotifiedDelivery:
     )
 
 
-def _status_mark(update: TaskUpdate) -> StatusMark | None:
-    if isinstance(update, ArtifactUpdate | MessageUpdate):
+def _status_mark(update: AnyUpdate) -> StatusMark | None:
+    if update.kind in (UpdateKind.ARTIFACT_UPDATE, UpdateKind.MESSAGE):
         return None
-    bare = (
-        isinstance(update, StatusUpdate)
-        and update.state is TaskState.WORKING
-        and update.status.message is None
-        and not update.metadata
-    )
-    return StatusMark.BARE if bare else StatusMark.FULL
+    return StatusMark.BARE if update.is_bare else StatusMark.FULL

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pushkit.a2a import TaskUpdate
+from pushkit.a2a import AnyUpdate
 from pushkit.delivery.events import EventKind, SenderEvent, tell
 from pushkit.delivery.notify_result import NotifyResult
 from pushkit.logs import RepeatedLog
@@ -67,7 +67,7 @@ class Reports:
                 " and ".join(changed),
             )
 
-    def report(self, update: TaskUpdate, tenant: str, result: NotifyResult) -> None:
+    def report(self, update: AnyUpdate, tenant: str, result: NotifyResult) -> None:
         """Report one update."""
         task_id = update.task_id or ""
         counts = self.counts

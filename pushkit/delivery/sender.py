@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from pushkit.a2a import (
+    AnyUpdate,
+    NativeUpdate,
     PushConfig,
     Task,
-    TaskUpdate,
     WireVersion,
     parse_push_config,
 )
@@ -474,11 +475,11 @@ class PushSender:
 
     async def notify(
         self,
-        update: TaskUpdate,
+        update: AnyUpdate,
         *,
         tenant: str = "",
         snapshot: Task | SnapshotProvider | None = None,
-        idempotency_key: str | None = None,
+        idempotency_key: str | IdempotencyKey | None = None,
         connection: object | None = None,
     ) -> NotifyResult:
         """Accept a task update for every subscription to its task.
@@ -492,7 +493,7 @@ class PushSender:
         repeat it with the same `idempotency_key`.
 
         Args:
-            update: What happened.
+            update: What happened; as an SDK has it, it is read only for who wants another version.
             tenant: The tenant of the task.
             snapshot: The whole task, for clients of 0.3, whose notifications are tasks, and of 0.1
                 for an artifact or a message. Without it a 0.3 client gets of a status a task
@@ -502,7 +503,8 @@ class PushSender:
                 ours.
             idempotency_key: The same key and update again changes nothing, and returns the same
                 deliveries. A key belongs to its task; it is remembered as long as finished
-                deliveries are. Recipients that were refused are tried again.
+                deliveries are. Recipients that were refused are tried again. A string is held
+                against the update; an `IdempotencyKey` says itself what it stands for.
             connection: A connection of your own to the same database, inside a transaction: the
                 update is stored or lost together with whatever else that transaction writes, and
                 the result and what `on_event` hears is not committed yet.
@@ -529,12 +531,12 @@ class PushSender:
             )
         if isinstance(snapshot, Task) and snapshot.id != update.task_id:
             raise InvalidUpdateError("snapshot: expected the task that the update is about")
-        key = None if idempotency_key is None else IdempotencyKey.of(idempotency_key, update)
+        key = _key_of(idempotency_key, update)
         await self._ready()
         result = await self._enqueuer.store(
             Notice(
                 update=update,
-                bodies=self._bodies.begin(update, snapshot, now=self._clock()),
+                bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
                 tenant=tenant,
                 idempotency_key=key,
             ),
@@ -570,6 +572,12 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
     if secrets is None:
         return SecretKeys.from_environment()
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
+
+
+def _key_of(key: str | IdempotencyKey | None, update: AnyUpdate) -> IdempotencyKey | None:
+    if not isinstance(key, str):
+        return key
+    return IdempotencyKey.of(key, update.neutral if isinstance(update, NativeUpdate) else update)
 
 
 def _checked_id(name: str, value: str) -> str:

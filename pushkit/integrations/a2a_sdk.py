@@ -12,14 +12,14 @@ Where an agent builds its request handler:
 and around the application's life: `async with push, notifications:`.
 
 The config store is the outbox's own table of subscriptions: durable, with two owners of one task
-kept apart, and with each config's protocol version remembered. An update is converted once, and
-`send_notification` returns when it is on disk; the agent's task never waits for a webhook.
+kept apart, and with each config's protocol version remembered. An event is written for 1.0 clients
+straight from the SDK's message, and read only where another version is wanted. `send_notification`
+returns when it is on disk; the agent's task never waits for a webhook.
 """
 
 from __future__ import annotations
 
 import functools
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -129,9 +129,8 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         task_store: TaskReader,
         buffer: EnqueueBuffer | None = None,
     ) -> None:
-        self._sender = sender
+        super().__init__(sender, buffer=buffer)
         self._task_store = task_store
-        self.buffer = buffer or EnqueueBuffer()
 
     async def send_notification(self, task_id: str, event: PushEvent) -> None:
         """Enqueue an event for every subscriber of its task; returns when it is on disk.
@@ -143,16 +142,9 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         Raises:
             PushkitError: It is not valid, or too many updates wait already.
         """
-        update = native_update(event).neutral  # now: the agent may go on changing its own
-        # Of this call: two updates that are equal are two, and a repeated attempt is none.
-        key = secrets.token_hex(16)
-
-        async def enqueue() -> None:
-            snapshot = functools.partial(self._task_of, update.task_id or "")
-            await self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
-
-        is_last = update.state is not None and update.state.terminal
-        await self.buffer.run(task_id, enqueue, size=event.ByteSize(), is_last=is_last)
+        update = native_update(event)
+        snapshot = functools.partial(self._task_of, update.task_id)
+        await self._enqueue(task_id, update, size=event.ByteSize(), snapshot=snapshot)
 
     async def _task_of(self, task_id: str, owner: str) -> Task | None:
         # Task stores are scoped by owner too: read it as the subscriber does.

@@ -21,6 +21,7 @@ from pushkit.a2a import (
     TaskUpdate,
     UpdateKind,
     WireVersion,
+    encode_update,
     parse_update,
     v1_0,
 )
@@ -48,12 +49,20 @@ def native_update(event: PushEvent) -> NativeUpdate:
     kind, member, table = place
     own = type(event)()
     own.CopyFrom(event)  # type: ignore[arg-type]  # of its own type
+    state, is_partial, is_bare = None, False, False
+    if isinstance(own, a2a_pb2.TaskArtifactUpdateEvent):
+        is_partial = not own.last_chunk
+    else:
+        state = _STATES.get(own.status.state, TaskState.UNKNOWN)
+    if isinstance(own, a2a_pb2.TaskStatusUpdateEvent):
+        more = own.status.HasField("message") or own.metadata.fields
+        is_bare = state is TaskState.WORKING and not more
     return NativeUpdate(
         kind=kind,
         task_id=own.id if isinstance(own, a2a_pb2.Task) else own.task_id,
-        state=None
-        if isinstance(own, a2a_pb2.TaskArtifactUpdateEvent)
-        else _STATES.get(own.status.state, TaskState.UNKNOWN),
+        state=state,
+        is_partial=is_partial,
+        is_bare=is_bare,
         version=WireVersion.V1_0,
         write=lambda: _write(own, member, table),
         read=lambda: _read(own, member),
@@ -72,10 +81,8 @@ def _write(event: PushEvent, member: str, table: Table) -> bytes:
     try:
         document = {member: table.write(event, writing)}
         return write_json(document, foreign=writing.foreign)
-    except MismatchError as exc:
-        raise InvalidUpdateError(str(exc.inside(member))) from exc
-    except ValueError as exc:
-        raise InvalidUpdateError(str(exc)) from exc
+    except (MismatchError, ValueError):  # the neutral form says what is wrong, in its own words
+        return encode_update(_read(event, member), WireVersion.V1_0)
 
 
 # --- the tables of 1.0, over protobuf messages ---------------------------------------------------
@@ -147,15 +154,9 @@ def _json(value: struct_pb2.Value) -> JsonValue:
 
 
 def _write_parts(parts: Sequence[a2a_pb2.Part], writing: Writing) -> list[JsonObject]:
-    # A part of none of the four is of a later version: dropped.
     told = [(part.WhichOneof("content"), part) for part in parts]
-    written: list[JsonObject] = []
-    for content, part in told:
-        if content is not None:
-            try:
-                written.append(_PARTS[content].write(part, writing))
-            except MismatchError as exc:
-                raise exc.inside(len(written)) from None
+    # A part of none of the four is of a later version: dropped.
+    written = [_PARTS[content].write(part, writing) for content, part in told if content]
     if not written:
         raise MismatchError("expected a value that is not empty")
     return written

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -26,7 +25,7 @@ from pushkit.a2a import WireVersion, format_push_config, parse_push_config, pars
 from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError
-from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
+from pushkit.integrations.enqueue_buffer import Buffered
 from pushkit.subscriptions import Subscription
 
 __all__ = ["PushkitConfigStore", "PushkitNotificationSender", "SdkObject"]
@@ -99,16 +98,7 @@ class PushkitConfigStore:
 
 
 class PushkitNotificationSender(Buffered):
-    """The SDK's notification sender over a `PushSender`.
-
-    Args:
-        sender: Where updates are enqueued.
-        buffer: Where they wait while the outbox is out of reach.
-    """
-
-    def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
-        self._sender = sender
-        self.buffer = buffer or EnqueueBuffer()
+    """The SDK's notification sender over a `PushSender`."""
 
     async def send_notification(self, task: SdkObject) -> None:
         """Enqueue a task as it is now for every subscriber; returns when it is on disk.
@@ -118,14 +108,7 @@ class PushkitNotificationSender(Buffered):
         """
         document = _as_json(task)
         update = parse_update(document, WireVersion.V0_3)
-        # Of this call: two updates that are equal are two, and a repeated attempt is none.
-        key = secrets.token_hex(16)
-        await self.buffer.run(
-            update.task_id or "",
-            lambda: self._sender.notify(update, idempotency_key=key),
-            size=len(json.dumps(document)),
-            is_last=update.state is not None and update.state.terminal,
-        )
+        await self._enqueue(update.task_id or "", update, size=len(json.dumps(document)))
 
 
 def _as_json(sdk_object: SdkObject) -> Mapping[str, JsonValue]:

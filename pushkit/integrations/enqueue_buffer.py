@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from pushkit.a2a import AnyUpdate
+from pushkit.delivery.bodies import SnapshotProvider
+from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
+from pushkit.outbox import IdempotencyKey
 
 __all__ = ["Buffered", "EnqueueBuffer"]
 
@@ -221,13 +226,34 @@ class EnqueueBuffer:
 
 
 class Buffered:
-    """What the adapters to every SDK have of the buffer: they end by storing what waits in it.
+    """What the notification senders of every SDK share: updates go to a sender, over the buffer.
 
-    Attributes:
-        buffer: Where updates wait while the outbox is out of reach.
+    Args:
+        sender: Where updates are enqueued.
+        buffer: Where they wait while the outbox is out of reach.
     """
 
-    buffer: EnqueueBuffer
+    def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
+        self._sender = sender
+        self.buffer = buffer or EnqueueBuffer()
+
+    async def _enqueue(
+        self,
+        task_id: str,
+        update: AnyUpdate,
+        *,
+        size: int,
+        snapshot: SnapshotProvider | None = None,
+    ) -> None:
+        # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
+        # else can have the key, so there is no digest beside it that would tell updates apart.
+        key = IdempotencyKey(key=secrets.token_hex(16), update_sha256="")
+        await self.buffer.run(
+            task_id,
+            lambda: self._sender.notify(update, snapshot=snapshot, idempotency_key=key),
+            size=size,
+            is_last=update.state is not None and update.state.terminal,
+        )
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

@@ -8,10 +8,9 @@ from enum import StrEnum
 from typing import NamedTuple, Self
 
 from pushkit.a2a import (
-    ArtifactUpdate,
+    AnyUpdate,
     PushConfig,
     TaskState,
-    TaskUpdate,
     UpdateKind,
     WireVersion,
 )
@@ -45,11 +44,11 @@ class Filter:
     kinds: frozenset[UpdateKind] | None = None
     last_chunk_only: bool = False
 
-    def accepts(self, update: TaskUpdate) -> bool:
+    def accepts(self, update: AnyUpdate) -> bool:
         """Say whether an update is wanted."""
         if self.kinds is not None and update.kind not in self.kinds:
             return False
-        if self.last_chunk_only and isinstance(update, ArtifactUpdate) and not update.last_chunk:
+        if self.last_chunk_only and update.is_partial:
             return False
         return self.states is None or update.state is None or update.state in self.states
 

@@ -125,7 +125,7 @@ def outcome(write: Any) -> bytes | str:
     try:
         written = write()
     except InvalidUpdateError as exc:
-        return exc.code
+        return f"{exc.code}: {exc}"
     assert isinstance(written, bytes)
     return written
 
@@ -138,11 +138,8 @@ def test_what_is_written_straight_is_what_the_neutral_form_says(event: PushEvent
     assert straight == outcome(lambda: encode_update(native.neutral, V1_0))
     if isinstance(straight, bytes):
         neutral = native.neutral
-        assert (native.kind, native.task_id, native.state) == (
-            neutral.kind,
-            neutral.task_id,
-            neutral.state,
-        )
+        for fact in ("kind", "task_id", "state", "is_partial", "is_bare"):
+            assert getattr(native, fact) == getattr(neutral, fact), fact
 
 
 def test_numbers_of_metadata_are_written_as_the_sdk_writes_them() -> None:
