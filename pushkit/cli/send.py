@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
@@ -16,11 +17,10 @@ from pushkit.bounded_json import read_json_object
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.cli.signing import read_webhook_secrets, signing_options
 from pushkit.delivery.answers import judge
-from pushkit.delivery.attempt import OutgoingRequest, build_request
-from pushkit.delivery.signatures import Signing
+from pushkit.delivery.route import Route
+from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
-from pushkit.keys.jwk import Algorithm
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox.model import Delivery, DeliveryState, Outcome, new_delivery_id
@@ -106,7 +106,6 @@ def send(
     ring = load_key_ring(path, read_passphrase(passphrase_file))
     policy = DestinationPolicy(allow)
     destination = policy.check(url)
-    algorithm = Algorithm.RS256 if profile == Profile.A2A_SAMPLES.value else None
     delivery, subscription = _made_up(
         body=update.read(),
         destination=destination,
@@ -116,19 +115,15 @@ def send(
         profile=Profile(profile),
         now=now,
     )
-    request = asyncio.run(
-        build_request(
-            delivery,
-            subscription,
-            destination,
-            issuer=issuer,
-            key=ring.signing_key(now, algorithm),
-            now=now,
-            signing=signing,
-        )
+    route = Route.of(subscription, destination, issuer=issuer)
+    key = ring.signing_key(now, route.algorithm)
+    headers = asyncio.run(
+        signed_headers(route, delivery, delivery.body, signing=signing, key=key, now=now)
     )
-    _show_request(request)
-    answer = asyncio.run(_post(policy, request, timedelta(seconds=timeout)))
+    _show_request(destination, headers, delivery.body)
+    answer = asyncio.run(
+        _post(policy, destination, headers, delivery.body, timedelta(seconds=timeout))
+    )
     judgement = judge(answer.status, answer.headers, now)
     says = _problem_code(answer) or judgement.error or judgement.outcome.value
     click.echo(f"< {answer.status} ({says})")
@@ -145,12 +140,16 @@ def _problem_code(answer: Answer) -> str | None:
     return code if isinstance(code, str) and code.isprintable() else None
 
 
-async def _post(policy: DestinationPolicy, request: OutgoingRequest, timeout: timedelta) -> Answer:  # noqa: ASYNC109  # the transport's deadline
+async def _post(
+    policy: DestinationPolicy,
+    destination: Destination,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    timeout: timedelta,  # noqa: ASYNC109  # the transport's deadline
+) -> Answer:
     transport = Transport(policy)
     try:
-        return await transport.post(
-            request.destination, request.headers, request.body, timeout=timeout
-        )
+        return await transport.post(destination, headers, body, timeout=timeout)
     finally:
         await transport.close()
 
@@ -205,10 +204,12 @@ def _made_up(
     return delivery, subscription
 
 
-def _show_request(request: OutgoingRequest) -> None:
-    url = request.destination.url
+def _show_request(
+    destination: Destination, headers: Sequence[tuple[str, str]], body: bytes
+) -> None:
+    url = destination.url
     click.echo(f"> POST {url.origin}{url.target.partition('?')[0]}")
-    for name, value in request.headers:
+    for name, value in headers:
         shown = "***" if name.lower() in _SECRET_HEADERS else value
         click.echo(f"> {name}: {shown}")
-    click.echo(f"> ({len(request.body)} bytes)")
+    click.echo(f"> ({len(body)} bytes)")

@@ -33,7 +33,12 @@ from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
 from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
-from pushkit.subscriptions import OWNERS_MIGRATION, QUOTAS_MIGRATION, SubscriptionStore
+from pushkit.subscriptions import (
+    OWNERS_MIGRATION,
+    QUOTAS_MIGRATION,
+    REVISION_MIGRATION,
+    SubscriptionStore,
+)
 
 __all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "Retried", "open_outbox"]
 
@@ -46,6 +51,7 @@ SENDER_MIGRATIONS = (
     CLAIMS_MIGRATION,
     QUOTAS_MIGRATION,
     CANCELLING_MIGRATION,
+    REVISION_MIGRATION,
 )
 
 _BATCH = 200

@@ -56,6 +56,11 @@ class Ownership:
         self._owners = OwnerStore()
         self._proofs: dict[tuple[Owner, str], Renewing[bool]] = {}
 
+    def has_proof(self, owner: Owner, destination: Destination) -> bool:
+        """Say whether a destination has proved itself, as far as is remembered here."""
+        proof = self._proofs.get((owner, str(destination.url)))
+        return proof is not None and proof.usable() is not None
+
     async def require(
         self, owner: Owner, destination: Destination, *, tls: ssl.SSLContext | None
     ) -> None:

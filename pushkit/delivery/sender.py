@@ -34,6 +34,7 @@ from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registered import Choice, Registered
 from pushkit.delivery.registrar import Registrar
 from pushkit.delivery.reporting import NotifyCounts, Reports
+from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.delivery.worker import Worker
@@ -137,11 +138,16 @@ class PushSender:
             else None
         )
         self._attempt = Attempt(
-            issuer=issuer,
+            routes=Routes(
+                issuer=issuer,
+                policy=self._policy,
+                vault=self._vault,
+                credentials=self._credentials,
+                go_token_spelling=self.options.go_token_spelling,
+            ),
             keys=self._keys,
             transport=self._transport,
             vault=self._vault,
-            credentials=self._credentials,
             ownership=self._ownership,
             pace=Pace(
                 self._policy,
@@ -150,7 +156,6 @@ class PushSender:
             ),
             retry=self.options.retry,
             timeout=self.options.timeout,
-            go_token_spelling=self.options.go_token_spelling,
             clock=clock,
             keep_answers=self.options.keep_answers,
             signing=self.options.signing,

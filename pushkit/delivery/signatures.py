@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from pushkit.delivery.route import Route
 from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
+from pushkit.outbox import Delivery
 from pushkit.signing.http_message_signatures import sign_http_message_with
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
-from pushkit.signing.notification_jwt import NotificationClaims, sign_notification_with
+from pushkit.signing.notification_jwt import (
+    NotificationClaims,
+    body_sha256,
+    sign_notification_with,
+)
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     ID_HEADER,
@@ -25,7 +31,7 @@ from pushkit.signing.standard_webhooks import (
 from pushkit.subscriptions import Subscription
 from pushkit.webhook import Headers, WebhookRequest
 
-__all__ = ["Signing", "SigningChoice", "signature_headers", "signing_of", "warn_of_no_audience"]
+__all__ = ["Signing", "SigningChoice", "signed_headers", "signing_of", "warn_of_no_audience"]
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -109,50 +115,55 @@ def warn_of_no_audience(choice: SigningChoice) -> None:
         )
 
 
-async def signature_headers(
-    unsigned: Sequence[tuple[str, str]],
+async def signed_headers(
+    route: Route,
+    delivery: Delivery,
     body: bytes,
     *,
-    claims: NotificationClaims,
-    target_uri: str,
+    token: str | None = None,
     signing: Signing,
     key: SigningKey | RemoteKey,
+    now: datetime,
 ) -> list[tuple[str, str]]:
-    """Return the header fields of one attempt that name and sign it.
+    """Return the header fields of one request (wire profile §2), signed for this moment.
 
     Args:
-        unsigned: The other header fields, the client's own credentials among them.
-        body: The raw bytes that are sent.
-        claims: What the JWT states; the id and the moment are those of the other schemes too.
-        target_uri: The webhook's URL, normalised.
+        route: What is the same in every request of its subscription.
+        delivery: What is sent.
+        body: The raw bytes of it.
+        token: The token of the operator's OAuth client, if there is one.
         signing: The schemes that are on.
         key: The key of the ring that is active now.
+        now: The moment of this request.
 
     Raises:
         SigningError: A key outside this process did not sign.
     """
-    now, delivery_id = claims.issued_at, claims.delivery_id
-    fields: list[tuple[str, str]] = []
+    fields = [("Content-Type", delivery.content_type), *route.headers]
+    if token is not None:
+        fields.append((_AUTHORIZATION, f"Bearer {token}"))
     if Scheme.JWT in signing.schemes:
-        fields.append(_jwt_header(await sign_notification_with(claims, key), unsigned))
-    fields.extend(_delivery_headers(body, delivery_id, now, signing))
-    if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
-        request = WebhookRequest(
-            target=target_uri, headers=Headers([*unsigned, *fields]), body=body
+        claims = NotificationClaims(
+            issuer=route.issuer,
+            audience=route.audience,
+            issued_at=now,
+            delivery_id=delivery.id,
+            task_id=delivery.task_id,
+            config_id=delivery.config_id,
+            seq=delivery.seq,
+            body_sha256=body_sha256(body),
         )
-        fields.extend(await sign_http_message_with(request, key, now=now))
-    return fields
-
-
-def _jwt_header(jwt: str, unsigned: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    taken = any(name == _AUTHORIZATION for name, _ in unsigned)
-    return (JWT_HEADER, jwt) if taken else (_AUTHORIZATION, f"Bearer {jwt}")
-
-
-def _delivery_headers(
-    body: bytes, delivery_id: str, now: datetime, signing: Signing
-) -> list[tuple[str, str]]:
-    """Return id and timestamp, which stand there in any case, and the signature over them."""
+        jwt = await sign_notification_with(claims, key)
+        fields.append(
+            (JWT_HEADER, jwt) if route.has_authorization else (_AUTHORIZATION, f"Bearer {jwt}")
+        )
+    # Id and moment stand there in any case.
     if Scheme.STANDARD_WEBHOOKS in signing.schemes:
-        return sign_webhook(body, delivery_id=delivery_id, now=now, signers=signing.signers)
-    return [(ID_HEADER, delivery_id), (TIMESTAMP_HEADER, str(int(now.timestamp())))]
+        fields += sign_webhook(body, delivery_id=delivery.id, now=now, signers=signing.signers)
+    else:
+        fields += [(ID_HEADER, delivery.id), (TIMESTAMP_HEADER, str(int(now.timestamp())))]
+    if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
+        target = route.destination.url.audience
+        request = WebhookRequest(target=target, headers=Headers(fields), body=body)
+        fields += await sign_http_message_with(request, key, now=now)
+    return fields

@@ -12,10 +12,10 @@ PENDING, ACTIVE and RETIRING keys are published. Per algorithm at most one key i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
@@ -28,6 +28,7 @@ _FETCH_MARGIN: Final = timedelta(seconds=30)
 # A token lives at most 300 s, and a receiver tolerates a clock 300 s off.
 DEFAULT_GRACE: Final = timedelta(seconds=300) + timedelta(seconds=300)
 _FORGET_AFTER: Final = timedelta(days=30)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class KeyState(StrEnum):
@@ -82,6 +83,14 @@ class RingKey:
         return None if revoked_before else self.activates_at
 
 
+class _Signs(NamedTuple):
+    """The key that signs, from one moment of its algorithm's keys to the next."""
+
+    key: SigningKey | RemoteKey
+    since: datetime
+    until: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRing:
     """The keys of one sender, immutable: each change returns a new ring.
@@ -102,6 +111,10 @@ class KeyRing:
     max_age: timedelta = DEFAULT_MAX_AGE
     activation_lead: timedelta = DEFAULT_MAX_AGE + _FETCH_MARGIN
     grace: timedelta = DEFAULT_GRACE
+    # Asked for every signature, and the same until a moment of the ring comes.
+    _signing: dict[Algorithm, _Signs] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if len({entry.kid for entry in self.keys}) != len(self.keys):
@@ -255,12 +268,10 @@ class KeyRing:
         """
         _require_utc(now)
         algorithm = algorithm or self.default_algorithm
-        active = self._active(algorithm, now)
-        if active is None:
-            scheduled = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
-            hint = f"the next one signs from {min(scheduled)}" if scheduled else "add one"
-            raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
-        return active.key
+        found = self._signing.get(algorithm)
+        if found is None or not found.since <= now < found.until:
+            found = self._signing[algorithm] = self._find_signing(algorithm, now)
+        return found.key
 
     def find(self, kid: str) -> RingKey:
         """Return a key by its name.
@@ -328,6 +339,20 @@ class KeyRing:
 
     def _active(self, algorithm: Algorithm, now: datetime) -> RingKey | None:
         return next(self._in_state(KeyState.ACTIVE, algorithm, now), None)
+
+    def _find_signing(self, algorithm: Algorithm, now: datetime) -> _Signs:
+        active = self._active(algorithm, now)
+        if active is None:
+            scheduled = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
+            hint = f"the next one signs from {min(scheduled)}" if scheduled else "add one"
+            raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
+        mine = [e for e in self.keys if e.algorithm is algorithm]
+        moments = [at for e in mine for at in (e.activates_at, e.revoked_at) if at is not None]
+        return _Signs(
+            key=active.key,
+            since=max(at for at in moments if at <= now),
+            until=min((at for at in moments if at > now), default=_NEVER),
+        )
 
     def _pending(self, algorithm: Algorithm, now: datetime) -> list[RingKey]:
         pending = self._in_state(KeyState.PENDING, algorithm, now)

@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from pushkit.a2a import Authentication
@@ -75,39 +75,19 @@ class DestinationCredentials:
             raise ConfigError(f"{self.origin}: expected either static credentials or oauth")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the operator's credentials come to for one request.
+    """What the operator's credentials come to for one subscription.
 
     Attributes:
         tls: The TLS context of the destination; None for the transport's own.
         static: The header field of static credentials.
-        tokens: Where tokens come from.
+        tokens: Where the tokens of `Authorization: Bearer` come from.
     """
 
     tls: ssl.SSLContext | None = None
     static: tuple[str, str] | None = field(default=None, repr=False)
     tokens: OAuthTokens | None = None
-    _sent: str | None = field(default=None, init=False, repr=False)
-
-    async def headers(self, *, timeout: timedelta) -> list[tuple[str, str]]:  # noqa: ASYNC109
-        """Return the header fields that the operator's credentials fill.
-
-        Raises:
-            PushkitError: The authorization server gives no token.
-        """
-        fields = [self.static] if self.static else []
-        if self.tokens is not None:
-            self._sent = await self.tokens.token(timeout=timeout)
-            fields.append((_AUTHORIZATION, f"Bearer {self._sent}"))
-        return fields
-
-    def reject_token(self) -> bool:
-        """Drop the token that was refused; say whether another may be had."""
-        if self.tokens is None or self._sent is None:
-            return False
-        self.tokens.reject(self._sent)
-        return True
 
 
 class Credentials:
@@ -144,21 +124,19 @@ class Credentials:
     def of(
         self,
         destination: Destination,
+        owner: tuple[str, str],
         *,
-        tenant: str,
-        owner: str,
         clients: tuple[str, str] | None = None,
     ) -> Access:
         """Return what the operator adds for an owner's subscription; possibly nothing.
 
         Args:
             destination: Where it goes.
-            tenant: The owner's tenant.
-            owner: Whose subscription it is.
+            owner: Tenant and name of whose subscription it is.
             clients: The header field that the client's own credentials fill.
         """
         origin = destination.origin
-        found = self._by_key.get((origin, (tenant, owner))) or self._by_key.get((origin, None))
+        found = self._by_key.get((origin, owner)) or self._by_key.get((origin, None))
         if found is None:
             return Access()
         taken = clients[0] if clients else None

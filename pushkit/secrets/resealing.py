@@ -175,7 +175,7 @@ def write_resealed(
     written = 0
     for row, value in resealed:
         rows = yield Statement(
-            f"UPDATE {column.table} SET {column.name} = $1 WHERE id IN"
+            f"UPDATE {column.table} SET {column.name} = $1{column.besides} WHERE id IN"
             f" (SELECT id FROM {column.table} WHERE {same} FOR UPDATE SKIP LOCKED) RETURNING id",
             (value, *(row[name] for name in as_found)),
         )

@@ -34,6 +34,7 @@ class SecretColumn:
         row: What a row is, for messages.
         belongs_to: The columns that a secret is bound to.
         is_text: Whether it holds text, or bytes.
+        besides: What else is set when it is written, in SQL.
     """
 
     table: str
@@ -41,6 +42,7 @@ class SecretColumn:
     row: str
     belongs_to: tuple[str, ...]
     is_text: bool
+    besides: str = ""
 
     def pack(self, sealed: bytes) -> str | bytes:
         """Return a sealed value, or the beginning of one, as the column holds it."""
@@ -83,12 +85,14 @@ class SecretColumn:
 
 
 _SUBSCRIPTION: Final = ("tenant", "task_id", "owner", "config_id", "url")
+_REVISED: Final = ", revision = revision + 1"  # whoever remembers what it opened opens it anew
 TOKEN: Final = SecretColumn(
     table="pushkit_subscriptions",
     name="token",
     row="subscription",
     belongs_to=_SUBSCRIPTION,
     is_text=True,
+    besides=_REVISED,
 )
 CREDENTIALS: Final = SecretColumn(
     table="pushkit_subscriptions",
@@ -96,6 +100,7 @@ CREDENTIALS: Final = SecretColumn(
     row="subscription",
     belongs_to=_SUBSCRIPTION,
     is_text=True,
+    besides=_REVISED,
 )
 BODY: Final = SecretColumn(
     table="pushkit_deliveries", name="body", row="delivery", belongs_to=("id",), is_text=False

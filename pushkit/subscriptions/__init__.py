@@ -18,13 +18,14 @@ from pushkit.subscriptions.secrets import (
     open_subscription,
     seal_secrets,
 )
-from pushkit.subscriptions.store import MIGRATION, SubscriptionStore
+from pushkit.subscriptions.store import MIGRATION, REVISION_MIGRATION, SubscriptionStore
 
 __all__ = [
     "EVERYTHING",
     "MIGRATION",
     "OWNERS_MIGRATION",
     "QUOTAS_MIGRATION",
+    "REVISION_MIGRATION",
     "DisabledBy",
     "Filter",
     "Owner",

@@ -122,6 +122,7 @@ class Subscription:
         disabled_at: When that was.
         withdrawn: Whether it is out of view, its task ended and all of it finished.
         replaced: Whether registering it changed one that was there; what is read back says False.
+        revision: It grows whenever URL, secrets, version or profile may have changed.
     """
 
     id: str
@@ -143,6 +144,7 @@ class Subscription:
     disabled_at: datetime | None = None
     withdrawn: bool = False
     replaced: bool = False
+    revision: int = 0
 
     @property
     def state(self) -> SubscriptionState:
@@ -169,6 +171,7 @@ class Recipient(NamedTuple):
         wanted: Which updates it wants.
         paused: Whether its deliveries are kept back.
         ended: Whether its task has ended.
+        revision: Its revision.
     """
 
     id: str
@@ -182,6 +185,7 @@ class Recipient(NamedTuple):
     wanted: Filter
     paused: bool
     ended: bool
+    revision: int
 
     @classmethod
     def of(cls, subscription: Subscription) -> Self:
@@ -198,4 +202,5 @@ class Recipient(NamedTuple):
             wanted=subscription.wanted,
             paused=subscription.paused,
             ended=subscription.ended,
+            revision=subscription.revision,
         )

@@ -34,7 +34,7 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secrets
 
-__all__ = ["MIGRATION", "SubscriptionStore", "read_subscription"]
+__all__ = ["MIGRATION", "REVISION_MIGRATION", "SubscriptionStore", "read_subscription"]
 
 MIGRATION = Migration(
     1,
@@ -70,6 +70,10 @@ MIGRATION = Migration(
             " (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
         ),
     ),
+)
+
+REVISION_MIGRATION = Migration(
+    9, ("ALTER TABLE pushkit_subscriptions ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
 )
 
 _BY_KEY = "tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4 AND removed_at IS NULL"
@@ -111,6 +115,7 @@ class SubscriptionStore:
             " credentials = excluded.credentials, profile = excluded.profile,"
             " filter = excluded.filter, failing_since = NULL, active = 1,"
             " disabled_by = NULL, disabled_at = NULL,"
+            " revision = pushkit_subscriptions.revision + 1,"
             " updated_at = excluded.updated_at RETURNING *",
             (
                 *_key_columns(key),
@@ -202,7 +207,8 @@ class SubscriptionStore:
         filled = padded(tasks)
         rows = yield Statement(
             "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
-            f" s.last_seq, s.filter, s.paused, s.ended {_from_tasks(len(filled))} ORDER BY s.id"
+            " s.last_seq, s.filter, s.paused, s.ended, s.revision"
+            f" {_from_tasks(len(filled))} ORDER BY s.id"
             f" FOR UPDATE OF s{_or_not(wait)}",
             tuple(itertools.chain.from_iterable(filled)),
         )
@@ -398,6 +404,7 @@ def _recipient(row: Row) -> Recipient:
         wanted=_filter(row["filter"]),
         paused=bool(row["paused"]),
         ended=bool(row["ended"]),
+        revision=row["revision"],
     )
 
 
@@ -432,4 +439,5 @@ def read_subscription(row: Row) -> Subscription:
         disabled_by=DisabledBy(row["disabled_by"]) if row["disabled_by"] else None,
         disabled_at=moment_or_none(row["disabled_at"]),
         withdrawn=row["removed_at"] is not None,
+        revision=row["revision"],
     )

@@ -7,6 +7,7 @@ age of the work, both read from the database. What is over within seconds, `pers
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -142,8 +143,10 @@ async def persist(
     Args:
         call: What is to succeed.
         through: The kind of error; any other is raised at once.
-        within: For how long: then the last error is raised.
+        within: For how long after the first call: then the last error is raised.
     """
+    with contextlib.suppress(through):
+        return await call()  # what succeeds at once pays for no machinery
     attempts = AsyncRetrying(
         retry=retry_if_exception_type(through),
         wait=wait_random_exponential(multiplier=0.05, max=2),

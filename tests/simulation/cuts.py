@@ -152,9 +152,9 @@ CUTS = (
         "What fails on this side is tried again for ever.",
         _ATTEMPT,
         (
-            "return Result(outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait)",
-            "return Result(outcome=Outcome.DEAD if delivery.fruitless_claims > 2 else"
-            " Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait)",
+            "outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait",
+            "outcome=Outcome.DEAD if delivery.fruitless_claims > 2 else Outcome.LOCAL_FAULT,"
+            " error=code_of(exc), retry_at=self.clock() + wait",
         ),
     ),
     _cut(
@@ -172,7 +172,10 @@ CUTS = (
         "back-off",
         "After a failure the next attempt waits as the schedule says.",
         _ATTEMPT,
-        ("retry_at=max(retry_at, hold_until or retry_at),", "retry_at=hold_until or now,"),
+        (
+            "retry_at=retry_at and max(retry_at, hold_until or retry_at),",
+            "retry_at=hold_until or now,",
+        ),
     ),
     _cut(
         "Retry-After",

@@ -153,6 +153,14 @@ def test_revoking_twice_changes_nothing(ring: KeyRing) -> None:
     assert revoked.revoke(ring.keys[0].kid, START + SECOND) == revoked
 
 
+def test_who_signs_is_found_at_any_moment_in_any_order(ring: KeyRing) -> None:
+    turned = ring.rotate(START).rotate(START + LEAD).revoke(ring.keys[0].kid, START + LEAD / 2)
+    moments = [START + LEAD * step / 4 for step in range(12)]
+    for now in (*moments, *reversed(moments), *moments[::3], *moments[1::2]):
+        assert signs(turned, now) == signs(replace(turned), now)
+    assert len({signs(turned, now) for now in moments}) == 3
+
+
 def test_an_unknown_kid_is_refused(ring: KeyRing) -> None:
     with pytest.raises(KeyRingError, match="no key 'x'"):
         ring.revoke("x", START)

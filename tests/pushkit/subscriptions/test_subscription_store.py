@@ -96,6 +96,18 @@ def test_setting_it_again_changes_it_and_keeps_id_and_seq(database: Database) ->
     assert (second.config.url, second.has_token) == (URL + "2", False)
 
 
+def test_its_revision_grows_with_what_is_registered_alone(database: Database) -> None:
+    first = database.put()
+    assert database.put(config=PushConfig(url=URL, token="new")).revision == first.revision + 1
+    database.run(STORE.set_paused(first.id, NOW, paused=True))
+    database.run(STORE.disable(first.id, NOW, DisabledBy.OPERATOR))
+    database.run(STORE.enable(first.id, NOW))
+    database.run(STORE.set_failing_since(first.id, NOW))
+    database.run(STORE.take_seqs({first.id: 1}))
+    [recipient] = database.run(STORE.lock_recipients([("acme", "task-1")]))
+    assert recipient.revision == first.revision + 1
+
+
 def test_removing_and_creating_it_starts_anew(database: Database) -> None:
     first = database.put()
     database.run(STORE.take_seqs({first.id: 1}))

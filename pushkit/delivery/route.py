@@ -1,0 +1,160 @@
+"""What is known of a subscription before anything is delivered: worked out once per revision."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Self
+
+from pushkit.keys.jwk import Algorithm
+from pushkit.net.authorization import Access, Credentials, credential_header
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.secrets.vault import Vault
+from pushkit.signing.token import token_headers
+from pushkit.subscriptions import (
+    Owner,
+    Profile,
+    StoredSubscription,
+    Subscription,
+    open_subscription,
+)
+from pushkit.version import USER_AGENT
+
+__all__ = ["Route", "Routes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """How the notifications of one subscription get to its webhook.
+
+    Attributes:
+        subscription: With its secrets opened, at one revision.
+        owner: Whose it is.
+        destination: Its URL, checked.
+        access: What the operator adds for it.
+        issuer: `iss`.
+        audience: `aud`; None in the profile that has none.
+        algorithm: What is signed with; None for the ring's default.
+        headers: The header fields (wire profile §2) that are the same in every request.
+        has_authorization: Whether credentials fill `Authorization`, a token of OAuth included.
+    """
+
+    subscription: Subscription = field(repr=False)
+    owner: Owner
+    destination: Destination
+    access: Access
+    issuer: str
+    audience: str | None
+    algorithm: Algorithm | None
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    has_authorization: bool
+
+    @classmethod
+    def of(
+        cls,
+        subscription: Subscription,
+        destination: Destination,
+        credentials: Credentials | None = None,
+        *,
+        issuer: str,
+        go_token_spelling: bool = False,
+    ) -> Self:
+        """Return the route of a subscription whose secrets are open.
+
+        Args:
+            subscription: Token and credentials included.
+            destination: Its URL, checked.
+            credentials: What the operator configured; the client's own go before them.
+            issuer: `iss`.
+            go_token_spelling: Send `A2A-Notification-Token` too.
+        """
+        config, key = subscription.config, subscription.key
+        owner = Owner(tenant=key.tenant, name=key.owner)
+        clients = credential_header(config.authentication)
+        access = credentials.of(destination, owner, clients=clients) if credentials else Access()
+        static = [each for each in (access.static, clients) if each is not None]
+        is_samples = subscription.profile is Profile.A2A_SAMPLES
+        return cls(
+            subscription=subscription,
+            owner=owner,
+            destination=destination,
+            access=access,
+            issuer=issuer,
+            audience=None if is_samples else destination.url.audience,
+            algorithm=Algorithm.RS256 if is_samples else None,
+            headers=(
+                ("User-Agent", USER_AGENT),
+                ("Accept-Encoding", "identity"),
+                *token_headers(config.token, go_spelling=go_token_spelling),
+                *static,
+            ),
+            has_authorization=access.tokens is not None
+            or any(name == "Authorization" for name, _ in static),
+        )
+
+
+class Routes:
+    """Finds routes, and remembers those that were in use last, each at its subscription's revision.
+
+    Safe to be asked by several threads: transactions look, too.
+
+    Args:
+        issuer: `iss` of every notification.
+        policy: Which URLs may be posted to.
+        vault: Opens tokens and credentials.
+        credentials: What the operator configured for destinations.
+        go_token_spelling: Send `A2A-Notification-Token` too.
+        most: How many are remembered.
+    """
+
+    def __init__(
+        self,
+        *,
+        issuer: str,
+        policy: DestinationPolicy,
+        vault: Vault,
+        credentials: Credentials,
+        go_token_spelling: bool = False,
+        most: int = 4096,
+    ) -> None:
+        self._issuer = issuer
+        self._policy = policy
+        self._vault = vault
+        self._credentials = credentials
+        self._go_token_spelling = go_token_spelling
+        self._most = most
+        self._lock = threading.Lock()
+        self._routes: dict[str, Route] = {}  # those in use last stand last
+
+    def known(self, subscription_id: str, revision: int) -> Route | None:
+        """Return a route that is remembered; None if it is not, or of another revision."""
+        with self._lock:
+            route = self._routes.pop(subscription_id, None)
+            if route is None or route.subscription.revision != revision:
+                return None
+            self._routes[subscription_id] = route
+            return route
+
+    def of(self, stored: StoredSubscription) -> Route:
+        """Return the route of a subscription, remembered or new. One that fails is not remembered.
+
+        Raises:
+            SealedSecretError: One of its secrets cannot be opened.
+            DestinationRefusedError: Its URL may not be posted to.
+        """
+        subscription = stored.subscription
+        route = self.known(subscription.id, subscription.revision)
+        if route is not None:
+            return route
+        route = Route.of(
+            open_subscription(self._vault, stored),
+            self._policy.check(subscription.config.url),
+            self._credentials,
+            issuer=self._issuer,
+            go_token_spelling=self._go_token_spelling,
+        )
+        with self._lock:
+            while len(self._routes) >= self._most:
+                del self._routes[next(iter(self._routes))]
+            self._routes[subscription.id] = route
+        return route
