@@ -64,9 +64,9 @@ ROLE = names(ROLE_NAMES, absent=Role.UNSPECIFIED, read=dict(enumerate(ROLE_NAMES
 
 # §4.1.6: a part is told by which one of four members it has.
 _ABOUT_A_PART = (
-    Member("media_type", "mediaType", TEXT),
-    Member("filename", "filename", TEXT),
     Member("metadata", "metadata", METADATA),
+    Member("filename", "filename", TEXT),
+    Member("media_type", "mediaType", TEXT),
 )
 PARTS: dict[str, Table] = {
     "text": Table(TextPart, Member("text", "text", EXACT_TEXT, Need.BOTH), *_ABOUT_A_PART),

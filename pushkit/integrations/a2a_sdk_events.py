@@ -1,18 +1,19 @@
 """The events of a2a-sdk 1.x as updates: protobuf messages, written by the tables of A2A 1.0.
 
-The messages have the members that the neutral classes have, under the same names; what they hold
-another way (states by number, times and JSON as messages) is told below, kind by kind.
+A message has the members that the neutral class has, under the same names and in the order of the
+tables; what it holds another way (states by number, times and JSON as messages) stands in
+`_WRITERS`. What cannot be written so goes by way of the neutral form, which says what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from a2a.types import a2a_pb2
-from google.protobuf import struct_pb2
+from google.protobuf import struct_pb2, timestamp_pb2
 from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 
 from pushkit.a2a import (
@@ -25,8 +26,8 @@ from pushkit.a2a import (
     parse_update,
     v1_0,
 )
-from pushkit.a2a.kinds import DATA, METADATA, TIME, format_timestamp, many, one
-from pushkit.a2a.table import Kind, Member, MismatchError, Table, Writing
+from pushkit.a2a.kinds import BASE64, DATA, METADATA, TEXTS, TIME, format_base64, format_timestamp
+from pushkit.a2a.table import Kind, Member, MismatchError, Need, Table
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
 
@@ -46,7 +47,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
     place = _PLACES.get(type(event))
     if place is None:
         raise InvalidUpdateError(f"a {type(event).__name__} is no event that is pushed")
-    kind, member, table = place
+    kind, member, write = place
     own = type(event)()
     own.CopyFrom(event)  # type: ignore[arg-type]  # of its own type
     state, is_partial, is_bare = None, False, False
@@ -64,7 +65,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
         is_partial=is_partial,
         is_bare=is_bare,
         version=WireVersion.V1_0,
-        write=lambda: _write(own, member, table),
+        write=lambda: _write(own, member, write),
         read=lambda: _read(own, member),
     )
 
@@ -74,106 +75,110 @@ def _read(event: PushEvent, member: str) -> TaskUpdate:
         return parse_update({member: MessageToDict(event)}, WireVersion.V1_0)
     except (SerializeToJsonError, UnrecognisedBodyError) as exc:
         raise InvalidUpdateError(str(exc)) from exc
+    except RecursionError as exc:
+        raise InvalidUpdateError("nested too deeply") from exc
 
 
-def _write(event: PushEvent, member: str, table: Table) -> bytes:
-    writing = Writing(keep=False)
+def _write(event: PushEvent, member: str, write: _Writer) -> bytes:
     try:
-        document = {member: table.write(event, writing)}
-        return write_json(document, foreign=writing.foreign)
-    except (MismatchError, ValueError):  # the neutral form says what is wrong, in its own words
+        return write_json({member: write(event)}, foreign=False)
+    except (MismatchError, ValueError, RecursionError):
         return encode_update(_read(event, member), WireVersion.V1_0)
 
 
 # --- the tables of 1.0, over protobuf messages ---------------------------------------------------
 
-
-def _over_messages(table: Table) -> Table:
-    rows = [
-        replace(row, kind=_over_message(row.kind))
-        for row in table.rows
-        if isinstance(row, Member) and not row.kept
-    ]
-    names = [row.neutral for row in rows]
-
-    def take(message: Any) -> list[Any]:
-        given = {field.name: value for field, value in message.ListFields()}
-        return [given.get(name) for name in names]
-
-    return Table(object, *rows, take=take, extra="")
+_Writer: TypeAlias = Callable[[Any], JsonValue]
 
 
-def _over_message(kind: Kind) -> Kind:
-    if kind in _KINDS:
-        return _KINDS[kind]
-    if kind.table is None:
-        return kind
-    return (many if kind.several else one)(_over_messages(kind.table))
+def _over_messages(table: Table) -> _Writer:
+    rows = [row for row in table.rows if isinstance(row, Member) and not row.kept]
+    members = {row.neutral: (row.wire, _writer(row.kind), row.kind.empty_says) for row in rows}
+    needed = {row.wire for row in rows if row.need is not Need.NOBODY}
 
-
-def _numbered(names: Mapping[int, str], unset: str) -> Kind:
-    def write(number: int | None, _: Writing) -> str:
-        name = names.get(number or 0, unset)
-        if not name:
+    def write(message: Any) -> JsonObject:
+        said: JsonObject = {}
+        for field, value in message.ListFields():  # those that are set
+            wire, write_value, empty_says = members[field.name]
+            written = write_value(value) if write_value else value
+            if written or empty_says:
+                said[wire] = written
+        if not needed <= said.keys():
             raise MismatchError("expected a value that is not empty")
-        return name
+        return said
 
-    return Kind(read=str, write=write, empty_says=True, null_says=True)
+    return write
 
 
-def _write_time(moment: Any, _: Writing) -> str:
+def _writer(kind: Kind) -> _Writer | None:
+    """Return what writes a value; None: it is JSON as it is."""
+    if kind.table is None:
+        return _WRITERS.get(kind)
+    write = _over_messages(kind.table)
+    return (lambda values: [write(value) for value in values]) if kind.several else write
+
+
+def _write_role(number: int) -> str:
+    if number not in _ROLES:
+        raise MismatchError("expected a value that is not empty")
+    return _ROLES[number]
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _write_time(moment: timestamp_pb2.Timestamp) -> str:
+    if not 0 <= moment.nanos < 10**9:
+        raise MismatchError("outside of a second")
+    micros = timedelta(seconds=moment.seconds, microseconds=moment.nanos // 1000)
     try:
-        return format_timestamp(moment.ToDatetime(tzinfo=UTC))
-    except (ValueError, OverflowError) as exc:
+        return format_timestamp(_EPOCH + micros)
+    except OverflowError as exc:
         raise MismatchError("outside the years 1 to 9999 in UTC") from exc
 
 
-def _write_struct(struct: struct_pb2.Struct, writing: Writing) -> JsonObject:
-    writing.foreign = True
-    return {name: _json(value) for name, value in struct.fields.items()}
+def _write_struct(struct: struct_pb2.Struct) -> JsonObject:
+    return {name: _write_value(value) for name, value in struct.fields.items()}
 
 
-def _write_value(value: struct_pb2.Value, writing: Writing) -> JsonValue:
-    writing.foreign = True
-    return _json(value)
-
-
-def _json(value: struct_pb2.Value) -> JsonValue:
+def _write_value(value: struct_pb2.Value) -> JsonValue:
     match value.WhichOneof("kind"):
         case "string_value":
             return value.string_value
         case "number_value":
+            if not math.isfinite(value.number_value):
+                raise MismatchError("a value that JSON cannot say")
             return value.number_value
         case "bool_value":
             return value.bool_value
         case "struct_value":
-            return {name: _json(each) for name, each in value.struct_value.fields.items()}
+            return _write_struct(value.struct_value)
         case "list_value":
-            return [_json(each) for each in value.list_value.values]
+            return [_write_value(each) for each in value.list_value.values]
     return None
 
 
-def _write_parts(parts: Sequence[a2a_pb2.Part], writing: Writing) -> list[JsonObject]:
+def _write_parts(parts: Sequence[a2a_pb2.Part]) -> list[JsonValue]:
     told = [(part.WhichOneof("content"), part) for part in parts]
     # A part of none of the four is of a later version: dropped.
-    written = [_PARTS[content].write(part, writing) for content, part in told if content]
-    if not written:
-        raise MismatchError("expected a value that is not empty")
-    return written
+    return [_PARTS[content](part) for content, part in told if content]
 
 
 _STATES = dict(enumerate(v1_0.STATE_NAMES))
-_STRUCT = Kind(read=dict, write=_write_struct)
-_KINDS = {
-    v1_0.STATE: _numbered(dict(enumerate(v1_0.STATE_NAMES.values())), "TASK_STATE_UNSPECIFIED"),
-    v1_0.ROLE: _numbered(dict(enumerate(v1_0.ROLE_NAMES.values(), start=1)), ""),
-    TIME: Kind(read=str, write=_write_time),
-    METADATA: _STRUCT,
-    DATA: Kind(read=dict, write=_write_value),
-    v1_0.PART_LIST: Kind(read=list, write=_write_parts),
+_STATE_NAMES = dict(enumerate(v1_0.STATE_NAMES.values()))
+_ROLES = dict(enumerate(v1_0.ROLE_NAMES.values(), start=1))
+_WRITERS: dict[Kind, _Writer] = {
+    v1_0.STATE: lambda number: _STATE_NAMES.get(number, _STATE_NAMES[0]),
+    v1_0.ROLE: _write_role,
+    v1_0.PART_LIST: _write_parts,
+    TEXTS: list,
+    TIME: _write_time,
+    BASE64: format_base64,
+    METADATA: _write_struct,
+    DATA: _write_value,
 }
 _PARTS = {name: _over_messages(table) for name, table in v1_0.PARTS.items()}
-_PLACES: dict[type, tuple[UpdateKind, str, Table]] = {
+_PLACES: dict[type, tuple[UpdateKind, str, _Writer]] = {
     a2a_pb2.Task: (UpdateKind.TASK, "task", _over_messages(v1_0.TASK)),
     a2a_pb2.TaskStatusUpdateEvent: (
         UpdateKind.STATUS_UPDATE,

@@ -9,10 +9,11 @@ Nothing else waits here: a recipient whose backlog is full was refused, and othe
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -225,6 +226,17 @@ class EnqueueBuffer:
         )
 
 
+def _keys_of_calls() -> Iterator[str]:
+    """Yield keys that nobody else has.
+
+    What is random is drawn once, at the first call and so after a fork: each draw lets go of the
+    interpreter, and waits until a busy database thread gives it back.
+    """
+    sender = secrets.token_hex(16)
+    for number in itertools.count():
+        yield f"{sender}-{number}"
+
+
 class Buffered:
     """What the notification senders of every SDK share: updates go to a sender, over the buffer.
 
@@ -235,6 +247,7 @@ class Buffered:
 
     def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
         self._sender = sender
+        self._keys = _keys_of_calls()
         self.buffer = buffer or EnqueueBuffer()
 
     async def _enqueue(
@@ -247,7 +260,7 @@ class Buffered:
     ) -> None:
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
-        key = IdempotencyKey(key=secrets.token_hex(16), update_sha256="")
+        key = IdempotencyKey(key=next(self._keys), update_sha256="")
         await self.buffer.run(
             task_id,
             lambda: self._sender.notify(update, snapshot=snapshot, idempotency_key=key),

@@ -21,6 +21,7 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.errors import InvalidUpdateError
+from pushkit.integrations import a2a_sdk_events
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 
 V1_0 = WireVersion.V1_0
@@ -168,6 +169,32 @@ def test_an_event_is_written_in_1_0() -> None:
             },
         }
     }
+
+
+@pytest.mark.parametrize("kind", ["task", "status", "artifact"])
+def test_an_event_that_is_in_order_is_written_without_being_read(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = status_event()
+    status.status.timestamp.FromSeconds(1_700_000_000)
+    status.metadata.update({"text": "x", "list": [1, None, {"a": True}]})
+    data = struct_pb2.Value(struct_value=status.metadata)
+    about = {"metadata": status.metadata, "filename": "f", "media_type": "text/plain"}
+    contents = ({"text": ""}, {"raw": b"x"}, {"url": "u"}, {"data": data})
+    given = [a2a_pb2.Part(**content, **about) for content in contents]  # type: ignore[arg-type]
+    artifact = a2a_pb2.Artifact(artifact_id="a", parts=given, extensions=["x"])
+    events: dict[str, PushEvent] = {
+        "status": status,
+        "artifact": a2a_pb2.TaskArtifactUpdateEvent(
+            task_id="t", context_id="c", artifact=artifact, append=True
+        ),
+        "task": a2a_pb2.Task(
+            id="t", status=status.status, artifacts=[artifact], history=[status.status.message]
+        ),
+    }
+    neutral = native_update(events[kind]).neutral
+    monkeypatch.delattr(a2a_sdk_events, "MessageToDict")
+    assert native_update(events[kind]).body == encode_update(neutral, V1_0)
 
 
 def test_the_agent_may_go_on_changing_its_event() -> None:
