@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,10 +14,16 @@ from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
 from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
+from pushkit.delivery.slots import Claimed
+from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import (
+    Claim,
+    Delivery,
+    DestinationKey,
     Enqueued,
     IdempotencyKey,
+    NewDelivery,
     OutboxStore,
     StatusMark,
     TaskKey,
@@ -25,7 +33,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
 from pushkit.subscriptions import Recipient, SubscriptionStore
 
-__all__ = ["Enqueuer", "Notice", "Unasked"]
+__all__ = ["Enqueuer", "Notice", "Stored", "Unasked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +45,16 @@ class Notice:
         bodies: Its bodies.
         tenant: The tenant of its task.
         idempotency_key: The caller's key, if any.
+        worker: Whose slots its deliveries may take the moment they are stored; None for nobody's.
+        reserved: The destinations for which slots were taken, until it is stored.
     """
 
     update: AnyUpdate
     bodies: Bodies
     tenant: str
     idempotency_key: IdempotencyKey | None = None
+    worker: Worker | None = None
+    reserved: list[DestinationKey] = field(default_factory=list)
 
     @property
     def task_id(self) -> str:
@@ -54,11 +66,39 @@ class Notice:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
 
+    def reserve(self, recipient: Recipient, now: datetime) -> Claim | None:
+        """Take a slot for the delivery to a recipient, if it can have one now."""
+        claim = None if self.worker is None else self.worker.reserve(recipient, now)
+        if claim is not None:
+            self.reserved.append(recipient.destination)
+        return claim
+
+    def cancel(self) -> None:
+        """Free the slots that were taken."""
+        if self.worker is not None:
+            self.worker.slots.cancel(self.reserved)
+        self.reserved.clear()
+
     @property
     def task_key(self) -> TaskKey | None:
         """Its idempotency key within its task, if it has one."""
         key = self.idempotency_key
         return TaskKey(self.tenant, self.task_id, key.key) if key else None
+
+
+@dataclass(slots=True)
+class Stored:
+    """What an update comes to that is stored.
+
+    Attributes:
+        result: For the caller.
+        some_wait: Whether something of it waits for a claim.
+        begun: What of it is in flight already, in slots of this process.
+    """
+
+    result: NotifyResult
+    some_wait: bool = False
+    begun: list[Claimed] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +145,30 @@ class Enqueuer:
             IdempotencyConflictError: The key was used with another update.
             StorageError: The database refused; nothing was stored.
         """
-        found: NotifyResult | Unasked
         while True:
-            if connection is None:
-                found = await self.database.write_together(self.enqueue, notice)
-            else:
-                found = await self.database.write_on(connection, alone(self.enqueue, notice))
-            if isinstance(found, NotifyResult):
-                return found
+            found = await self._run(notice, connection)
+            if isinstance(found, Stored):
+                return found.result
             # Nobody is asked twice, so that this ends.
             await notice.bodies.ask(found.of)
 
+    async def _run(self, notice: Notice, connection: object | None) -> Stored | Unasked:
+        if connection is not None:
+            return await self.database.write_on(connection, alone(self.enqueue, notice))
+        storing: asyncio.Future[Stored | Unasked]
+        storing = self.database.write_together(self.enqueue, notice)
+        try:
+            return await asyncio.shield(storing)
+        finally:
+            # Also where the caller is cancelled: what is stored in a slot is begun.
+            if storing.done():
+                _begin(notice, storing)
+            else:
+                storing.add_done_callback(functools.partial(_begin, notice))
+
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
-    ) -> Script[list[NotifyResult | Unasked | Apart | Refused]]:
+    ) -> Script[list[Stored | Unasked | Apart | Refused]]:
         """Store updates, in order; return what each came to.
 
         Every recipient stands alone: one that cannot have an update keeps it from no other. Of an
@@ -132,6 +182,16 @@ class Enqueuer:
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what goes
                 to them.
         """
+        try:
+            return (yield from self._enqueue(notices, wait=wait))
+        except BaseException:
+            for notice in notices:
+                notice.cancel()
+            raise
+
+    def _enqueue(
+        self, notices: Sequence[Notice], *, wait: bool
+    ) -> Script[list[Stored | Unasked | Apart | Refused]]:
         tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
         recipients, apart = yield from self._hold(tasks, wait=wait)
         now = yield from self.database.now()
@@ -141,7 +201,7 @@ class Enqueuer:
         yield from lines.open(recipients)
         whole = _Share((yield from self.whole_backlog.of(None, now)))
         adding = _Adding(self, now, lines, whole, enqueued)
-        results: list[NotifyResult | Unasked | Apart | Refused] = []
+        results: list[Stored | Unasked | Apart | Refused] = []
         for notice in notices:
             if (notice.tenant, notice.task_id) in apart:
                 results.append(APART)
@@ -192,8 +252,10 @@ class _Adding:
         self._whole = whole
         self._enqueued = enqueued
         self._shares: dict[str, _Share] = {}
+        self._begun: list[tuple[Stored, Delivery]] = []
+        self._some_wait = False
 
-    def add(self, notice: Notice) -> Script[NotifyResult | Unasked | Refused]:
+    def add(self, notice: Notice) -> Script[Stored | Unasked | Refused]:
         """Add an update to every line that wants it and has room for it."""
         made = self._made_by(notice)
         try:
@@ -209,28 +271,35 @@ class _Adding:
         if unasked:
             return Unasked(unasked)
         notice.bodies.note(line.recipient for line in wanting)
-        refused = []
+        refused, added = [], []
         for line in missing:
             try:
-                made.append((yield from self._add_to(line, notice)))
+                new = yield from self._add_to(line, notice)
             except PushkitError as exc:
                 refused.append(_refusal(line.recipient, exc))
+            else:
+                added.append(new)
+                made.append(_enqueued(new))
         unwanted = len(lines) - len(wanting)
         if notice.is_last:
             self._lines.end(notice.tenant, notice.task_id)
-        return NotifyResult(
+        result = NotifyResult(
             deliveries=tuple(map(_delivery, sorted(made, key=lambda each: each.subscription_id))),
             refused=tuple(refused),
             unwanted=unwanted,
             at=self._now,
         )
+        stored = Stored(result, some_wait=any(new.head and new.claim is None for new in added))
+        self._some_wait |= stored.some_wait
+        self._begun += ((stored, new.as_claimed()) for new in added if new.claim is not None)
+        return stored
 
     def _made_by(self, notice: Notice) -> list[Enqueued]:
         """Return what an update's key made already; what is added to that, it made, too."""
         key = notice.task_key
         return [] if key is None else self._enqueued.setdefault(key, [])
 
-    def _add_to(self, line: Line, notice: Notice) -> Script[Enqueued]:
+    def _add_to(self, line: Line, notice: Notice) -> Script[NewDelivery]:
         """Add an update to a line.
 
         Raises:
@@ -241,31 +310,31 @@ class _Adding:
         share = yield from self._share_of(recipient)
         if not (share.left > 0 < self._whole.left and line.length < enqueuer.max_backlog):
             yield from self._make_room(line, share, notice)
-        delivery_id = self._lines.add(
+        new = self._lines.add(
             line,
             body,
             now=self._now,
             vault=enqueuer.vault,
             status=_status_mark(notice.update),
             idempotency_key=key,
+            claim=notice.reserve(recipient, self._now) if line.is_free else None,
         )
         self._take(share, 1)
         if self._lines.is_heavy:
             yield from self._lines.write(self._now)
-        return Enqueued(
-            delivery_id,
-            recipient.id,
-            recipient.owner,
-            recipient.config_id,
-            key.update_sha256 if key else None,
-        )
+        return new
 
     def end(self) -> Script[None]:
-        """Write what was added, and wake who delivers it."""
+        """Write what was added, and wake who delivers what waits."""
         enqueuer = self._enqueuer
         yield from self._lines.write(self._now)
-        if self._shares:
+        if self._some_wait:
             yield from enqueuer.database.wake()
+        found = yield from enqueuer.subscriptions.by_ids(
+            [delivery.subscription_id for _, delivery in self._begun]
+        )
+        for stored, delivery in self._begun:
+            stored.begun.append(Claimed(delivery, found[delivery.subscription_id]))
         enqueuer.whole_backlog.added(None, self._whole.taken)
         for owner, share in self._shares.items():
             enqueuer.owner_backlog.added(owner, share.taken)
@@ -329,6 +398,25 @@ def _refusal(recipient: Recipient, error: PushkitError) -> RefusedRecipient:
         code=error.code,
         message=str(error),
     )
+
+
+def _enqueued(new: NewDelivery) -> Enqueued:
+    return Enqueued(new.id, new.subscription_id, new.owner, new.config_id, new.update_sha256)
+
+
+def _begin(notice: Notice, storing: asyncio.Future[Stored | Unasked]) -> None:
+    """Begin what was stored in a slot, or free the slots of what was not stored."""
+    worker = notice.worker
+    if worker is None:
+        return
+    if storing.cancelled() or storing.exception() is not None:
+        notice.cancel()
+    elif isinstance(found := storing.result(), Stored):
+        notice.reserved.clear()
+        for claimed in found.begun:
+            worker.begin(claimed)
+        if found.some_wait:
+            worker.pump.wake()
 
 
 def _delivery(enqueued: Enqueued) -> NotifiedDelivery:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pushkit.outbox import (
+    Claim,
     IdempotencyKey,
     NewDelivery,
     OutboxStore,
@@ -39,6 +40,11 @@ class Line:
     last_seq: int
     oldest: int | None
     ended: bool
+
+    @property
+    def is_free(self) -> bool:
+        """Whether what is added now is the next to go."""
+        return self.oldest is None and not self.recipient.paused
 
     @property
     def length(self) -> int:
@@ -83,37 +89,38 @@ class Lines:
         vault: Vault,
         status: StatusMark | None = None,
         idempotency_key: IdempotencyKey | None = None,
-    ) -> str:
-        """Put a delivery at the end of a line; return its id."""
+        claim: Claim | None = None,
+    ) -> NewDelivery:
+        """Put a delivery at the end of a line, in flight already if there is a claim."""
         recipient = line.recipient
         delivery_id = new_delivery_id(now)
         sealed = vault.seal_body(delivery_id, body)
-        first = line.oldest is None
+        head = line.is_free
         line.last_seq += 1
-        if first:
+        if line.oldest is None:
             line.oldest = line.last_seq
         self._bytes += len(body)
         self._taken[recipient.id] = self._taken.get(recipient.id, 0) + 1
-        self._new.append(
-            NewDelivery(
-                id=delivery_id,
-                subscription_id=recipient.id,
-                tenant=recipient.tenant,
-                owner=recipient.owner,
-                task_id=recipient.task_id,
-                config_id=recipient.config_id,
-                seq=line.last_seq,
-                origin=recipient.origin,
-                content_type=recipient.version.content_type,
-                body=sealed,
-                notified_at=now,
-                head=first and not recipient.paused,
-                status=status,
-                idempotency_key=idempotency_key.key if idempotency_key else None,
-                update_sha256=idempotency_key.update_sha256 if idempotency_key else None,
-            )
+        new = NewDelivery(
+            id=delivery_id,
+            subscription_id=recipient.id,
+            tenant=recipient.tenant,
+            owner=recipient.owner,
+            task_id=recipient.task_id,
+            config_id=recipient.config_id,
+            seq=line.last_seq,
+            origin=recipient.origin,
+            content_type=recipient.version.content_type,
+            body=sealed,
+            notified_at=now,
+            head=head,
+            status=status,
+            idempotency_key=idempotency_key.key if idempotency_key else None,
+            update_sha256=idempotency_key.update_sha256 if idempotency_key else None,
+            claim=claim,
         )
-        return delivery_id
+        self._new.append(new)
+        return new
 
     def end(self, tenant: str, task_id: str) -> None:
         """Note that a task has ended: its recipients go once nothing of them is unfinished."""

@@ -155,7 +155,7 @@ class Registered:
             lines = Lines(self.outbox, self.subscriptions)
             yield from lines.open([recipient])
             [line] = lines.of_task(recipient.tenant, recipient.task_id)
-            ids.append(lines.add(line, body, now=now, vault=self.vault))
+            ids.append(lines.add(line, body, now=now, vault=self.vault).id)
             yield from lines.write(now)
         yield from self.database.wake()
         return Found(found, ids)

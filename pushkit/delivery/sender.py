@@ -160,6 +160,19 @@ class PushSender:
             keep_answers=self.options.keep_answers,
             signing=self.options.signing,
         )
+        self._worker = Worker(
+            self._database,
+            self._attempt,
+            clock=clock,
+            concurrency=self.options.concurrency,
+            concurrency_per_origin=self.options.concurrency_per_host,
+            consequences=Consequences(
+                breaker=self.options.breaker, disable_after=self.options.disable_after
+            ),
+            lease_margin=self.options.lease_margin,
+            poll_interval=self.options.poll_interval,
+            on_event=on_event,
+        )
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(
             database=self._database,
@@ -184,7 +197,7 @@ class PushSender:
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
         self._closed = False
-        self._worker: Worker | None = None
+        self._is_open = False
         self._running: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
 
@@ -202,25 +215,13 @@ class PushSender:
     async def open(self) -> None:
         """Open the outbox without a worker, for a process that only enqueues."""
         async with self._opening:
-            if self._worker is not None:
+            if self._is_open:
                 return
             if self._closed:
                 raise ConfigError("the sender is closed: make a new one")
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
-            self._worker = Worker(
-                self._database,
-                self._attempt,
-                clock=self._clock,
-                concurrency=self.options.concurrency,
-                concurrency_per_origin=self.options.concurrency_per_host,
-                consequences=Consequences(
-                    breaker=self.options.breaker, disable_after=self.options.disable_after
-                ),
-                lease_margin=self.options.lease_margin,
-                poll_interval=self.options.poll_interval,
-                on_event=self._on_event,
-            )
+            self._is_open = True
         warn_of_no_audience(self.options.signing)
         if self._policy.allow:
             _log.warning(
@@ -238,10 +239,10 @@ class PushSender:
         for task in background:
             if task is not None:
                 await cancelled(task)
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.pump.finish(within=self.options.drain)
-            worker.retire()
+        if self._is_open:
+            self._is_open = False
+            await self._worker.pump.finish(within=self.options.drain)
+            self._worker.retire()
         await self._credentials.close()
         if self._ownership is not None:
             await self._ownership.close()
@@ -250,7 +251,7 @@ class PushSender:
 
     async def _ready(self) -> None:
         # Not a worker beside `open()`: that process only enqueues, or pumps by hand.
-        if self._worker is None:
+        if not self._is_open:
             await self.start()
 
     async def __aenter__(self) -> Self:
@@ -268,7 +269,7 @@ class PushSender:
     @property
     def worker(self) -> Worker:
         """The worker, for callers that pump by hand: `await sender.worker.run_once()`."""
-        if self._worker is None:
+        if not self._is_open:
             raise ConfigError("the sender is not open: use `async with` or await start()")
         return self._worker
 
@@ -544,12 +545,12 @@ class PushSender:
                 bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
                 tenant=tenant,
                 idempotency_key=key,
+                # A caller's own connection begins nothing: there is nothing to see before it
+                # commits.
+                worker=None if connection is not None else self._worker,
             ),
             connection,
         )
-        # A caller's own connection wakes nobody here: there is nothing to see before it commits.
-        if result.deliveries and connection is None and self._worker is not None:
-            self._worker.pump.wake()  # not if it was closed since, and yet stored
         self._reports.report(update, tenant, result)
         return result
 

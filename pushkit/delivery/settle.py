@@ -6,21 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent
+from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.outbox import (
     AttemptLog,
+    Claim,
     Delivery,
+    DestinationKey,
     DestinationStore,
     Leases,
     Outcome,
     Result,
     destination_of,
 )
-from pushkit.storage import APART, Apart, Database, Script, alone
+from pushkit.storage import APART, Apart, Database, Rows, Script, alone, to_micros
 from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
 
-__all__ = ["Attempted", "Settler"]
+__all__ = ["Attempted", "Settled", "Settler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +42,47 @@ class Attempted:
     result: Result
 
 
+@dataclass(slots=True)
+class Settled:
+    """What followed from an attempt.
+
+    Attributes:
+        events: What to tell.
+        following: The next delivery of its line, in flight already, which has its slot.
+        some_wait: Whether the next one waits for a claim.
+    """
+
+    events: list[SenderEvent] = field(default_factory=list)
+    following: Claimed | None = None
+    some_wait: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settler:
-    """Settles deliveries.
+    """Settles deliveries, and takes what comes next in their lines.
 
     Attributes:
         database: Where outbox and subscriptions live.
         worker: Who claimed them.
         clock: The worker's, aware, in UTC.
         consequences: What attempts mean for destinations and subscriptions.
+        slots: The worker's; None if nothing may follow into them.
+        lease: For how long what follows is taken.
     """
 
     database: Database
     worker: str
     clock: Callable[[], datetime]
     consequences: Consequences
+    slots: DeliverySlots | None = None
+    lease: timedelta = timedelta(minutes=1)
     leases: Leases = field(default_factory=Leases)
     attempts: AttemptLog = field(default_factory=AttemptLog)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
-    async def settle(self, attempted: Attempted) -> list[SenderEvent]:
-        """Settle one delivery, in one transaction; return what to tell.
+    async def settle(self, attempted: Attempted) -> Settled:
+        """Settle one delivery, in one transaction.
 
         Raises:
             StorageError: The database refused; nothing was settled.
@@ -71,8 +94,8 @@ class Settler:
 
     def script(
         self, attempted: Sequence[Attempted], /, *, wait: bool = True
-    ) -> Script[list[list[SenderEvent] | Apart]]:
-        """Settle deliveries; return what to tell of each.
+    ) -> Script[list[Settled | Apart]]:
+        """Settle deliveries.
 
         The rows of their subscriptions are held first, in id order. Destinations come last, in
         order: their rows are the ones that many settle at once.
@@ -90,40 +113,83 @@ class Settler:
             (each for each in attempted if wait or each.delivery.subscription_id in current),
             key=lambda each: destination_of(each.delivery),
         )
-        events = yield from self._settle(mine, current, now)
-        return [events.get(id(each), APART) for each in attempted]
+        settled = yield from self._settle(mine, current, now)
+        return [settled.get(id(each), APART) for each in attempted]
 
     def _settle(
         self, attempted: Sequence[Attempted], current: Mapping[str, Subscription], now: datetime
-    ) -> Script[dict[int, list[SenderEvent]]]:
-        """Settle what is held; return what to tell, by the identity of each."""
+    ) -> Script[dict[int, Settled]]:
+        """Settle what is held; return what followed, by the identity of each."""
         ahead = now - self.clock()
         deliveries = [each.delivery for each in attempted]
         results = [
             _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
             for each in attempted
         ]
-        settled = yield from self.leases.settle(
+        are_ours, heads = yield from self.leases.settle(
             list(zip(deliveries, results, strict=True)), self.worker, now
         )
         held = []
-        for delivery, result, is_ours in zip(deliveries, results, settled, strict=True):
+        for delivery, result, is_ours in zip(deliveries, results, are_ours, strict=True):
             if result.made is not None and is_ours:
                 held.append((delivery.id, result.made, result))
             elif result.made is not None:
                 yield from self.attempts.record_late(delivery, result.made, result)
         yield from self.attempts.record(held)
-        failing = yield from self.destinations.failing(deliveries)
-        events: dict[int, list[SenderEvent]] = {id(each): [] for each in attempted}
-        for each, result, is_ours in zip(attempted, results, settled, strict=True):
+        in_trouble = yield from self.destinations.in_trouble(deliveries, now)
+        following = yield from self._take_following(attempted, heads, in_trouble, now)
+        offered = {row["subscription_id"] for row in heads}
+        settled = {id(each): Settled() for each in attempted}
+        for each, result, is_ours in zip(attempted, results, are_ours, strict=True):
             if is_ours:
+                subscription_id = each.delivery.subscription_id
                 # The first that was answered ends the row of failures.
-                failures = failing.pop(destination_of(each.delivery), 0)
-                subscription = current.get(each.delivery.subscription_id)
-                events[id(each)] = yield from self.consequences.of(
-                    each.delivery, subscription, result, now, failures
+                failures = in_trouble.pop(destination_of(each.delivery), 0)
+                settled[id(each)] = Settled(
+                    events=(
+                        yield from self.consequences.of(
+                            each.delivery, current.get(subscription_id), result, now, failures
+                        )
+                    ),
+                    following=following.get(subscription_id),
+                    some_wait=subscription_id in offered and subscription_id not in following,
                 )
-        return events
+        return settled
+
+    def _take_following(
+        self,
+        attempted: Sequence[Attempted],
+        heads: Rows,
+        in_trouble: Mapping[DestinationKey, int],
+        now: datetime,
+    ) -> Script[dict[str, Claimed]]:
+        """Take the next of each line where it may go at once, by subscription.
+
+        Only behind a delivery that arrived, to the same destination, which is not in trouble.
+        """
+        if self.slots is None or not heads:
+            return {}
+        arrived = {
+            each.delivery.subscription_id: each.delivery.origin
+            for each in attempted
+            if each.result.outcome is Outcome.DELIVERED
+            and destination_of(each.delivery) not in in_trouble
+            and self.slots.may_follow(each.delivery.origin)
+        }
+        moment = to_micros(now)
+        ids = [
+            row["id"]
+            for row in heads
+            if arrived.get(row["subscription_id"]) == row["origin"]
+            and row["not_before"] <= moment
+            and row["last_error"] not in REFUSED
+        ]
+        claim = Claim(worker=self.worker, until=now + self.lease)
+        taken = yield from self.leases.take(ids, claim)
+        stored = yield from self.subscriptions.by_ids([each.subscription_id for each in taken])
+        return {
+            each.subscription_id: Claimed(each, stored.get(each.subscription_id)) for each in taken
+        }
 
 
 def _as_settled(

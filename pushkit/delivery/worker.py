@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
@@ -14,22 +13,24 @@ from pushkit.delivery.breaker import REFUSED, SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent, tell
 from pushkit.delivery.settle import Attempted, Settler
+from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.errors import StorageError
-from pushkit.outbox import AttemptLog, Claim, Delivery, Leases, Outcome, Result
-from pushkit.storage import Database, Script
-from pushkit.subscriptions import StoredSubscription, SubscriptionStore
+from pushkit.outbox import (
+    AttemptLog,
+    Claim,
+    Delivery,
+    Leases,
+    Outcome,
+    Result,
+    destination_of,
+)
+from pushkit.storage import Database, Script, to_micros
+from pushkit.subscriptions import Recipient, SubscriptionStore
 from pushkit.work import Pump, cancelled, persist
 
 __all__ = ["Worker"]
 
 _log = logging.getLogger("pushkit.delivery")
-
-
-@dataclass(frozen=True, slots=True)
-class _Claimed:
-    delivery: Delivery
-    stored: StoredSubscription | None
-    refusals: int
 
 
 class Worker:
@@ -61,6 +62,7 @@ class Worker:
         on_event: Callable[[SenderEvent], None] | None = None,
     ) -> None:
         self._lease_margin = lease_margin
+        self._lease = attempt.longest + lease_margin
         self._per_origin = concurrency_per_origin
         self._database = database
         self._attempt = attempt
@@ -71,28 +73,40 @@ class Worker:
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
         self.name = f"worker_{secrets.token_hex(8)}"
+        self.slots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
         self._settler = Settler(
-            database=database, worker=self.name, clock=clock, consequences=consequences
+            database=database,
+            worker=self.name,
+            clock=clock,
+            consequences=consequences,
+            slots=self.slots,
+            lease=self._lease,
         )
+        self._is_retired = False
         self.pump = Pump(
             "deliveries",
             claim=self._claim,
             process=self._deliver,
             until_due=self._until_due,
-            concurrency=concurrency,
+            slots=self.slots,
             longest_pause=poll_interval,
+            ended=lambda claimed: self.slots.end(destination_of(claimed.delivery)),
         )
 
     async def run(self) -> None:
         """Deliver until cancelled, woken by this process and by others."""
         listening = asyncio.create_task(self._database.listen(self.pump.wake))
+        self._say_alive()
+        self.slots.is_open = True
         try:
             await self.pump.run()
         finally:
+            self.slots.is_open = False
             await cancelled(listening)
 
     def retire(self) -> None:
         """Say that nothing is in work here any more: what is left is anybody's."""
+        self._is_retired = True
         if self._database.locks is not None:
             self._database.locks.release(self.name)
 
@@ -100,26 +114,65 @@ class Worker:
         """Make the attempts that are due now, as many as run at once; return how many."""
         return await self.pump.run_once()
 
-    async def _claim(self, limit: int) -> Sequence[_Claimed]:
+    def reserve(self, recipient: Recipient, now: datetime) -> Claim | None:
+        """Take a slot for a delivery that is being stored and is the next of its line.
+
+        Returns:
+            The claim with which it is stored; None if it waits for one.
+        """
+        is_on_probation = recipient.failures >= self._consequences.breaker.failures
+        if is_on_probation or recipient.waits_until > to_micros(now):
+            return None
+        if not self.slots.reserve(recipient.destination):
+            self.slots.let_wait()
+            return None
+        return Claim(worker=self.name, until=now + self._lease)
+
+    def begin(self, claimed: Claimed) -> None:
+        """Start on a delivery that was stored in a slot.
+
+        After the end of this worker it stays under its lease, which nobody renews.
+        """
+        if not self._is_retired:
+            self.pump.begin(claimed)
+
+    async def _claim(self) -> Sequence[Claimed]:
+        self._say_alive()
+        claimed: list[Claimed] = []
+        try:
+            return await self._database.write(self._claim_script(claimed))
+        except BaseException:
+            self.slots.cancel(destination_of(each.delivery) for each in claimed)
+            raise
+
+    def _say_alive(self) -> None:
         if self._database.locks is not None:
             self._database.locks.hold(self.name)
-        return await self._database.write(self._claim_script(limit))
 
-    def _claim_script(self, limit: int) -> Script[list[_Claimed]]:
-        now = yield from self._database.now()
-        yield from self._take_over(now)
-        claim = Claim(worker=self.name, until=now + self._attempt.longest + self._lease_margin)
-        deliveries = yield from self._leases.claim(
-            claim,
-            limit=limit,
-            per_origin=self._per_origin,
-            now=now,
-            one_at_a_time_from=self._consequences.breaker.failures,
-        )
-        found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
-        refused = [d for d in deliveries if d.last_error in REFUSED]
-        refusals = yield from self._attempts.count(refused, REFUSED)
-        return [_Claimed(d, found.get(d.subscription_id), refusals[d.id]) for d in deliveries]
+    def _claim_script(self, claimed: list[Claimed]) -> Script[list[Claimed]]:
+        """Claim what is due; a slot is taken for each that stands in `claimed` in the end."""
+        free = self.slots.take_for_claim()
+        try:
+            now = yield from self._database.now()
+            yield from self._take_over(now)
+            taken = yield from self._leases.claim(
+                Claim(worker=self.name, until=now + self._lease),
+                limit=free,
+                per_origin=self._per_origin,
+                now=now,
+                one_at_a_time_from=self._consequences.breaker.failures,
+            )
+            deliveries = taken.deliveries
+            found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
+            refused = [d for d in deliveries if d.last_error in REFUSED]
+            refusals = yield from self._attempts.count(refused, REFUSED)
+            self.slots.note(taken)
+            claimed += (
+                Claimed(d, found.get(d.subscription_id), refusals[d.id]) for d in deliveries
+            )
+            return claimed
+        finally:
+            self.slots.give_back(free - len(claimed))
 
     def _take_over(self, now: datetime) -> Script[None]:
         """Give back the rows of workers on this machine that died: their locks are free."""
@@ -131,20 +184,27 @@ class Worker:
             _log.warning("worker %s died; its deliveries are taken over", worker)
             yield from self._leases.take_over(worker, now)
 
-    async def _deliver(self, claimed: _Claimed) -> None:
+    async def _deliver(self, claimed: Claimed) -> Claimed | None:
         result = await self._result(claimed)
         attempted = Attempted(claimed.delivery, claimed.stored, result)
-        # What the webhook has is sent again unless that gets written down: while the database is
-        # away it is tried until the lease ends.
-        events = await persist(
-            lambda: self._settler.settle(attempted),
-            through=StorageError,
-            within=self._lease_margin,
-        )
+        try:
+            settled = await self._settler.settle(attempted)
+        except StorageError:
+            # What the webhook has is sent again unless that gets written down: while the database
+            # is away it is tried until the lease ends.
+            settled = await persist(
+                lambda: self._settler.settle(attempted),
+                through=StorageError,
+                within=self._lease_margin,
+            )
         _report(claimed.delivery, result)
-        tell(self._on_event, events)
+        tell(self._on_event, settled.events)
+        if settled.some_wait:
+            self.slots.let_wait()
+            self.pump.wake()
+        return settled.following
 
-    async def _result(self, claimed: _Claimed) -> Result:
+    async def _result(self, claimed: Claimed) -> Result:
         delivery = claimed.delivery
         if claimed.stored is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)

@@ -3,7 +3,7 @@
 from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
 from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters, Standing
-from pushkit.outbox.destinations import DestinationStore, destination_of
+from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.idempotency import (
     IDEMPOTENCY_MIGRATION,
@@ -20,7 +20,7 @@ from pushkit.outbox.inspection import (
     OriginStats,
     OutboxStats,
 )
-from pushkit.outbox.leases import Leases
+from pushkit.outbox.leases import Leases, Taken
 from pushkit.outbox.model import (
     Claim,
     Delivery,
@@ -34,6 +34,7 @@ from pushkit.outbox.model import (
 )
 from pushkit.outbox.retention import Purge, Retention
 from pushkit.outbox.schema import CLAIMS_MIGRATION, MIGRATION
+from pushkit.outbox.shares import owner_may_take
 from pushkit.outbox.store import OutboxStore
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "DeliveryReport",
     "DeliveryState",
     "DeliverySummary",
+    "DestinationKey",
     "DestinationStore",
     "Enqueued",
     "IdempotencyKey",
@@ -68,10 +70,12 @@ __all__ = [
     "Retention",
     "Standing",
     "StatusMark",
+    "Taken",
     "TaskKey",
     "destination_of",
     "find_enqueued",
     "hold_back",
     "mark_oldest",
     "new_delivery_id",
+    "owner_may_take",
 ]

@@ -62,8 +62,10 @@ class DestinationStore:
         )
         return int(rows[0]["failures"]) if rows else None
 
-    def failing(self, deliveries: Sequence[Delivery]) -> Script[dict[DestinationKey, int]]:
-        """Return how many failures in a row there are, of the destinations that have any.
+    def in_trouble(
+        self, deliveries: Sequence[Delivery], now: datetime
+    ) -> Script[dict[DestinationKey, int]]:
+        """Return how many failures in a row there are, of destinations that have any, or wait.
 
         Their rows are held, in order, so that of two who end a row of failures one knows it.
         """
@@ -73,11 +75,12 @@ class DestinationStore:
             wanted = padded(chunk)
             rows = yield Statement(
                 "SELECT h.tenant, h.owner, h.origin, h.failures"
-                f" FROM (VALUES {rows_of_places(len(wanted), 3)}) v"
+                f" FROM (VALUES {rows_of_places(len(wanted), 3, after=1)}) v"
                 " CROSS JOIN pushkit_destinations h WHERE h.tenant = v.column1"
-                " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0"
+                " AND h.owner = v.column2 AND h.origin = v.column3"
+                " AND (h.failures > 0 OR h.until > $1)"
                 " ORDER BY h.tenant, h.owner, h.origin FOR UPDATE OF h",
-                tuple(itertools.chain.from_iterable(wanted)),
+                (to_micros(now), *itertools.chain.from_iterable(wanted)),
             )
             found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}
         return found

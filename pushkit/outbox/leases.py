@@ -7,8 +7,9 @@ those that nobody may have now (`pushkit.outbox.parking`).
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.outbox.destinations import DestinationKey
@@ -24,7 +25,7 @@ from pushkit.outbox.parking import (
     take_turns,
 )
 from pushkit.outbox.rows import delivery_of
-from pushkit.outbox.shares import Head, InFlight, Places, share_out
+from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
 from pushkit.storage import (
     Rows,
     Script,
@@ -37,7 +38,7 @@ from pushkit.storage import (
 )
 from pushkit.work import after_fruitless_claims
 
-__all__ = ["Leases"]
+__all__ = ["Leases", "Taken"]
 
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1
@@ -53,6 +54,23 @@ _START = ("", "", "")
 def _alone(name: str) -> Script[None]:  # noqa: ARG001  # the interface
     """Wait for nobody: there is one transaction at a time."""
     yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a claim took, and what it saw.
+
+    Attributes:
+        deliveries: What it took.
+        some_wait: Whether something may be due that got no slot, for lack of one.
+        crowded: The origins at which something is due that has to wait for what is under way there.
+        others: How many attempts other workers have under way, by origin.
+    """
+
+    deliveries: Sequence[Delivery] = ()
+    some_wait: bool = True
+    crowded: frozenset[str] = frozenset()
+    others: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -78,7 +96,7 @@ class Leases:
         per_origin: int,
         now: datetime,
         one_at_a_time_from: int = _NEVER,
-    ) -> Script[list[Delivery]]:
+    ) -> Script[Taken]:
         """Take heads that are due, under a lease, in the order of `share_out`.
 
         Args:
@@ -97,19 +115,42 @@ class Leases:
             yield from self._take_back_expired(now)
             present = yield from _look_around(claim.worker, moment)
         if limit < 1:
-            return []
+            return Taken()
         places = Places(slots=limit, per_origin=per_origin, probes_from=one_at_a_time_from)
         in_flight, turns = present.in_flight, Turns()
         if present.has_turns:
             yield from self.exclusively(PARKING)
             turns = yield from take_turns(moment, in_flight, places, most=self.destinations)
         window = yield from due_heads(moment, self.window + 2 * limit)
-        if len(window) == self.window + 2 * limit:
+        is_full = len(window) == self.window + 2 * limit
+        if is_full:
             window += yield from self._look_further(window, moment, is_parking=present.has_turns)
         chosen = share_out([*turns.heads, *window], in_flight, places, moment)
-        claimed = yield from _take([head.id for head in chosen], claim)
+        deliveries = yield from self.take([head.id for head in chosen], claim)
         yield from end_turns(turns)
-        return claimed
+        left = {*turns.heads, *window}.difference(chosen)
+        some_wait, crowded = left_behind(left, in_flight, places, moment)
+        return Taken(
+            deliveries=deliveries,
+            some_wait=some_wait or is_full,
+            crowded=crowded,
+            others=present.others,
+        )
+
+    def take(self, ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
+        """Take heads by id, as far as nobody else was quicker."""
+        claimed: dict[str, Delivery] = {}
+        for clause, values in among(ids, after=2):
+            rows = yield Statement(
+                "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
+                " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
+                " WHERE id IN (SELECT id FROM pushkit_deliveries"
+                f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
+                " RETURNING *",
+                (claim.worker, to_micros(claim.until), *values),
+            )
+            claimed |= {row["id"]: delivery_of(row) for row in rows}
+        return [claimed[each] for each in ids if each in claimed]
 
     def _look_further(
         self, window: Sequence[Head], now: int, *, is_parking: bool
@@ -162,8 +203,8 @@ class Leases:
 
     def settle(
         self, settled: Sequence[tuple[Delivery, Result]], worker: str, now: datetime
-    ) -> Script[list[bool]]:
-        """Write down what attempts came to; False for each whose row is no longer this worker's.
+    ) -> Script[tuple[list[bool], Rows]]:
+        """Write down what attempts came to; pass the mark of the oldest on.
 
         A row is lost to a cancellation, or to another claim after the lease ended. Its result is
         then dropped: the canceller or the other claim decides. The number of the claim, which is
@@ -174,6 +215,10 @@ class Leases:
                 became of each. A destination's wait is not this method's business.
             worker: Who claimed them.
             now: The present.
+
+        Returns:
+            For each whether its row was still this worker's; and what comes next, as
+            `pass_heads_on` returns it.
         """
         alike: dict[tuple[SqlValue, ...], list[Delivery]] = {}
         for delivery, result in settled:
@@ -192,10 +237,11 @@ class Leases:
                 (*columns, worker, *(value for claim in claims for value in claim)),
             )
             written |= {(row["id"], row["claims"]): row["subscription_id"] for row in rows}
+        heads: Rows = ()
         if written:
             # After a retry it is the oldest again, unless an older one was redriven meanwhile.
-            yield from pass_heads_on(sorted(set(written.values())))
-        return [(delivery.id, delivery.claims) in written for delivery, _ in settled]
+            heads = yield from pass_heads_on(sorted(set(written.values())))
+        return [(delivery.id, delivery.claims) in written for delivery, _ in settled], heads
 
     def working(self) -> Script[list[str]]:
         """Return the names of the workers that have rows in flight."""
@@ -225,6 +271,7 @@ class Leases:
 @dataclass(frozen=True, slots=True)
 class _Present:
     in_flight: InFlight
+    others: Counter[str]  # by origin, of other workers
     has_expired: bool
     has_turns: bool
 
@@ -242,32 +289,20 @@ def _look_around(worker: str, now: int) -> Script[_Present]:
         " (SELECT * FROM pushkit_parked WHERE again_at <= $1 LIMIT 1) parked",
         (now,),
     )
-    in_flight = InFlight()
+    in_flight, others = InFlight(), Counter[str]()
     leased = [row for row in rows if row["number"]]
     for row in leased:
         destination = (row["tenant"], row["owner"], row["origin"])
-        in_flight.add(destination, row["number"], is_mine=row["lease_worker"] == worker)
+        is_mine = row["lease_worker"] == worker
+        in_flight.add(destination, row["number"], is_mine=is_mine)
+        if not is_mine:
+            others[destination[2]] += row["number"]
     return _Present(
         in_flight,
+        others,
         has_expired=any(row["until"] <= now for row in leased),
         has_turns=len(rows) > len(leased),
     )
-
-
-def _take(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
-    claimed: dict[str, Delivery] = {}
-    for clause, values in among(ids, after=2):
-        rows = yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
-            " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
-            " WHERE id IN (SELECT id FROM pushkit_deliveries"
-            f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
-            " RETURNING *",
-            (claim.worker, to_micros(claim.until), *values),
-        )
-        claimed |= {row["id"]: delivery_of(row) for row in rows}
-    # Another worker may have had the same one in view, and been quicker.
-    return [claimed[each] for each in ids if each in claimed]
 
 
 def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:

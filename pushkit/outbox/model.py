@@ -118,6 +118,14 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who holds the rows that are claimed, and until when."""
+
+    worker: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewDelivery:
     """A delivery that comes in; where a name is in `Delivery` too, it means the same.
 
@@ -137,6 +145,7 @@ class NewDelivery:
         status: What it says of the task's status, if anything.
         idempotency_key: The caller's key, if any.
         update_sha256: The update that the key stands for.
+        claim: By whom it is in flight from the start; None if it waits for a claim.
     """
 
     id: str
@@ -154,6 +163,30 @@ class NewDelivery:
     status: StatusMark | None = None
     idempotency_key: str | None = None
     update_sha256: str | None = None
+    claim: Claim | None = None
+
+    def as_claimed(self) -> Delivery:
+        """Return it as its first claim would have."""
+        return Delivery(
+            id=self.id,
+            subscription_id=self.subscription_id,
+            tenant=self.tenant,
+            owner=self.owner,
+            task_id=self.task_id,
+            config_id=self.config_id,
+            seq=self.seq,
+            origin=self.origin,
+            content_type=self.content_type,
+            body=self.body,
+            state=DeliveryState.IN_FLIGHT,
+            claims=1,
+            fruitless_claims=1,
+            attempts=0,
+            notified_at=self.notified_at,
+            not_before=self.notified_at,
+            last_status=None,
+            last_error=None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +204,6 @@ class Made:
     duration: timedelta
     timing: Timing
     answer: bytes | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Who holds the rows that are claimed, and until when."""
-
-    worker: str
-    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

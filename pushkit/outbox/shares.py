@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pushkit.outbox.destinations import DestinationKey
 
-__all__ = ["Head", "InFlight", "Places", "share_out"]
+__all__ = ["Head", "InFlight", "Places", "left_behind", "owner_may_take", "share_out"]
 
 _TIMES_AS_MANY = 3
 
@@ -82,6 +82,11 @@ class InFlight:
         return max(places.per_origin - self.by_origin[destination[2]], 0)
 
 
+def owner_may_take(held: int, *, free: int) -> bool:
+    """Say whether an owner that holds so many slots may have another one of those that are free."""
+    return held < _TIMES_AS_MANY * free
+
+
 def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: int) -> list[Head]:
     """Return the heads that get a slot, in the order in which they do.
 
@@ -102,7 +107,7 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
     chosen: list[Head] = []
     while turns and len(chosen) < places.slots:
         held, _, owner = heapq.heappop(turns)
-        if held >= _TIMES_AS_MANY * (places.slots - len(chosen)):
+        if not owner_may_take(held, free=places.slots - len(chosen)):
             break  # whoever else waits holds as many, or more
         theirs = waiting[owner]
         while theirs:
@@ -120,3 +125,23 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
         if theirs:
             heapq.heappush(turns, (in_flight.by_owner[owner], theirs[0].not_before, owner))
     return chosen
+
+
+def left_behind(
+    heads: Collection[Head], in_flight: InFlight, places: Places, now: int
+) -> tuple[bool, frozenset[str]]:
+    """Say what the heads that got no slot wait for.
+
+    Returns:
+        Whether some of them wait for a slot alone; and the origins at which others wait for what is
+        under way there. What waits for a moment is in neither.
+    """
+    some_wait, crowded = False, set[str]()
+    for head in heads:
+        if in_flight.room(
+            head.destination, until=head.until, failures=head.failures, places=places, now=now
+        ):
+            some_wait = True
+        elif head.until <= now:
+            crowded.add(head.destination[2])
+    return some_wait, frozenset(crowded)

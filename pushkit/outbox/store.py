@@ -12,7 +12,7 @@ from datetime import datetime
 
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.model import Delivery, NewDelivery
+from pushkit.outbox.model import Claim, Delivery, DeliveryState, NewDelivery
 from pushkit.outbox.rows import UNFINISHED, delivery_of
 from pushkit.storage import Script, Statement, among, rows_of_places, slices, to_micros
 
@@ -28,7 +28,8 @@ class OutboxStore:
             yield Statement(
                 "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
                 " config_id, seq, origin, content_type, body, notified_at, not_before, head,"
-                f" status, idempotency_key, update_sha256) VALUES {rows_of_places(len(new), 16)}",
+                " status, idempotency_key, update_sha256, state, claims, fruitless_claims,"
+                f" lease_worker, lease_until) VALUES {rows_of_places(len(new), 21)}",
                 tuple(itertools.chain.from_iterable(map(_row_of, new))),
             )
 
@@ -142,4 +143,11 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.status,
         new.idempotency_key,
         new.update_sha256,
+        *_standing(new.claim),
     )
+
+
+def _standing(claim: Claim | None) -> tuple[str | int | None, ...]:
+    if claim is None:
+        return (DeliveryState.PENDING.value, 0, 0, None, None)
+    return (DeliveryState.IN_FLIGHT.value, 1, 1, claim.worker, to_micros(claim.until))

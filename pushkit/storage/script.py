@@ -172,9 +172,9 @@ def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
 
 
 @functools.cache
-def rows_of_places(rows: int, width: int) -> str:
+def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
     """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
-    return ", ".join(_places(width, after=width * row) for row in range(rows))
+    return ", ".join(_places(width, after=after + width * row) for row in range(rows))
 
 
 @functools.cache

@@ -172,6 +172,8 @@ class Recipient(NamedTuple):
         paused: Whether its deliveries are kept back.
         ended: Whether its task has ended.
         revision: Its revision.
+        waits_until: Until when its destination waits, in microseconds since the epoch.
+        failures: How many failures in a row its destination has.
     """
 
     id: str
@@ -186,6 +188,13 @@ class Recipient(NamedTuple):
     paused: bool
     ended: bool
     revision: int
+    waits_until: int = 0
+    failures: int = 0
+
+    @property
+    def destination(self) -> tuple[str, str, str]:
+        """What tells its destination from others: tenant, owner and origin."""
+        return (self.tenant, self.owner, self.origin)
 
     @classmethod
     def of(cls, subscription: Subscription) -> Self:

@@ -207,9 +207,10 @@ class SubscriptionStore:
         filled = padded(tasks)
         rows = yield Statement(
             "SELECT s.id, s.tenant, s.task_id, s.owner, s.config_id, s.version, s.origin,"
-            " s.last_seq, s.filter, s.paused, s.ended, s.revision"
-            f" {_from_tasks(len(filled))} ORDER BY s.id"
-            f" FOR UPDATE OF s{_or_not(wait)}",
+            " s.last_seq, s.filter, s.paused, s.ended, s.revision,"
+            " COALESCE(h.until, 0) AS until,"
+            f" COALESCE(h.failures, 0) AS failures {_from_tasks(len(filled), _DESTINATION)}"
+            f" ORDER BY s.id FOR UPDATE OF s{_or_not(wait)}",
             tuple(itertools.chain.from_iterable(filled)),
         )
         return list({row["id"]: _recipient(row) for row in rows}.values())
@@ -335,10 +336,16 @@ def _new_id(now: datetime) -> str:
     return f"sub_{int(now.timestamp() * 1000):012x}{os.urandom(10).hex()}"
 
 
-def _from_tasks(tasks: int) -> str:
+_DESTINATION = (
+    " LEFT JOIN pushkit_destinations h"
+    " ON h.tenant = s.tenant AND h.owner = s.owner AND h.origin = s.origin"
+)
+
+
+def _from_tasks(tasks: int, joined: str = "") -> str:
     # From the tasks to the rows: SQLite would read all rows for the sake of their order.
     return (
-        f"FROM (VALUES {rows_of_places(tasks, 2)}) v CROSS JOIN pushkit_subscriptions s"
+        f"FROM (VALUES {rows_of_places(tasks, 2)}) v CROSS JOIN pushkit_subscriptions s{joined}"
         " WHERE s.tenant = v.column1 AND s.task_id = v.column2"
         " AND s.active = 1 AND s.removed_at IS NULL"
     )
@@ -405,6 +412,8 @@ def _recipient(row: Row) -> Recipient:
         paused=bool(row["paused"]),
         ended=bool(row["ended"]),
         revision=row["revision"],
+        waits_until=row["until"],
+        failures=row["failures"],
     )
 
 

@@ -1,7 +1,7 @@
 """What outbox and inbox share: when to try again, and how work is pumped and shared."""
 
 from pushkit.work.housekeeping import Housekeeper
-from pushkit.work.pump import Pump, cancelled
+from pushkit.work.pump import Pump, Slots, cancelled
 from pushkit.work.renewing import Held, Renewing
 from pushkit.work.retry import (
     DEFAULT_SCHEDULE,
@@ -22,6 +22,7 @@ __all__ = [
     "Pump",
     "Renewing",
     "RetryPolicy",
+    "Slots",
     "after_fruitless_claims",
     "cancelled",
     "gives_up",

@@ -2,14 +2,16 @@
 
 `run()` is a thin loop over `fill()`, which keeps every free slot busy: a slow item holds one slot,
 not a batch. `run_once()` does one whole round and waits for it, for tests and for callers that pump
-by hand.
+by hand. An item that was stored in a slot, and never waited for one, comes in by `begin()`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -17,7 +19,7 @@ from typing import Generic, TypeVar
 from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 
-__all__ = ["Pump", "cancelled"]
+__all__ = ["Pump", "Slots", "cancelled"]
 
 Item = TypeVar("Item")
 
@@ -28,34 +30,62 @@ _AFTER_FAULT = timedelta(seconds=1)
 _MIN_PAUSE = timedelta(milliseconds=50)
 
 
+class Slots:
+    """Places for items in work, taken and freed in whatever thread."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._lock = threading.Lock()
+
+    @property
+    def free(self) -> int:
+        """How many are free."""
+        return self._free
+
+    def take(self, most: int | None = None) -> int:
+        """Take as many as are free, up to a number if one is given; return how many that are."""
+        with self._lock:
+            taken = self._free if most is None else min(self._free, most)
+            self._free -= taken
+            return taken
+
+    def give_back(self, number: int) -> None:
+        """Free some."""
+        with self._lock:
+            self._free += number
+
+
 class Pump(Generic[Item]):
     """Keeps items flowing.
 
     Args:
         name: For the log.
-        claim: Takes up to so many items that are due.
-        process: Works on one item and settles it.
+        claim: Takes items that are due, and a slot for each.
+        process: Works on one item and settles it; returns the one that follows it into its slot.
         until_due: Says how long until `claim` may find something; None for nothing in sight.
-        concurrency: How many items at once.
+        slots: How many items at once.
         longest_pause: How long to wait at most before looking again, where nobody says `wake`.
+        ended: Hears that an item's slot is free again, and says whether to look for more.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        claim: Callable[[int], Awaitable[Sequence[Item]]],
-        process: Callable[[Item], Awaitable[None]],
+        claim: Callable[[], Awaitable[Sequence[Item]]],
+        process: Callable[[Item], Awaitable[Item | None]],
         until_due: Callable[[], Awaitable[timedelta | None]],
-        concurrency: int,
+        slots: Slots,
         longest_pause: timedelta = timedelta(seconds=30),
+        ended: Callable[[Item], bool] = lambda _: True,
     ) -> None:
         self._name = name
         self._claim = claim
         self._process = process
         self._until_due = until_due
-        self._concurrency = concurrency
+        self._slots = slots
         self._longest_pause = longest_pause
+        self._ended = ended
         self._running: set[asyncio.Task[None]] = set()
         self._filling: set[asyncio.Task[int]] = set()
         self._awake = asyncio.Event()
@@ -87,10 +117,9 @@ class Pump(Generic[Item]):
         Whoever is cancelled in here leaves no item behind that was claimed and is worked on by
         nobody: the claim goes on, and `drain` waits for it.
         """
-        free = self._concurrency - len(self._running)
-        if free <= 0:
+        if not self._slots.free:
             return 0
-        filling = asyncio.create_task(self._start_on(free))
+        filling = asyncio.create_task(self._start())
         self._filling.add(filling)
         filling.add_done_callback(self._filling.discard)
         return await asyncio.shield(filling)
@@ -123,19 +152,30 @@ class Pump(Generic[Item]):
             self._tell(exc, "the database is out of reach", "trying again")
         return _AFTER_FAULT
 
-    async def _start_on(self, free: int) -> int:
-        items = await self._claim(free)
+    async def _start(self) -> int:
+        items = await self._claim()
         for item in items:
-            task = asyncio.create_task(self._guard(item))
-            self._running.add(task)
-            task.add_done_callback(self._finished)
+            self.begin(item)
         return len(items)
+
+    def begin(self, item: Item) -> None:
+        """Start on an item whose slot is taken already."""
+        task = asyncio.create_task(self._guard(item))
+        self._running.add(task)
+        task.add_done_callback(functools.partial(self._finished, item))
 
     async def _guard(self, item: Item) -> None:
         try:
-            await self._process(item)
+            while (following := await self._process(item)) is not None:
+                item = following
         except Exception as exc:  # noqa: BLE001  # the top of a worker loop
             self._tell(exc, "could not be settled", "it comes back with its lease")
+
+    def _finished(self, item: Item, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._slots.give_back(1)
+        if self._ended(item):
+            self._awake.set()
 
     def _tell(self, fault: Exception, of_storage: str, then: str) -> None:
         """Log a fault, once per kind and interval: what fails may fail for every item."""
@@ -149,13 +189,9 @@ class Pump(Generic[Item]):
             (then, type(fault).__name__), logging.ERROR, said, self._name, then, exc_info=fault
         )
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._awake.set()  # a slot is free, and the next of the same order may be due
-
     async def _pause(self) -> timedelta:
-        if len(self._running) >= self._concurrency:
-            return self._longest_pause  # whatever finishes wakes the loop
+        if not self._slots.free:
+            return self._longest_pause  # whatever ends wakes the loop
         due = await self._until_due()
         return (
             self._longest_pause if due is None else min(max(due, _MIN_PAUSE), self._longest_pause)

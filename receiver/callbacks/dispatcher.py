@@ -22,6 +22,7 @@ from pushkit.storage import Database, Script
 from pushkit.work import (
     Pump,
     RetryPolicy,
+    Slots,
     cancelled,
     next_attempt,
     persist,
@@ -107,12 +108,13 @@ class Dispatcher:
         self._without_slot: set[asyncio.Task[None]] = set()
         self._unmatched_kinds: set[UpdateKind] = set()
         self.name = f"dispatcher_{secrets.token_hex(8)}"
+        self._slots = Slots(concurrency)
         self.pump = Pump(
             "callbacks",
             claim=self._claim,
             process=self._dispatch,
             until_due=self._until_due,
-            concurrency=concurrency,
+            slots=self._slots,
             longest_pause=poll_interval or POLL_INTERVAL,
         )
 
@@ -154,10 +156,15 @@ class Dispatcher:
 
     # --- taking --------------------------------------------------------------------------------
 
-    async def _claim(self, limit: int) -> Sequence[ClaimedNotification]:
+    async def _claim(self) -> Sequence[ClaimedNotification]:
         if self._database.locks is not None:
             self._database.locks.hold(self.name)
-        claimed = await self._database.write(self._claim_script(limit))
+        claimed: Sequence[ClaimedNotification] = ()
+        taken = self._slots.take()
+        try:
+            claimed = await self._database.write(self._claim_script(taken))
+        finally:
+            self._slots.give_back(taken - len(claimed))
         self._turns.begin(each.stored.sender for each in claimed)
         return claimed
 

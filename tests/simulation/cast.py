@@ -152,6 +152,13 @@ class SendingUnit(Unit):
         if sender is not None:
             await sender.close()
 
+    def check_slots(self) -> None:
+        """Hold that nothing is in a slot once everything is delivered."""
+        if self.is_up and self.sender is not None and self._delivers:
+            lost = self._options.concurrency - self.sender.worker.slots.free
+            if lost:
+                self.world.violated(f"{self.name}: {lost} slots of its worker are lost")
+
 
 class ReceivingUnit(Unit):
     """One of our receivers, behind its aiohttp application.

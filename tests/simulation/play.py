@@ -271,6 +271,9 @@ class _Play:
         ends = self.world.loop.time() + _DRAIN
         while self.world.loop.time() < ends and not self.promises.is_drained():
             await asyncio.sleep(5)
+        await asyncio.sleep(1)
+        for sending in self.senders.values():
+            sending.check_slots()
         self.promises.check_end(_host_of)
         self.conduct.check_end()
         check_bounds(

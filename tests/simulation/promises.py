@@ -399,6 +399,7 @@ TRANSITIONS = {
         {
             (None, "pending"),
             ("pending", "pending"),
+            (None, "in_flight"),
             ("pending", "in_flight"),
             ("pending", "cancelled"),
             ("in_flight", "in_flight"),

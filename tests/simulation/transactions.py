@@ -218,7 +218,7 @@ def _claim(chance: random.Random, _number: int) -> Make:
             now=now,
             one_at_a_time_from=2,
         )
-        return lambda: memory.claimed[worker].extend(claimed)
+        return lambda: memory.claimed[worker].extend(claimed.deliveries)
 
     return script
 

@@ -186,7 +186,7 @@ async def test_what_is_in_flight_is_never_dropped(senders: Senders, status: Make
     await sender.subscribe("task-1", HOOK, version="1.0")
     await sender.notify(status("working"))
     await sender.notify(status("working"))
-    await sender.worker._claim(1)
+    await sender.worker._claim()
     await sender.notify(status("working"))
     states = {each.seq: each.state.value for each in await deliveries(sender)}
     assert states == {1: "in_flight", 2: "cancelled", 3: "pending"}

@@ -163,7 +163,7 @@ async def test_what_a_dead_worker_left_behind_stays_paused(
     sender = await senders.open()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
     await sender.notify(status())
-    await sender.worker._claim(1)
+    await sender.worker._claim()
     await sender.pause("task-1")
     clock.advance(60)
     assert await pump(sender) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
 from pushkit.delivery.events import EventKind
-from pushkit.delivery.settle import Attempted
+from pushkit.delivery.settle import Attempted, Settled
 from pushkit.net.timing import Timing
 from pushkit.outbox import AttemptLog, Made, Outcome, Result
 from pushkit.storage import Script, Statement, alone
@@ -92,7 +92,7 @@ async def attempt(
     found: dict[str, list[Attempted]] = {side: [] for side in SIDES}
     # While the breaker is open, which delivery is tried depends on the ids.
     await write(sender, "UPDATE pushkit_destinations SET failures = 0")
-    claimed = await sender.worker._claim(1000)
+    claimed = await sender.worker._claim()
     await let_some_fail(sender, chance)
     await take_some_away(sender, chance)
     for each in sorted(claimed, key=lambda c: (c.delivery.task_id, c.delivery.owner)):
@@ -124,9 +124,9 @@ async def test_what_is_settled_together_is_what_is_settled_one_by_one(
         attempted = await attempt(sender, chance, clock)
         one_by_one = []
         for each in attempted["one by one"]:
-            one_by_one += await database.write(alone(settler.script, each))
+            one_by_one += (await database.write(alone(settler.script, each))).events
         found = await together(database, settler.script, attempted["together"])
-        events = [event for each in found if isinstance(each, list) for event in each]
+        events = [event for each in found if isinstance(each, Settled) for event in each.events]
         assert told(events, "together") == told(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
 
@@ -138,9 +138,9 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
-    [older] = await sender.worker._claim(1)
+    [older] = await sender.worker._claim()
     await write(sender, "UPDATE pushkit_deliveries SET lease_until = 1")  # it has ended
-    [newer] = await sender.worker._claim(1)
+    [newer] = await sender.worker._claim()
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     settled = [
         Attempted(
@@ -167,7 +167,7 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     sender = await senders.open()
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     [delivery_id] = (await sender.notify(status())).ids
-    [claimed] = await sender.worker._claim(1)
+    [claimed] = await sender.worker._claim()
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result = Result(outcome=outcome, retry_at=clock.now, made=made)
     attempted = Attempted(claimed.delivery, claimed.stored, result)
@@ -199,7 +199,7 @@ async def test_of_two_who_end_a_row_of_failures_one_tells(
     for n in range(2):
         await sender.subscribe(f"task-{n}", HOOK, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{n}"))
-    claimed = await sender.worker._claim(2)
+    claimed = await sender.worker._claim()
     await write(
         sender,
         "INSERT INTO pushkit_destinations (tenant, owner, origin, failures)"
@@ -215,7 +215,7 @@ async def test_of_two_who_end_a_row_of_failures_one_tells(
             for each in claimed
         )
     )
-    assert [event.kind for events in found for event in events] == [EventKind.BREAKER_CLOSED]
+    assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
     await sender.close()
 
 

@@ -119,7 +119,8 @@ class Ledger:
         self, worker: str = "worker-1", *, limit: int = 100, per_origin: int = 100
     ) -> list[Delivery]:
         claim = Claim(worker=worker, until=self.now + LEASE)
-        return self.run(self.leases.claim(claim, limit=limit, per_origin=per_origin, now=self.now))
+        taken = self.run(self.leases.claim(claim, limit=limit, per_origin=per_origin, now=self.now))
+        return list(taken.deliveries)
 
     def settle(
         self,
@@ -142,7 +143,7 @@ class Ledger:
         return self.run(self._settle(delivery, worker, result))
 
     def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
-        [is_ours] = yield from self.leases.settle([(delivery, result)], worker, self.now)
+        [is_ours], _ = yield from self.leases.settle([(delivery, result)], worker, self.now)
         if is_ours and result.hold_until is not None:
             yield from self.destinations.hold(delivery, result.hold_until)
         return is_ours

@@ -93,9 +93,10 @@ class Desk:
         """Claim as a worker does a minute later: a redrive takes the clock of the database."""
         later = self.now + timedelta(minutes=1)
         claim = Claim(worker="worker-1", until=later + timedelta(minutes=1))
-        return await self.database.write(
+        taken = await self.database.write(
             self.leases.claim(claim, limit=100, per_origin=100, now=later)
         )
+        return list(taken.deliveries)
 
     async def settle(
         self,
@@ -123,7 +124,7 @@ class Desk:
     def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
         yield from self.subscriptions.lock(delivery.subscription_id)
         assert result.made is not None
-        [is_ours] = yield from self.leases.settle([(delivery, result)], "worker-1", now)
+        [is_ours], _ = yield from self.leases.settle([(delivery, result)], "worker-1", now)
         assert is_ours
         yield from AttemptLog().record([(delivery.id, result.made, result)])
 

@@ -14,7 +14,7 @@ THRESHOLD = 2
 
 
 def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
-    return ledger.run(
+    taken = ledger.run(
         ledger.leases.claim(
             Claim(worker=worker, until=ledger.now + timedelta(seconds=30)),
             limit=10,
@@ -23,6 +23,7 @@ def claim(ledger: Ledger, worker: str = "worker-1") -> list[Delivery]:
             one_at_a_time_from=THRESHOLD,
         )
     )
+    return list(taken.deliveries)
 
 
 def enqueue(ledger: Ledger, *, owner: str = "alice", tasks: int = 3) -> None:
@@ -48,9 +49,11 @@ def test_failures_are_counted_until_an_answer(ledger: Ledger) -> None:
     enqueue(ledger, tasks=1)
     [delivery] = claim(ledger)
     assert fail(ledger, delivery, 3) == [1, 2, 3]
-    assert ledger.run(ledger.destinations.failing([delivery] * 2)) == {destination_of(delivery): 3}
+    assert ledger.run(ledger.destinations.in_trouble([delivery] * 2, ledger.now)) == {
+        destination_of(delivery): 3
+    }
     ledger.run(ledger.destinations.answered(delivery))
-    assert ledger.run(ledger.destinations.failing([delivery])) == {}
+    assert ledger.run(ledger.destinations.in_trouble([delivery], ledger.now)) == {}
     assert fail(ledger, delivery) == [1]
 
 

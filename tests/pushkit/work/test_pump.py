@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.work import Pump
+from pushkit.work import Pump, Slots
 
 DEADLINE = 10
 
@@ -23,26 +23,29 @@ class Work:
         self.most_at_once = 0
         self.claims = 0
         self.faults: list[Exception] = []
+        self.slots = Slots(0)
         self.changed = asyncio.Event()
         self.gates: dict[str, asyncio.Event] = {}
         self.claiming = asyncio.Event()
         self.claiming.set()
 
     def pump(self, concurrency: int = 2) -> Pump[str]:
+        self.slots = Slots(concurrency)
         return Pump(
             "things",
             claim=self.claim,
             process=self.process,
             until_due=self.until_due,
-            concurrency=concurrency,
+            slots=self.slots,
         )
 
-    async def claim(self, limit: int) -> list[str]:
+    async def claim(self) -> list[str]:
         self.claims += 1
         self.changed.set()
         if self.faults:
             raise self.faults.pop(0)
-        taken, self.due = self.due[:limit], self.due[limit:]
+        number = self.slots.take(len(self.due))
+        taken, self.due = self.due[:number], self.due[number:]
         await self.claiming.wait()
         return taken
 
@@ -235,10 +238,9 @@ async def test_a_cancellation_that_meets_the_wake_up_is_not_lost() -> None:
 
 async def test_work_that_is_due_but_not_given_out_does_not_spin() -> None:
     class Full(Work):
-        async def claim(self, limit: int) -> list[str]:
+        async def claim(self) -> list[str]:
             self.claims += 1
             self.changed.set()
-            assert limit
             return []
 
     work = Full("not now")
@@ -251,12 +253,13 @@ async def test_work_that_is_due_but_not_given_out_does_not_spin() -> None:
 
 async def test_an_idle_pump_looks_again_after_its_longest_pause() -> None:
     work = Work()
+    work.slots = Slots(1)
     pump = Pump(
         "things",
         claim=work.claim,
         process=work.process,
         until_due=work.until_due,
-        concurrency=1,
+        slots=work.slots,
         longest_pause=timedelta(milliseconds=1),
     )
     async with running(pump.run()):

@@ -1,0 +1,121 @@
+"""The slots of a worker: who holds them, and who may have one the moment he is stored."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pushkit.outbox import Delivery, DestinationKey, Taken, owner_may_take
+from pushkit.subscriptions import StoredSubscription
+from pushkit.work import Slots
+
+__all__ = ["Claimed", "DeliverySlots"]
+
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A delivery in a slot.
+
+    Attributes:
+        delivery: The delivery.
+        stored: Its subscription; None if there is none any more.
+        refusals: How often its destination was refused by our own policy.
+    """
+
+    delivery: Delivery
+    stored: StoredSubscription | None
+    refusals: int = 0
+
+
+class DeliverySlots(Slots):
+    """Slots, and what is under way in them.
+
+    Claims share them out among all that is due (`pushkit.outbox.shares`). Where nobody waits for a
+    slot, a delivery takes one the moment it is stored, by the same rules, and the next of a line
+    follows the one before it: neither is looked for by a claim.
+
+    Args:
+        number: How many attempts at once.
+        per_origin: How many of them at one origin, over all owners.
+    """
+
+    def __init__(self, number: int, *, per_origin: int) -> None:
+        super().__init__(number)
+        self.is_open = False
+        self._per_origin = per_origin
+        self._by_owner: Counter[tuple[str, str]] = Counter()
+        self._by_origin: Counter[str] = Counter()
+        self._some_wait = True
+        self._last = Taken()
+        self._counting = threading.Lock()
+
+    def take_for_claim(self) -> int:
+        """Take free slots for a claim, which looks after all that wait until now.
+
+        While deliveries take slots by themselves, some are left to them: or they would all have to
+        wait for the next claim, and so on.
+        """
+        free = self.free
+        if not self.is_open:
+            return self.take()
+        self._some_wait = False
+        return self.take(free - free // 4)
+
+    def note(self, taken: Taken) -> None:
+        """Note what a claim took, in slots that are taken already, and what it saw."""
+        with self._counting:
+            self._last = taken
+            self._some_wait |= taken.some_wait
+            for delivery in taken.deliveries:
+                self._by_owner[delivery.tenant, delivery.owner] += 1
+                self._by_origin[delivery.origin] += 1
+
+    def let_wait(self) -> None:
+        """Note that something waits for the next claim."""
+        self._some_wait = True
+
+    def reserve(self, destination: DestinationKey) -> bool:
+        """Take a slot for a delivery that is being stored, if it may have one at once."""
+        if not self.is_open or self._some_wait:
+            return False
+        tenant, owner, origin = destination
+        with self._counting:
+            under_way = self._by_origin[origin] + self._last.others[origin]
+            if under_way >= self._per_origin or not owner_may_take(
+                self._by_owner[tenant, owner], free=self.free
+            ):
+                return False
+            if not self.take(1):
+                return False
+            self._by_owner[tenant, owner] += 1
+            self._by_origin[origin] += 1
+        return True
+
+    def may_follow(self, origin: str) -> bool:
+        """Say whether the next of a line may have the slot of the one that is settled."""
+        return self.is_open and not self._some_wait and origin not in self._last.crowded
+
+    def end(self, destination: DestinationKey) -> bool:
+        """Count something no longer; say whether it was in the way of something."""
+        tenant, owner, origin = destination
+        with self._counting:
+            _count_down(self._by_owner, (tenant, owner))
+            _count_down(self._by_origin, origin)
+        return self._some_wait or origin in self._last.crowded
+
+    def cancel(self, destinations: Iterable[DestinationKey]) -> None:
+        """Free the slots of what was not stored after all."""
+        for destination in destinations:
+            self.end(destination)
+            self.give_back(1)
+
+
+def _count_down(counter: Counter[_Key], key: _Key) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

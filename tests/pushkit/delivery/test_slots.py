@@ -1,0 +1,221 @@
+"""What is stored while a slot is free goes out at once, within every limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import DeliveryState, PushSender, StatusUpdate
+from pushkit.delivery.slots import DeliverySlots
+from pushkit.outbox import Taken
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+HOOK = {"id": "1", "url": "https://client.example.com/hook"}
+
+
+def destination(
+    owner: str = "alice", origin: str = "https://a.example.com"
+) -> tuple[str, str, str]:
+    return ("", owner, origin)
+
+
+def open_slots(number: int = 8, *, per_origin: int = 8) -> DeliverySlots:
+    slots = DeliverySlots(number, per_origin=per_origin)
+    slots.is_open = True
+    slots.give_back(slots.take_for_claim())
+    slots.note(Taken(some_wait=False))
+    return slots
+
+
+class TestReserving:
+    def test_nothing_takes_a_slot_before_a_claim_found_that_nobody_waits(self) -> None:
+        slots = DeliverySlots(8, per_origin=8)
+        slots.is_open = True
+        assert not slots.reserve(destination())
+        slots.give_back(slots.take_for_claim())
+        slots.note(Taken(some_wait=True))
+        assert not slots.reserve(destination())
+        slots.give_back(slots.take_for_claim())
+        slots.note(Taken(some_wait=False))
+        assert slots.reserve(destination())
+
+    def test_nothing_takes_a_slot_where_nobody_delivers(self) -> None:
+        slots = open_slots()
+        slots.is_open = False
+        assert not slots.reserve(destination())
+
+    def test_nobody_overtakes_what_waits_for_a_claim(self) -> None:
+        slots = open_slots()
+        slots.let_wait()
+        assert not slots.reserve(destination())
+
+    def test_an_origin_has_its_places_over_all_owners_and_workers(self) -> None:
+        slots = open_slots(per_origin=3)
+        slots.note(Taken(some_wait=False, others=Counter({"https://a.example.com": 1})))
+        assert slots.reserve(destination("alice"))
+        assert slots.reserve(destination("bob"))
+        assert not slots.reserve(destination("carol"))
+        assert slots.reserve(destination("carol", "https://b.example.com"))
+
+    def test_an_owner_leaves_a_quarter_of_the_slots_to_others(self) -> None:
+        slots = open_slots(8)
+        taken = [slots.reserve(destination()) for _ in range(8)]
+        assert taken == [True] * 6 + [False] * 2
+        assert slots.reserve(destination("bob"))
+
+    def test_a_slot_that_was_not_used_is_free_again(self) -> None:
+        slots = open_slots(8, per_origin=1)
+        assert slots.reserve(destination())
+        slots.cancel([destination()])
+        assert slots.free == 8
+        assert slots.reserve(destination())
+
+    def test_a_claim_leaves_some_to_what_is_stored_meanwhile(self) -> None:
+        slots = open_slots(8)
+        assert slots.take_for_claim() == 6
+        assert slots.reserve(destination())
+
+
+class TestFollowing:
+    def test_the_next_of_a_line_keeps_its_slot_unless_others_wait_for_one(self) -> None:
+        slots = open_slots()
+        assert slots.may_follow("https://a.example.com")
+        slots.note(Taken(some_wait=False, crowded=frozenset({"https://a.example.com"})))
+        assert not slots.may_follow("https://a.example.com")
+        assert slots.may_follow("https://b.example.com")
+        slots.let_wait()
+        assert not slots.may_follow("https://b.example.com")
+
+    def test_the_end_of_an_attempt_matters_to_those_who_wait_for_it(self) -> None:
+        slots = open_slots()
+        crowded = frozenset({"https://a.example.com"})
+        for origin in ("https://a.example.com", "https://b.example.com"):
+            assert slots.reserve(destination(origin=origin))
+        slots.note(Taken(some_wait=False, crowded=crowded))
+        assert slots.end(destination(origin="https://a.example.com"))
+        assert not slots.end(destination(origin="https://b.example.com"))
+
+
+@dataclass
+class Slow:
+    """Webhooks that note how many requests they have at once, and what came in which order."""
+
+    url: str = ""
+    at_once: int = 0
+    most: int = 0
+    seqs: dict[str, list[int]] = field(default_factory=dict)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        body = await request.json()
+        update = body["statusUpdate"]
+        await asyncio.sleep(0.002)
+        self.seqs.setdefault(update["taskId"], []).append(int(update["metadata"]["number"]))
+        self.at_once -= 1
+        return web.Response()
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Slow]:
+    slow = Slow()
+    app = web.Application()
+    app.router.add_post("/", slow.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    slow.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    yield slow
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 64])
+async def test_many_tasks_at_once_keep_the_limit_and_their_order(
+    senders: Senders, slow: Slow, status: MakeStatus, concurrency: int
+) -> None:
+    senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
+    sender = await senders.open(concurrency=concurrency, concurrency_per_host=concurrency)
+    await sender.start()
+    tasks = [f"task-{n}" for n in range(20)]
+    for task in tasks:
+        await sender.subscribe(task, {"id": "1", "url": slow.url}, version="1.0", owner=task)
+
+    async def tell(task: str) -> None:
+        for number in range(10):
+            update = status(task_id=task)
+            await sender.notify(_numbered(update, number))
+
+    await asyncio.gather(*map(tell, tasks))
+
+    async def all_arrived() -> bool:
+        return sum(map(len, slow.seqs.values())) >= 200
+
+    await eventually(all_arrived)
+    assert slow.seqs == {task: list(range(10)) for task in tasks}
+    assert slow.most <= concurrency
+    await all_free(sender)
+
+
+async def test_an_update_whose_caller_went_away_goes_out_all_the_same(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(poll_interval=timedelta(minutes=1))
+    await sender.start()
+    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    await webhook.until(lambda: len(webhook.received) == 1)
+    for _ in range(20):
+        telling = asyncio.create_task(sender.notify(status()))
+        await asyncio.sleep(0)
+        telling.cancel()
+        await asyncio.wait([telling])
+    told = len(await sender.deliveries("task-1"))
+    await webhook.until(lambda: len(webhook.received) == told)
+
+    async def all_delivered() -> bool:
+        found = await sender.deliveries("task-1")
+        return {each.state for each in found} == {DeliveryState.DELIVERED}
+
+    await eventually(all_delivered)
+    await all_free(sender)
+
+
+async def test_the_slots_of_updates_that_are_refused_are_free_again(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open(concurrency=4)
+    await sender.start()
+    await sender.subscribe("task-1", {"id": "1", "url": webhook.url()}, version="1.0")
+    for number in range(20):
+        update = _numbered(status(), "\ud800" if number % 2 else "x")
+        await asyncio.gather(sender.notify(update), return_exceptions=True)
+    await webhook.until(lambda: len(webhook.received) == 10)
+    await all_free(sender)
+
+
+async def all_free(sender: PushSender) -> None:
+    async def are_free() -> bool:
+        return sender.worker.slots.free == sender.options.concurrency
+
+    await eventually(are_free)
+
+
+def _numbered(update: StatusUpdate, number: int | str) -> StatusUpdate:
+    return StatusUpdate(
+        task_id=update.task_id,
+        context_id=update.context_id,
+        status=update.status,
+        metadata={"number": number},
+    )
