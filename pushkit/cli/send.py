@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
@@ -17,14 +16,22 @@ from pushkit.bounded_json import read_json_object
 from pushkit.cli.keys import key_file_options, read_passphrase
 from pushkit.cli.signing import read_webhook_secrets, signing_options
 from pushkit.delivery.answers import judge
-from pushkit.delivery.route import Route
+from pushkit.delivery.route import Route, Routes
 from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
-from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.keys.jwk import SigningKey
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Answer, Transport
 from pushkit.outbox.model import Delivery, DeliveryState, Outcome, new_delivery_id
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey
+from pushkit.secrets.vault import Vault
+from pushkit.subscriptions import (
+    Profile,
+    Secrets,
+    StoredSubscription,
+    Subscription,
+    SubscriptionKey,
+)
 
 __all__ = ["send"]
 
@@ -105,24 +112,19 @@ def send(
     signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
     ring = load_key_ring(path, read_passphrase(passphrase_file))
     policy = DestinationPolicy(allow)
-    destination = policy.check(url)
-    delivery, subscription = _made_up(
+    delivery, stored = _made_up(
         body=update.read(),
-        destination=destination,
+        origin=policy.check(url).origin,
         config=PushConfig(url=url, token=token),
         delivery_id=delivery_id or new_delivery_id(now),
         seq=seq,
         profile=Profile(profile),
         now=now,
     )
-    route = Route.of(subscription, destination, issuer=issuer)
+    route = Routes(issuer=issuer, policy=policy, vault=Vault()).of(stored)
     key = ring.signing_key(now, route.algorithm)
-    headers = asyncio.run(
-        signed_headers(route, delivery, delivery.body, signing=signing, key=key, now=now)
-    )
-    _show_request(destination, headers, delivery.body)
     answer = asyncio.run(
-        _post(policy, destination, headers, delivery.body, timedelta(seconds=timeout))
+        _post(policy, route, delivery, signing=signing, key=key, within=timedelta(seconds=timeout))
     )
     judgement = judge(answer.status, answer.headers, now)
     says = _problem_code(answer) or judgement.error or judgement.outcome.value
@@ -142,14 +144,25 @@ def _problem_code(answer: Answer) -> str | None:
 
 async def _post(
     policy: DestinationPolicy,
-    destination: Destination,
-    headers: Sequence[tuple[str, str]],
-    body: bytes,
-    timeout: timedelta,  # noqa: ASYNC109  # the transport's deadline
+    route: Route,
+    delivery: Delivery,
+    *,
+    signing: Signing,
+    key: SigningKey,
+    within: timedelta,
 ) -> Answer:
+    """Sign the request, show it, and post it."""
+    url, body = route.destination.url, delivery.body
+    headers = await signed_headers(
+        route, delivery, body, signing=signing, key=key, now=delivery.notified_at
+    )
+    click.echo(f"> POST {url.origin}{url.target.partition('?')[0]}")
+    for name, value in headers:
+        click.echo(f"> {name}: {'***' if name.lower() in _SECRET_HEADERS else value}")
+    click.echo(f"> ({len(body)} bytes)")
     transport = Transport(policy)
     try:
-        return await transport.post(destination, headers, body, timeout=timeout)
+        return await transport.post(route.destination, headers, body, timeout=within)
     finally:
         await transport.close()
 
@@ -157,13 +170,13 @@ async def _post(
 def _made_up(
     *,
     body: bytes,
-    destination: Destination,
+    origin: str,
     config: PushConfig,
     delivery_id: str,
     seq: int,
     profile: Profile,
     now: datetime,
-) -> tuple[Delivery, Subscription]:
+) -> tuple[Delivery, StoredSubscription]:
     """Return the delivery and subscription that this one update would have had in an outbox."""
     update = decode_update(body)
     if not update.task_id:
@@ -175,7 +188,7 @@ def _made_up(
         key=key,
         version=version,
         config=config,
-        origin=destination.origin,
+        origin=origin,
         profile=profile,
         last_seq=seq,
         active=True,
@@ -189,7 +202,7 @@ def _made_up(
         task_id=update.task_id,
         config_id=key.config_id,
         seq=seq,
-        origin=destination.origin,
+        origin=origin,
         content_type=version.content_type,
         body=body,
         state=DeliveryState.IN_FLIGHT,
@@ -201,15 +214,5 @@ def _made_up(
         last_status=None,
         last_error=None,
     )
-    return delivery, subscription
-
-
-def _show_request(
-    destination: Destination, headers: Sequence[tuple[str, str]], body: bytes
-) -> None:
-    url = destination.url
-    click.echo(f"> POST {url.origin}{url.target.partition('?')[0]}")
-    for name, value in headers:
-        shown = "***" if name.lower() in _SECRET_HEADERS else value
-        click.echo(f"> {name}: {shown}")
-    click.echo(f"> ({len(body)} bytes)")
+    secrets = Secrets(token=config.token, credentials=None)
+    return delivery, StoredSubscription(subscription=subscription, secrets=secrets)

@@ -30,6 +30,7 @@ class Judgement:
     hold: timedelta | None = None
 
 
+_DELIVERED = Judgement(outcome=Outcome.DELIVERED)
 # The statuses that say something of their own; the rest follows by class.
 _TABLE = {
     400: Judgement(outcome=Outcome.DEAD, error="rejected"),
@@ -51,7 +52,7 @@ def judge(status: int, headers: Headers, now: datetime) -> Judgement:
         now: The moment of the answer.
     """
     if 200 <= status < 300:
-        return Judgement(outcome=Outcome.DELIVERED)
+        return _DELIVERED
     if status in _TABLE:
         return _TABLE[status]
     if 300 <= status < 400:

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from pushkit.delivery.answers import judge
 from pushkit.delivery.faults import LocalFaults, code_of
@@ -22,6 +23,7 @@ from pushkit.errors import (
     DestinationRefusedError,
     OAuthError,
     OwnershipError,
+    PushkitError,
     SigningError,
     TransportError,
 )
@@ -43,6 +45,8 @@ from pushkit.work import (
 
 __all__ = ["Attempt"]
 
+T = TypeVar("T")
+
 _log = logging.getLogger("pushkit.delivery")
 
 _KEPT_BYTES = 1024
@@ -54,7 +58,6 @@ _AFTER_REFUSALS = RetryPolicy(
 )
 _UNAUTHORIZED = 401
 _DEFAULT_SIGNING = Signing()
-_NO_LIMIT: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +130,13 @@ class Attempt:
         try:
             # What is sealed and cannot be opened stops it: nothing goes without.
             route = to if isinstance(to, Route) else self.routes.of(to)
+            destination = route.destination
             body = self.vault.open_body(delivery.id, delivery.body)
-            if self.ownership and not self.ownership.has_proof(route.owner, route.destination):
-                await self._require_proof(self.ownership, route, ends)
+            if self.ownership and not self.ownership.has_proof(route.owner, destination):
+                # Part of the attempt: the lease lasts no longer than that.
+                proof = self.ownership.require(route.owner, destination, tls=route.access.tls)
+                late = AnswerTimeoutError(f"no proof from {destination.origin} in time")
+                await _before(ends, proof, late)
             tokens = route.access.tokens
             token = await tokens.token(timeout=_until(ends)) if tokens else None
             answer = await self._post(delivery, body, route, token, ends)
@@ -161,14 +168,6 @@ class Attempt:
             outcome=judgement.outcome, status=answer.status, error=judgement.error, made=made
         )
 
-    async def _require_proof(self, ownership: Ownership, route: Route, ends: float) -> None:
-        """Let the question be part of the attempt: the lease lasts no longer than that."""
-        try:
-            async with asyncio.timeout(_until(ends).total_seconds()):
-                await ownership.require(route.owner, route.destination, tls=route.access.tls)
-        except TimeoutError as exc:
-            raise AnswerTimeoutError(f"no proof from {route.destination.origin} in time") from exc
-
     async def _post(
         self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
     ) -> Answer:
@@ -176,14 +175,12 @@ class Attempt:
         now = self.clock()
         key = self.keys.ring().active_key(now, route.algorithm)
         signing = signing_of(self.signing, route.subscription)
-        left = None if isinstance(key, SigningKey) else _until(ends).total_seconds()
-        try:
-            async with _NO_LIMIT if left is None else asyncio.timeout(left):
-                headers = await signed_headers(
-                    route, delivery, body, token=token, signing=signing, key=key, now=now
-                )
-        except TimeoutError as exc:
-            raise SigningError(f"no signature within {self.timeout}") from exc
+        signed = signed_headers(
+            route, delivery, body, token=token, signing=signing, key=key, now=now
+        )
+        if not isinstance(key, SigningKey):
+            signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
+        headers = await signed
         return await self.transport.post(
             route.destination,
             headers,
@@ -203,15 +200,9 @@ class Attempt:
         hold: timedelta | None = None,
         refusals: int | None = None,
     ) -> Result:
-        """Return the result of an attempt that failed; waits count from the answer.
+        """Return the result of a failure: the webhook's, or (`refusals`) our own policy's.
 
-        Args:
-            delivery: Which.
-            made: The attempt.
-            error: Its code.
-            status: The status of the answer, if there was one.
-            hold: How long the destination asked to wait.
-            refusals: How often our own policy refused it before, if it did so now.
+        Waits count from the answer: a webhook may take as long to answer as it asks to wait.
         """
         now = self.clock()
         policy, attempts = self.retry, delivery.attempts
@@ -234,6 +225,15 @@ def _made(
 ) -> Made:
     took = timedelta(seconds=time.perf_counter() - begun)
     return Made(started_at=started_at, duration=took, timing=timing or Timing(), answer=answer)
+
+
+async def _before(ends: float, doing: Coroutine[None, None, T], late: PushkitError) -> T:
+    """Await what has to be done by then; raise what it means if it is not."""
+    try:
+        async with asyncio.timeout(_until(ends).total_seconds()):
+            return await doing
+    except TimeoutError as exc:
+        raise late from exc
 
 
 def _until(ends: float) -> timedelta:

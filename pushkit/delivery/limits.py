@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -58,7 +59,10 @@ class Pace:
         at_once: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._policy = policy
+        # What is named does not change: the few origins in use come again at every attempt.
+        self._is_named = functools.lru_cache(maxsize=_MAX_REMEMBERED)(
+            functools.partial(_is_named, policy)
+        )
         self._interval = None if per_second is None else 1 / per_second
         self.longest = timedelta(seconds=at_once / per_second if per_second else 0)
         self._clock = clock
@@ -82,11 +86,12 @@ class Pace:
         self._due[origin] = due + self._interval
         return max(due - now - 1, 0)
 
-    def _is_named(self, origin: str) -> bool:
-        try:
-            return self._policy.names(Url.parse(origin))
-        except InvalidUrlError:
-            return False
+
+def _is_named(policy: DestinationPolicy, origin: str) -> bool:
+    try:
+        return policy.names(Url.parse(origin))
+    except InvalidUrlError:
+        return False
 
 
 class Room(Generic[_Holder]):

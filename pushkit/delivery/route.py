@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Self
 
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.authorization import Access, Credentials, credential_header
@@ -49,49 +48,6 @@ class Route:
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     has_authorization: bool
 
-    @classmethod
-    def of(
-        cls,
-        subscription: Subscription,
-        destination: Destination,
-        credentials: Credentials | None = None,
-        *,
-        issuer: str,
-        go_token_spelling: bool = False,
-    ) -> Self:
-        """Return the route of a subscription whose secrets are open.
-
-        Args:
-            subscription: Token and credentials included.
-            destination: Its URL, checked.
-            credentials: What the operator configured; the client's own go before them.
-            issuer: `iss`.
-            go_token_spelling: Send `A2A-Notification-Token` too.
-        """
-        config, key = subscription.config, subscription.key
-        owner = Owner(tenant=key.tenant, name=key.owner)
-        clients = credential_header(config.authentication)
-        access = credentials.of(destination, owner, clients=clients) if credentials else Access()
-        static = [each for each in (access.static, clients) if each is not None]
-        is_samples = subscription.profile is Profile.A2A_SAMPLES
-        return cls(
-            subscription=subscription,
-            owner=owner,
-            destination=destination,
-            access=access,
-            issuer=issuer,
-            audience=None if is_samples else destination.url.audience,
-            algorithm=Algorithm.RS256 if is_samples else None,
-            headers=(
-                ("User-Agent", USER_AGENT),
-                ("Accept-Encoding", "identity"),
-                *token_headers(config.token, go_spelling=go_token_spelling),
-                *static,
-            ),
-            has_authorization=access.tokens is not None
-            or any(name == "Authorization" for name, _ in static),
-        )
-
 
 class Routes:
     """Finds routes, and remembers those that were in use last, each at its subscription's revision.
@@ -102,7 +58,7 @@ class Routes:
         issuer: `iss` of every notification.
         policy: Which URLs may be posted to.
         vault: Opens tokens and credentials.
-        credentials: What the operator configured for destinations.
+        credentials: What the operator configured for destinations, if anything.
         go_token_spelling: Send `A2A-Notification-Token` too.
         most: How many are remembered.
     """
@@ -113,7 +69,7 @@ class Routes:
         issuer: str,
         policy: DestinationPolicy,
         vault: Vault,
-        credentials: Credentials,
+        credentials: Credentials | None = None,
         go_token_spelling: bool = False,
         most: int = 4096,
     ) -> None:
@@ -146,15 +102,36 @@ class Routes:
         route = self.known(subscription.id, subscription.revision)
         if route is not None:
             return route
-        route = Route.of(
-            open_subscription(self._vault, stored),
-            self._policy.check(subscription.config.url),
-            self._credentials,
-            issuer=self._issuer,
-            go_token_spelling=self._go_token_spelling,
-        )
+        route = self._work_out(open_subscription(self._vault, stored))
         with self._lock:
             while len(self._routes) >= self._most:
                 del self._routes[next(iter(self._routes))]
             self._routes[subscription.id] = route
         return route
+
+    def _work_out(self, subscription: Subscription) -> Route:
+        config, key = subscription.config, subscription.key
+        destination = self._policy.check(config.url)
+        owner = Owner(tenant=key.tenant, name=key.owner)
+        clients = credential_header(config.authentication)
+        access = Access()
+        if self._credentials is not None:
+            access = self._credentials.of(destination, owner, clients=clients)
+        credentials = [each for each in (access.static, clients) if each is not None]
+        is_samples = subscription.profile is Profile.A2A_SAMPLES
+        return Route(
+            subscription=subscription,
+            owner=owner,
+            destination=destination,
+            access=access,
+            issuer=self._issuer,
+            audience=None if is_samples else destination.url.audience,
+            algorithm=Algorithm.RS256 if is_samples else None,
+            headers=(
+                ("User-Agent", USER_AGENT),
+                ("Accept-Encoding", "identity"),
+                *token_headers(config.token, go_spelling=self._go_token_spelling),
+                *credentials,
+            ),
+            has_authorization=access.tokens is not None or "Authorization" in dict(credentials),
+        )

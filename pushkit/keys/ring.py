@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
@@ -83,14 +83,6 @@ class RingKey:
         return None if revoked_before else self.activates_at
 
 
-class _Signs(NamedTuple):
-    """The key that signs, from one moment of its algorithm's keys to the next."""
-
-    key: SigningKey | RemoteKey
-    since: datetime
-    until: datetime
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRing:
     """The keys of one sender, immutable: each change returns a new ring.
@@ -111,8 +103,8 @@ class KeyRing:
     max_age: timedelta = DEFAULT_MAX_AGE
     activation_lead: timedelta = DEFAULT_MAX_AGE + _FETCH_MARGIN
     grace: timedelta = DEFAULT_GRACE
-    # Asked for every signature, and the same until a moment of the ring comes.
-    _signing: dict[Algorithm, _Signs] = field(
+    # Who signs is asked for every signature, and the same from one moment of the ring to the next.
+    _signing: dict[Algorithm, tuple[datetime, datetime, RingKey]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -268,10 +260,19 @@ class KeyRing:
         """
         _require_utc(now)
         algorithm = algorithm or self.default_algorithm
-        found = self._signing.get(algorithm)
-        if found is None or not found.since <= now < found.until:
-            found = self._signing[algorithm] = self._find_signing(algorithm, now)
-        return found.key
+        known = self._signing.get(algorithm)
+        if known is not None and known[0] <= now < known[1]:
+            return known[2].key
+        active = self._active(algorithm, now)
+        if active is None:
+            scheduled = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
+            hint = f"the next one signs from {min(scheduled)}" if scheduled else "add one"
+            raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
+        pairs = [(e.activates_at, e.revoked_at) for e in self.keys if e.algorithm is algorithm]
+        moments = [at for pair in pairs for at in pair if at is not None]
+        since, until = [at for at in moments if at <= now], [at for at in moments if at > now]
+        self._signing[algorithm] = (max(since), min(until, default=_NEVER), active)
+        return active.key
 
     def find(self, kid: str) -> RingKey:
         """Return a key by its name.
@@ -339,20 +340,6 @@ class KeyRing:
 
     def _active(self, algorithm: Algorithm, now: datetime) -> RingKey | None:
         return next(self._in_state(KeyState.ACTIVE, algorithm, now), None)
-
-    def _find_signing(self, algorithm: Algorithm, now: datetime) -> _Signs:
-        active = self._active(algorithm, now)
-        if active is None:
-            scheduled = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
-            hint = f"the next one signs from {min(scheduled)}" if scheduled else "add one"
-            raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
-        mine = [e for e in self.keys if e.algorithm is algorithm]
-        moments = [at for e in mine for at in (e.activates_at, e.revoked_at) if at is not None]
-        return _Signs(
-            key=active.key,
-            since=max(at for at in moments if at <= now),
-            until=min((at for at in moments if at > now), default=_NEVER),
-        )
 
     def _pending(self, algorithm: Algorithm, now: datetime) -> list[RingKey]:
         pending = self._in_state(KeyState.PENDING, algorithm, now)

@@ -160,7 +160,7 @@ class Vault:
         Raises:
             SealedSecretError: They cannot be opened; the message says why.
         """
-        return self.open(BODY, delivery_id, stored, [delivery_id])
+        return self.open(BODY, delivery_id, stored, [delivery_id]) if is_sealed(stored) else stored
 
     def open(
         self, column: SecretColumn, row_id: str, stored: str | bytes, belongs_to: Sequence[str]
