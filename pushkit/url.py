@@ -13,9 +13,16 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pushkit.errors import InvalidUrlError
+from pushkit.errors import ConfigError, InvalidUrlError
 
-__all__ = ["Url", "host_and_port", "masked_url", "normalise_host"]
+__all__ = [
+    "Url",
+    "audience_of",
+    "audience_with_query",
+    "host_and_port",
+    "masked_url",
+    "normalise_host",
+]
 
 _MAX_CHARS: Final = 2048
 _STANDARD_PORTS: Final = {"https": 443, "http": 80}
@@ -31,6 +38,7 @@ _URL: Final = re.compile(
 )
 # RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
 _USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
+_USER_OF_URL: Final = re.compile(r"(\A[^:/?]*://)[^/?]*@")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +132,34 @@ def normalise_host(host: str) -> str:
 def host_and_port(host: str, port: int) -> str:
     """Return `host:port`, an IPv6 address in brackets (RFC 3986 §3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def audience_of(url: str) -> str:
+    """Return the `aud` of a webhook's URL (wire profile §3): without user, fragment, default port.
+
+    Path and query stay to the letter: a webhook may well tell them apart.
+
+    Raises:
+        ConfigError: Not an absolute http or https URL.
+    """
+    try:
+        return Url.parse(_USER_OF_URL.sub(r"\1", url.partition("#")[0])).audience
+    except InvalidUrlError as exc:
+        raise ConfigError(f"audience: {str(exc).removeprefix('URL: ')}") from exc
+
+
+def audience_with_query(audience: str, target: str) -> str:
+    """Return a configured audience as it stands for a request.
+
+    One that has a query stands for itself; one that has none also accepts exactly the query of the
+    request.
+
+    Args:
+        audience: A normalised audience, see `audience_of`.
+        target: The request target as received, path and query.
+    """
+    query = target.partition("?")[2]
+    return f"{audience}?{query}" if query and "?" not in audience else audience
 
 
 def masked_url(url: str, *, keep_query: bool = False) -> str:

@@ -39,6 +39,22 @@ class Headers:
             raise MalformedRequestError(f"header {name} stands {len(values)} times, expected once")
         return values[0].strip(" \t") if values else None
 
+    def combined(self, name: str) -> str | None:
+        """Return a field's lines as one value (RFC 9421 §2.1); None if it does not stand there.
+
+        Raises:
+            MalformedRequestError: Line breaks or other characters that a signature cannot cover.
+        """
+        lines = self.all(name)
+        if not lines:
+            return None
+        value = ", ".join(line.strip(" \t") for line in lines)
+        # An obsolete line folding (RFC 9112 §5.2) has no business in a request; a bare line break
+        # would let one field pass for two lines of what is signed.
+        if not value.isascii() or not value.replace("\t", " ").isprintable():
+            raise MalformedRequestError(f"header {name}: expected printable ASCII on one line")
+        return value
+
     def size(self) -> int:
         """Return the length of the header section in bytes, as HTTP/1.1 writes it."""
         return sum(len(name) + len(value) + 4 for name, value in self._fields)

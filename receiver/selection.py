@@ -18,7 +18,6 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import VerificationKey
 from pushkit.logs import printable
-from pushkit.signing.audience import audience_of
 from pushkit.signing.http_message_signatures import (
     TAG,
     UnverifiedHttpSignature,
@@ -26,6 +25,7 @@ from pushkit.signing.http_message_signatures import (
 )
 from pushkit.signing.notification_jwt import UnverifiedJwt, find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
+from pushkit.url import audience_of
 from pushkit.webhook import Headers
 from receiver.trust import SenderProfile, TrustedSender, check_senders
 

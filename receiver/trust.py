@@ -17,10 +17,10 @@ from urllib.parse import unquote
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, VerificationKey
-from pushkit.signing.audience import audience_of
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import WebhookVerifier, read_verifier
 from pushkit.signing.token import hash_credentials, hash_token
+from pushkit.url import audience_of
 from receiver.limits import RateLimit
 
 if TYPE_CHECKING:

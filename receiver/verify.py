@@ -25,7 +25,6 @@ from pushkit.errors import (
     MalformedRequestError,
 )
 from pushkit.logs import printable
-from pushkit.signing.audience import audience_of, audience_with_query
 from pushkit.signing.content_digest import check_content_digest
 from pushkit.signing.http_message_signatures import (
     VerifiedHttpSignature,
@@ -51,7 +50,7 @@ from pushkit.signing.standard_webhooks import (
 )
 from pushkit.signing.times import check_timestamp
 from pushkit.signing.token import hash_token
-from pushkit.url import masked_url
+from pushkit.url import audience_of, audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.credentials import HandedOut, check_presented, presented
 from receiver.selection import Selected, TrustSnapshot

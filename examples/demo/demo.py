@@ -42,6 +42,7 @@ from pushkit import (
     load_key_ring,
 )
 from pushkit.keys.jwk import SigningKey
+from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 
 EXAMPLES = Path(__file__).resolve().parent.parent
@@ -296,7 +297,7 @@ class Genuine:
             body_sha256=body_sha256(self.body if body is None else body),
         )
         return {
-            "Authorization": f"Bearer {sign_notification(claims, key or self.key)}",
+            "Authorization": f"Bearer {at_once(sign_notification(claims, key or self.key))}",
             "Content-Type": "application/a2a+json",
             "X-A2A-Token": token or self.token,
         }

@@ -17,7 +17,7 @@ from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureE
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
-from pushkit.signing.jose import DetachedJws, sign_detached, sign_detached_with
+from pushkit.signing.jose import DetachedJws, at_once, sign_detached
 
 __all__ = ["EVERY_SDK", "SignedCard", "sign_card", "sign_card_with"]
 
@@ -87,7 +87,7 @@ def sign_card(
         signers = [keys] if isinstance(keys, SigningKey) else list(keys)
         ours = _kids(signers)
     unsigned = _unsigned(read_card(card), forms, ours, jku)
-    made = [sign_detached(*of, key) for key in signers for of in unsigned.payloads]
+    made = [at_once(sign_detached(*of, key)) for key in signers for of in unsigned.payloads]
     return unsigned.with_signatures(made, tuple(key.kid for key in signers))
 
 
@@ -111,7 +111,7 @@ async def sign_card_with(
         key = keys if isinstance(keys, SigningKey | RemoteKey) else RemoteKey.of(keys)
         ours = _kids([key])
     unsigned = _unsigned(read_card(card), forms, ours, jku)
-    made = [await sign_detached_with(*of, key) for of in unsigned.payloads]
+    made = [await sign_detached(*of, key) for of in unsigned.payloads]
     return unsigned.with_signatures(made, (key.kid,))
 
 

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError
 from pushkit.keys.jwk import Algorithm, VerificationKey
-from pushkit.signing.audience import audience_with_query
 from pushkit.signing.content_digest import check_content_digest, read_content_digest
 from pushkit.signing.http_message_signatures import (
     TAG,
@@ -41,6 +40,7 @@ from pushkit.signing.standard_webhooks import (
     read_unverified_webhook,
 )
 from pushkit.signing.times import EXPIRY_LEEWAY, check_expiry, check_timestamp
+from pushkit.url import audience_with_query
 from pushkit.webhook import WebhookRequest
 
 __all__ = ["Check", "Examined", "Expected", "ask_pyjwt", "checked", "examine"]

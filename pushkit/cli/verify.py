@@ -28,11 +28,11 @@ from pushkit.keys.jwks import parse_jwks
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
-from pushkit.signing.audience import audience_of
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
 from pushkit.terminal.output import harmless
+from pushkit.url import audience_of
 from pushkit.webhook import Headers, WebhookRequest
 
 __all__ = ["verify"]

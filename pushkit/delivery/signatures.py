@@ -13,12 +13,12 @@ from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.outbox import Delivery
-from pushkit.signing.http_message_signatures import sign_http_message_with
+from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
 from pushkit.signing.notification_jwt import (
     NotificationClaims,
     body_sha256,
-    sign_notification_with,
+    sign_notification,
 )
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
@@ -153,7 +153,7 @@ async def signed_headers(
             seq=delivery.seq,
             body_sha256=body_sha256(body),
         )
-        jwt = await sign_notification_with(claims, key)
+        jwt = await sign_notification(claims, key)
         fields.append(
             (JWT_HEADER, jwt) if route.has_authorization else (_AUTHORIZATION, f"Bearer {jwt}")
         )
@@ -165,5 +165,5 @@ async def signed_headers(
     if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
         target = route.destination.url.audience
         request = WebhookRequest(target=target, headers=Headers(fields), body=body)
-        fields += await sign_http_message_with(request, key, now=now)
+        fields += await sign_http_message(request, key, now=now)
     return fields

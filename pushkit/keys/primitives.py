@@ -93,8 +93,8 @@ def signature_holds(
         size = key.public_key.key_size // 8
         if len(signature) != 2 * size:
             return False
-        r, s = (int.from_bytes(half, "big") for half in (signature[:size], signature[size:]))
-        signature = encode_dss_signature(r, s)
+        r, s = signature[:size], signature[size:]
+        signature = encode_dss_signature(int.from_bytes(r, "big"), int.from_bytes(s, "big"))
     verify = cast("Callable[..., None]", key.public_key.verify)
     try:
         verify(signature, data, *methods[key.algorithm].arguments)
@@ -114,9 +114,8 @@ def ecdsa_from_der(signature: bytes, key_size: int) -> bytes:
         ValueError: No DER.
         OverflowError: A number beyond the curve, or a negative one.
     """
-    return b"".join(
-        number.to_bytes(key_size // 8, "big") for number in decode_dss_signature(signature)
-    )
+    r, s = decode_dss_signature(signature)
+    return r.to_bytes(key_size // 8, "big") + s.to_bytes(key_size // 8, "big")
 
 
 def ed25519_signing_key(seed: bytes) -> SigningKey:

@@ -7,10 +7,8 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import http_sf
-
 from pushkit.errors import DigestMismatchError, InvalidSignatureError
-from pushkit.signing.structured import read_dictionary
+from pushkit.signing.structured import byte_sequence, read_dictionary
 from pushkit.webhook import Headers
 
 __all__ = ["CONTENT_DIGEST", "check_content_digest", "content_digest", "read_content_digest"]
@@ -26,7 +24,7 @@ _HASHES: Final[Mapping[str, Callable[[bytes], bytes]]] = {
 
 def content_digest(body: bytes) -> str:
     """Return the value of Content-Digest for a body: its SHA-256."""
-    return http_sf.ser({"sha-256": _HASHES["sha-256"](body)})
+    return f"sha-256={byte_sequence(_HASHES['sha-256'](body))}"
 
 
 def read_content_digest(headers: Headers) -> dict[str, bytes]:
@@ -38,14 +36,12 @@ def read_content_digest(headers: Headers) -> dict[str, bytes]:
         InvalidSignatureError: No digest by an algorithm that may be trusted.
         MalformedRequestError: Not a dictionary.
     """
-    members = read_dictionary(headers, CONTENT_DIGEST) or {}
     found: dict[str, bytes] = {}
-    for name, (digest, _) in members.items():
-        if name not in _HASHES:
-            continue
-        if not isinstance(digest, bytes):
-            raise InvalidSignatureError(f"Content-Digest: {name}: expected a byte sequence")
-        found[name] = digest
+    for name, (digest, _) in read_dictionary(headers, CONTENT_DIGEST).items():
+        if name in _HASHES:
+            if not isinstance(digest, bytes):
+                raise InvalidSignatureError(f"Content-Digest: {name}: expected a byte sequence")
+            found[name] = digest
     if not found:
         raise InvalidSignatureError("Content-Digest: expected sha-256 or sha-512")
     return found

@@ -17,23 +17,19 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
-import http_sf
-
-from pushkit.errors import (
-    ConfigError,
-    InvalidSignatureError,
-    PushkitError,
-)
+from pushkit.errors import ConfigError, InvalidSignatureError, PushkitError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
-from pushkit.keys.primitives import HTTP, sign_bytes, signature_holds
+from pushkit.keys.primitives import HTTP, signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
 from pushkit.signing.jose import sign
 from pushkit.signing.signature_base import SignedMessage, signature_base
 from pushkit.signing.structured import (
     Parameters,
+    byte_sequence,
     read_dictionary,
     write_inner_list,
 )
@@ -58,7 +54,6 @@ __all__ = [
     "read_unverified_signatures",
     "required_components",
     "sign_http_message",
-    "sign_http_message_with",
     "verify_http_signature",
 ]
 
@@ -128,104 +123,61 @@ def required_components(headers: Headers) -> tuple[str, ...]:
 # --- signing ------------------------------------------------------------------------------------
 
 
-def sign_http_message(
+async def sign_http_message(
     request: WebhookRequest,
-    key: SigningKey,
+    key: SigningKey | RemoteKey,
     *,
     now: datetime,
     lifetime: timedelta = TOKEN_LIFETIME,
-    nonce: str | None = None,
 ) -> list[tuple[str, str]]:
     """Return `Content-Digest`, `Signature-Input` and `Signature` for one attempt.
 
     Args:
         request: What is sent: its target is the absolute URL, normalised; `Content-Type`,
             `webhook-id` and any token stand in its headers.
-        key: What signs.
+        key: What signs, here (see `jose.at_once`) or elsewhere.
         now: The moment of this attempt, aware.
         lifetime: How long the signature is good; at most 300 s.
-        nonce: A value that is used once; random by default.
 
     Raises:
-        ConfigError: The request lacks what must be covered, or a header cannot be signed.
-    """
-    unsigned = _unsigned(request, key, now=now, lifetime=lifetime, nonce=nonce)
-    return unsigned.with_signature(sign_bytes(key, unsigned.base, HTTP))
-
-
-async def sign_http_message_with(
-    request: WebhookRequest, key: SigningKey | RemoteKey, *, now: datetime
-) -> list[tuple[str, str]]:
-    """Return the same, by a key that is here or elsewhere.
-
-    Raises:
-        ConfigError: As `sign_http_message`; or a remote key for PS256, whose signatures are of
-            another hash here (RFC 9421 §3.3.1).
+        ConfigError: The request lacks what must be covered, or a header cannot be signed; or a
+            remote key for PS256, whose signatures are of another hash here (RFC 9421 §3.3.1).
         SigningError: The remote key did not sign, or not this.
     """
-    if isinstance(key, SigningKey):
-        return sign_http_message(request, key, now=now)
-    if key.algorithm is Algorithm.PS256:
+    if isinstance(key, RemoteKey) and key.algorithm is Algorithm.PS256:
         raise ConfigError(
             f"key {key.kid} is for PS256 in a service of its own, and HTTP message signatures want"
             " SHA-512: expected another algorithm"
         )
-    unsigned = _unsigned(request, key, now=now, lifetime=TOKEN_LIFETIME, nonce=None)
-    return unsigned.with_signature(await sign(unsigned.base, key))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unsigned:
-    """What is to be signed, and the fields that tell of it."""
-
-    digest: tuple[str, str]
-    parameters: str
-    base: bytes
-
-    def with_signature(self, signature: bytes) -> list[tuple[str, str]]:
-        return [
-            self.digest,
-            (SIGNATURE_INPUT_HEADER, f"{LABEL}={self.parameters}"),
-            (SIGNATURE_HEADER, http_sf.ser({LABEL: signature})),
-        ]
-
-
-def _unsigned(
-    request: WebhookRequest,
-    key: SigningKey | RemoteKey,
-    *,
-    now: datetime,
-    lifetime: timedelta,
-    nonce: str | None,
-) -> _Unsigned:
-    created = int(now.timestamp())
     digest = (CONTENT_DIGEST, content_digest(request.body))
     headers = Headers([*request.headers, digest])
     components = required_components(headers)
-    parameters = _write_parameters(
-        components,
-        {
-            "created": created,
-            "expires": created + int(min(lifetime, TOKEN_LIFETIME).total_seconds()),
-            "nonce": nonce or secrets.token_urlsafe(16),
-            "keyid": key.kid,
-            "alg": HTTP[key.algorithm].name,
-            "tag": TAG,
-        },
-    )
+    begins, ends = _static_parameters(components, key.kid, HTTP[key.algorithm].name)
+    created = int(now.timestamp())
+    expires = created + int(min(lifetime, TOKEN_LIFETIME).total_seconds())
+    nonce = secrets.token_urlsafe(16)
+    parameters = f'{begins};created={created};expires={expires};nonce="{nonce}"{ends}'
     message = SignedMessage(method=request.method, target_uri=request.target, headers=headers)
     try:
         base = signature_base(message, components, parameters)
     except PushkitError as exc:
         raise ConfigError(f"the request cannot be signed: {exc}") from exc
-    return _Unsigned(digest=digest, parameters=parameters, base=base)
+    return [
+        digest,
+        (SIGNATURE_INPUT_HEADER, f"{LABEL}={parameters}"),
+        (SIGNATURE_HEADER, f"{LABEL}={byte_sequence(await sign(base, key, HTTP))}"),
+    ]
 
 
-def _write_parameters(components: Sequence[str], parameters: Parameters) -> str:
+@lru_cache(maxsize=256)  # the same at every attempt
+def _static_parameters(components: tuple[str, ...], kid: str, alg: str) -> tuple[str, str]:
+    """Return how the parameters begin, with what is covered, and how they end."""
     try:
-        return write_inner_list(([(name, {}) for name in components], parameters))
+        begins = write_inner_list(([(name, {}) for name in components], {}))
+        ends = write_inner_list(([], {"keyid": kid, "alg": alg, "tag": TAG}))
     except ValueError as exc:
-        raise ConfigError("keyid or nonce: expected printable ASCII") from exc
+        raise ConfigError("keyid: expected printable ASCII") from exc
+    return begins, ends.removeprefix("()")
 
 
 # --- verifying ----------------------------------------------------------------------------------
@@ -240,9 +192,9 @@ def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature
         InvalidSignatureError: A signature of ours lacks a parameter, or has one of a wrong type.
         MalformedRequestError: The headers are not structured fields, or name a label twice.
     """
-    inputs = read_dictionary(headers, SIGNATURE_INPUT_HEADER) or {}
-    signatures = read_dictionary(headers, SIGNATURE_HEADER) or {}
-    ours = [(label, member) for label, member in inputs.items() if _is_ours(member)]
+    inputs = read_dictionary(headers, SIGNATURE_INPUT_HEADER)
+    signatures = read_dictionary(headers, SIGNATURE_HEADER)
+    ours = [(label, member) for label, member in inputs.items() if _is_ours(member[1].get("tag"))]
     if len(ours) > _MAX_CANDIDATES:
         raise InvalidSignatureError(
             f"{len(ours)} signatures with tag {TAG}, expected at most {_MAX_CANDIDATES}"
@@ -287,10 +239,15 @@ def verify_http_signature(
     if not delivery_id or "." in delivery_id:
         raise InvalidSignatureError("webhook-id: expected an id without `.`")
     digests = read_content_digest(headers)
-    messages = [
-        SignedMessage(method=method, target_uri=uri, headers=headers) for uri in target_uris
-    ]
-    if not any(_holds(unverified, message, key) for message in messages):
+    bases = (
+        signature_base(
+            SignedMessage(method=method, target_uri=uri, headers=headers),
+            unverified.components,
+            unverified.parameters,
+        )
+        for uri in target_uris
+    )
+    if not any(signature_holds(key, base, unverified.signature, HTTP) for base in bases):
         raise InvalidSignatureError("the HTTP message signature does not hold for this request")
     return VerifiedHttpSignature(
         keyid=key.kid,
@@ -317,19 +274,11 @@ def check_signature_times(
     check_expiry(verified.expires, now, leeway, "the HTTP message signature")
 
 
-def _holds(
-    unverified: UnverifiedHttpSignature, message: SignedMessage, key: VerificationKey
-) -> bool:
-    base = signature_base(message, unverified.components, unverified.parameters)
-    return signature_holds(key, base, unverified.signature, HTTP)
-
-
 # --- parsing ------------------------------------------------------------------------------------
 
 
-def _is_ours(member: tuple[object, Parameters]) -> bool:
-    tag = member[1].get("tag")
-    return isinstance(tag, str) and tag == TAG
+def _is_ours(tag: object) -> bool:
+    return isinstance(tag, str) and tag == TAG  # a token of that name is equal, too, and is none
 
 
 def _read_one(
@@ -362,14 +311,12 @@ def _components(covered: Sequence[tuple[object, Parameters]]) -> tuple[str, ...]
         raise InvalidSignatureError(
             f"the signature covers {len(covered)} components, expected at most {_MAX_COMPONENTS}"
         )
-    names: list[str] = []
-    for name, parameters in covered:
-        if not isinstance(name, str):
-            raise InvalidSignatureError("a covered component's name is not a string")
-        if parameters:
-            raise InvalidSignatureError("a covered component has parameters: not supported")
-        names.append(name)
-    return tuple(names)
+    if any(parameters for _, parameters in covered):
+        raise InvalidSignatureError("a covered component has parameters: not supported")
+    names = tuple(name for name, _ in covered if isinstance(name, str))
+    if len(names) != len(covered):
+        raise InvalidSignatureError("a covered component's name is not a string")
+    return names
 
 
 def _text(parameters: Parameters, name: str) -> str | None:

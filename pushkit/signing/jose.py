@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
-from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
+from pushkit.bounded_json import JsonObject, JsonValue, read_json_object, write_json
 from pushkit.errors import InvalidSignatureError, MalformedJsonError, SigningError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
-from pushkit.keys.primitives import ecdsa_from_der, sign_bytes, signature_holds
+from pushkit.keys.primitives import JOSE, Methods, ecdsa_from_der, sign_bytes, signature_holds
 from pushkit.keys.remote import RemoteKey
 
 __all__ = [
     "CompactJws",
     "DetachedJws",
     "algorithm_of",
+    "at_once",
     "decoded",
     "encoded",
     "holding_key",
@@ -35,9 +35,7 @@ __all__ = [
     "read_object",
     "sign",
     "sign_detached",
-    "sign_detached_with",
     "sign_jwt",
-    "sign_jwt_with",
 ]
 
 # A header field has 8190 bytes at most; the longest URL with the longest ids takes most of them.
@@ -46,7 +44,8 @@ _MAX_HEADER_CHARS: Final = 8192
 _MAX_SIGNATURE_CHARS: Final = 2048  # RSA of 8192 bits takes 1366
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
-_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,63 +185,55 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
-def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey) -> str:
-    """Return claims as a signed JWT (RFC 7519) in compact form."""
-    segments = _jwt_segments(claims, key)
-    return f"{segments}.{encoded(sign_bytes(key, segments.encode('ascii')))}"
-
-
-async def sign_jwt_with(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
-    """Sign the same, by a key that is here or elsewhere.
+async def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
+    """Return claims as a signed JWT (RFC 7519) in compact form.
 
     Raises:
         SigningError: The remote key did not sign, or not this.
     """
-    segments = _jwt_segments(claims, key)
-    return f"{segments}.{encoded(await sign(segments.encode('ascii'), key))}"
+    signed = f"{_jwt_header(key.algorithm, key.kid)}.{encoded(write_json(claims, foreign=False))}"
+    return f"{signed}.{encoded(await sign(signed.encode('ascii'), key))}"
 
 
-def _jwt_segments(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:
-    return f"{_jwt_header(key.algorithm, key.kid)}.{_segment(claims)}"
-
-
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # the same at every attempt
 def _jwt_header(algorithm: Algorithm, kid: str) -> str:
-    return _segment({"alg": algorithm.value, "kid": kid, "typ": "JWT"})
+    return encoded(write_json({"alg": algorithm.value, "kid": kid, "typ": "JWT"}))
 
 
-def _segment(members: Mapping[str, JsonValue]) -> str:
-    return encoded(_json(members).encode("ascii"))
-
-
-def sign_detached(payload: bytes, header: Mapping[str, JsonValue], key: SigningKey) -> DetachedJws:
-    """Sign a payload.
+async def sign_detached(
+    payload: bytes, header: Mapping[str, JsonValue], key: SigningKey | RemoteKey
+) -> DetachedJws:
+    """Sign a payload that travels elsewhere.
 
     Args:
         payload: The bytes; the verifier has to come by the very same.
         header: The protected header, besides `alg` and `kid`, which are the key's.
         key: The key.
-    """
-    protected = _segment({"alg": key.algorithm.value, "kid": key.kid, **header})
-    signature = sign_bytes(key, f"{protected}.{encoded(payload)}".encode("ascii"))
-    return DetachedJws(protected=protected, signature=encoded(signature))
-
-
-async def sign_detached_with(
-    payload: bytes, header: Mapping[str, JsonValue], key: SigningKey | RemoteKey
-) -> DetachedJws:
-    """Sign the same, by a key that is here or elsewhere.
 
     Raises:
         SigningError: The remote key did not sign, or not this.
     """
-    protected = _segment({"alg": key.algorithm.value, "kid": key.kid, **header})
+    protected = encoded(write_json({"alg": key.algorithm.value, "kid": key.kid, **header}))
     signature = await sign(f"{protected}.{encoded(payload)}".encode("ascii"), key)
     return DetachedJws(protected=protected, signature=encoded(signature))
 
 
-async def sign(data: bytes, key: SigningKey | RemoteKey) -> bytes:
-    """Return the signature of data (RFC 7518 §3), by a key that is here or elsewhere.
+def at_once(signing: Coroutine[Any, Any, _T]) -> _T:
+    """Return what signing with a key of this process comes to, which has nothing to wait for.
+
+    Raises:
+        SigningError: The key is elsewhere.
+    """
+    try:
+        signing.send(None)
+    except StopIteration as done:
+        return cast("_T", done.value)
+    signing.close()
+    raise SigningError("the key is in a service of its own: expected one here, or to be awaited")
+
+
+async def sign(data: bytes, key: SigningKey | RemoteKey, methods: Methods = JOSE) -> bytes:
+    """Return the signature of data, by a key that is here or elsewhere.
 
     A remote key's is held against the public key that is published: a signature that nobody could
     verify does not go out.
@@ -251,7 +242,7 @@ async def sign(data: bytes, key: SigningKey | RemoteKey) -> bytes:
         SigningError: The remote key did not sign, or not this.
     """
     if isinstance(key, SigningKey):
-        return sign_bytes(key, data)
+        return sign_bytes(key, data, methods)
     try:
         signature: object = await key.signer.sign(data)
     except Exception as exc:  # whatever a service's library raises; its text may hold secrets
@@ -265,7 +256,7 @@ async def sign(data: bytes, key: SigningKey | RemoteKey) -> bytes:
         with contextlib.suppress(ValueError, OverflowError):
             forms.append(ecdsa_from_der(signature, curve.key_size))
     for form in forms:
-        if signature_holds(key.public, data, form):
+        if signature_holds(key.public, data, form, methods):
             return form
     raise SigningError(
         f"key {key.kid}: the signature does not hold under its own public key: it must be over the"

@@ -30,8 +30,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
-from pushkit.signing.audience import audience_with_query
-from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt, sign_jwt_with
+from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt
 from pushkit.signing.times import (
     EXPIRY_LEEWAY,
     TOKEN_LIFETIME,
@@ -40,7 +39,7 @@ from pushkit.signing.times import (
     check_timestamp,
     read_moment,
 )
-from pushkit.url import masked_url
+from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
 
 __all__ = [
@@ -59,7 +58,6 @@ __all__ = [
     "read_unverified",
     "read_unverified_claims",
     "sign_notification",
-    "sign_notification_with",
     "verify_signature",
 ]
 
@@ -104,21 +102,12 @@ def body_sha256(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def sign_notification(claims: NotificationClaims, key: SigningKey) -> str:
-    """Return the compact JWS of the claims."""
-    return sign_jwt(_written(claims), key)
-
-
-async def sign_notification_with(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:
-    """Return the compact JWS of the claims, by a key that is here or elsewhere.
+async def sign_notification(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:
+    """Return the compact JWS of the claims; see `jose.at_once` for a key of this process.
 
     Raises:
         SigningError: The remote key did not sign, or not this.
     """
-    return await sign_jwt_with(_written(claims), key)
-
-
-def _written(claims: NotificationClaims) -> JsonObject:
     issued_at = int(claims.issued_at.timestamp())
     written: JsonObject = {
         "iss": claims.issuer,
@@ -132,7 +121,7 @@ def _written(claims: NotificationClaims) -> JsonObject:
     }
     if claims.audience is not None:
         written["aud"] = claims.audience
-    return written
+    return await sign_jwt(written, key)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -8,12 +8,12 @@ a notification must cover needs one, and each is another way to read a field.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import Final
 
-from pushkit.errors import InvalidSignatureError
-from pushkit.signing.structured import combined
+from pushkit.errors import InvalidSignatureError, InvalidUrlError
+from pushkit.url import Url
 from pushkit.webhook import Headers
 
 __all__ = ["SignedMessage", "signature_base"]
@@ -36,6 +36,35 @@ class SignedMessage:
     target_uri: str
     headers: Headers
 
+    @property
+    def url(self) -> Url:
+        """The parts of the URL, without its query, which the sender may have written as it likes.
+
+        Raises:
+            InvalidSignatureError: It is no URL.
+        """
+        try:
+            return Url.parse(self.target_uri.partition("?")[0])
+        except InvalidUrlError as exc:
+            raise InvalidSignatureError(f"the signature covers a part of it: {exc}") from exc
+
+    @property
+    def query(self) -> str:
+        """The query, without its question mark."""
+        return self.target_uri.partition("?")[2]
+
+
+# RFC 9421 §2.2.
+_DERIVED: Final[Mapping[str, Callable[[SignedMessage], str]]] = {
+    "@method": lambda message: message.method,
+    "@target-uri": lambda message: message.target_uri,
+    "@authority": lambda message: message.url.authority,
+    "@scheme": lambda message: message.url.scheme,
+    "@request-target": lambda message: f"{message.url.target}?{message.query}".removesuffix("?"),
+    "@path": lambda message: message.url.target,
+    "@query": lambda message: f"?{message.query}",
+}
+
 
 def signature_base(message: SignedMessage, components: Sequence[str], parameters: str) -> bytes:
     """Return the signature base.
@@ -51,44 +80,24 @@ def signature_base(message: SignedMessage, components: Sequence[str], parameters
     """
     if len(set(components)) != len(components):
         raise InvalidSignatureError("the signature covers a component twice")
-    derived = _derived(message)
-    lines = [f'"{name}": {_value(message, derived, name)}' for name in components]
+    lines = [f'"{name}": {_value(message, name)}' for name in components]
     # RFC 9421 §2.5: the signature base ends without a newline.
     return "\n".join([*lines, f'"@signature-params": {parameters}']).encode("ascii")
 
 
-def _value(message: SignedMessage, derived: Mapping[str, str], name: str) -> str:
+def _value(message: SignedMessage, name: str) -> str:
+    if derive := _DERIVED.get(name):
+        derived = derive(message)
+        if not derived.isascii() or not derived.isprintable():
+            raise InvalidSignatureError(f"{name}: expected visible ASCII")
+        return derived
     if name.startswith("@"):
-        if name not in derived:
-            raise InvalidSignatureError(f"the signature covers {name[:40]}, which is not supported")
-        return _printable(name, derived[name])
+        raise InvalidSignatureError(f"the signature covers {name[:40]}, which is not supported")
     if not _FIELD_NAME.fullmatch(name):
         raise InvalidSignatureError("a covered component is not a field name in lower case")
-    value = combined(message.headers, name)
+    value = message.headers.combined(name)
     if value is None:
         raise InvalidSignatureError(
             f"the signature covers {name[:40]}, which is not in the request"
         )
     return value
-
-
-def _printable(name: str, value: str) -> str:
-    if not value.isascii() or not value.isprintable():
-        raise InvalidSignatureError(f"{name}: expected visible ASCII")
-    return value
-
-
-def _derived(message: SignedMessage) -> Mapping[str, str]:
-    """Return the derived components of a request (RFC 9421 §2.2)."""
-    url = urlsplit(message.target_uri)
-    scheme, path = url.scheme.lower(), url.path or "/"
-    default_port = {"http": ":80", "https": ":443"}.get(scheme, "")
-    return {
-        "@method": message.method,
-        "@target-uri": message.target_uri,
-        "@authority": url.netloc.rpartition("@")[2].lower().removesuffix(default_port),
-        "@scheme": scheme,
-        "@request-target": f"{path}?{url.query}" if url.query else path,
-        "@path": path,
-        "@query": f"?{url.query}",
-    }

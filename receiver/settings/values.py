@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from pushkit.errors import ConfigError
-from pushkit.signing.audience import audience_of
+from pushkit.url import audience_of
 from receiver.limits import RateLimit
 
 __all__ = ["Days", "HostAndPort", "ModuleAndFunction", "Positive", "PositiveOrNone", "Url", "rate"]

@@ -13,10 +13,10 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
-from pushkit.signing.audience import audience_of
-from pushkit.signing.jose import sign_detached
+from pushkit.signing.jose import at_once, sign_detached
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from pushkit.signing.token import token_headers
+from pushkit.url import audience_of
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers, WebhookRequest
 
@@ -85,13 +85,13 @@ class Draft:
             seq=self.seq,
             body_sha256=body_sha256(self.body),
         )
-        compact = sign_notification(claims, self.key)
+        compact = at_once(sign_notification(claims, self.key))
         return self._with_header(compact) if self.header else compact
 
     def _with_header(self, compact: str) -> str:
         _, payload, _ = compact.split(".")
         claims = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
-        jws = sign_detached(claims, {"typ": "JWT", **self.header}, self.key)
+        jws = at_once(sign_detached(claims, {"typ": "JWT", **self.header}, self.key))
         unsigned = self.header.get("alg") == "none"  # RFC 7515 §8: an empty signature
         return f"{jws.protected}.{payload}.{'' if unsigned else jws.signature}"
 

@@ -15,7 +15,7 @@ from pushkit.cards.document import MAX_SIGNATURES
 from pushkit.cards.forms import CardForm
 from pushkit.errors import MalformedCardError
 from pushkit.keys.jwk import Algorithm, generate_key
-from pushkit.signing.jose import sign_detached
+from pushkit.signing.jose import at_once, sign_detached
 from tests.cards.vectors import NOW, SIGNING_KEY, TRUST, as_bytes, load
 
 CARD = load("cards_v10")["c21_spec_85_sample"]
@@ -24,7 +24,7 @@ PAYLOAD = canonicalize(CARD, CardForm.SPEC).payload
 
 def entry(protected: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Sign the card with a header of the test's making."""
-    jws = sign_detached(PAYLOAD, protected, SIGNING_KEY)
+    jws = at_once(sign_detached(PAYLOAD, protected, SIGNING_KEY))
     return {"protected": jws.protected, "signature": jws.signature, **more}
 
 
@@ -142,7 +142,7 @@ def test_a_last_character_with_bits_left_over_is_another_spelling() -> None:
 
 def test_a_signature_by_another_key_does_not_hold() -> None:
     stranger = generate_key(Algorithm.ES256)
-    jws = sign_detached(PAYLOAD, {"typ": "JOSE", "kid": "key-1"}, stranger)
+    jws = at_once(sign_detached(PAYLOAD, {"typ": "JOSE", "kid": "key-1"}, stranger))
     verdict = verify({"protected": jws.protected, "signature": jws.signature})
     assert not verdict.verified
     assert verdict.reason.endswith("it does not hold under any trusted key, in any form")

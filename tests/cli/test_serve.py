@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from pushkit import load_key_ring
+from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import (
     NotificationClaims,
     body_sha256,
@@ -338,7 +339,7 @@ def signed_request(folder: Path, service: Service) -> tuple[bytes, bytes]:
         seq=1,
         body_sha256=body_sha256(UPDATE),
     )
-    jwt = sign_notification(claims, load_key_ring(folder / "keys.json").signing_key(now))
+    jwt = at_once(sign_notification(claims, load_key_ring(folder / "keys.json").signing_key(now)))
     fields = ["Host: x", f"Authorization: Bearer {jwt}", f"X-A2A-Token: {service.token}"]
     fields += [f"Content-Length: {len(UPDATE)}", "Expect: 100-continue"]
     return "\r\n".join(["POST /a2a/push HTTP/1.1", *fields, "", ""]).encode(), UPDATE

@@ -19,6 +19,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from tests.eventually import eventually
 
@@ -57,7 +58,7 @@ class Webhook:
         )
         headers = {
             "Content-Type": "application/a2a+json",
-            "Authorization": f"Bearer {sign_notification(claims, key)}",
+            "Authorization": f"Bearer {at_once(sign_notification(claims, key))}",
             "X-A2A-Notification-Token": token,
             "webhook-id": delivery_id,
         }

@@ -31,6 +31,7 @@ from pushkit.integrations.aiohttp import JWKS_PATH, jwks_route
 from pushkit.keys.files import update_key_ring
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyState
+from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
@@ -188,7 +189,7 @@ def signed_by_hand(house: House, key: SigningKey, number: int) -> tuple[bytes, d
         seq=number,
         body_sha256=body_sha256(body),
     )
-    jwt = sign_notification(claims, key)
+    jwt = at_once(sign_notification(claims, key))
     return body, {
         "Authorization": f"Bearer {jwt}",
         "Content-Type": "application/a2a+json",

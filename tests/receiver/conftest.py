@@ -27,6 +27,7 @@ from yarl import URL
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import Receiver, TaskPolicy, TrustedSender, Verdict
@@ -142,7 +143,7 @@ class Draft:
         """Return the compact JWS."""
         if self.compact is not None:
             return self.compact
-        signed = sign_notification(self._claims(), self.key)
+        signed = at_once(sign_notification(self._claims(), self.key))
         if not (self.claims or self.header or self.payload is not None):
             return signed
         return self._signed_again(signed)

@@ -16,6 +16,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_ke
 from pushkit.net.jwks_client import StaticKeys
 from pushkit.signing.content_digest import content_digest
 from pushkit.signing.http_message_signatures import sign_http_message
+from pushkit.signing.jose import at_once
 from pushkit.signing.standard_webhooks import (
     generate_webhook_secret,
     read_signer,
@@ -100,7 +101,7 @@ class SchemesDraft:
             message = WebhookRequest(
                 method=self.method, target=self.url, headers=Headers(fields), body=body
             )
-            fields += sign_http_message(message, self.key, now=self.draft.issued_at)
+            fields += at_once(sign_http_message(message, self.key, now=self.draft.issued_at))
         return WebhookRequest(
             target=request.target, headers=Headers(self._tampered(fields)), body=request.body
         )

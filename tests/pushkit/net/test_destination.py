@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.net.addresses import address_is_public
 from pushkit.net.destination import Decision, DestinationPolicy
-from pushkit.signing.audience import audience_of
-from pushkit.url import Url
+from pushkit.url import Url, audience_of
 from tests.hostile import hostile_urls
 
 POLICY = DestinationPolicy()

@@ -38,6 +38,7 @@ from pushkit.signing.http_message_signatures import (
     sign_http_message,
     verify_http_signature,
 )
+from pushkit.signing.jose import at_once
 from pushkit.signing.signature_base import SignedMessage, signature_base
 from pushkit.signing.structured import write_inner_list
 from pushkit.webhook import Headers, WebhookRequest
@@ -85,7 +86,7 @@ def signed(
 ) -> list[tuple[str, str]]:
     fields = list(fields)
     request = WebhookRequest(target=url, headers=Headers(fields), body=BODY)
-    return [*fields, *sign_http_message(request, signer or key(), now=NOW)]
+    return [*fields, *at_once(sign_http_message(request, signer or key(), now=NOW))]
 
 
 def verify(
@@ -186,7 +187,7 @@ class Keys(oracle.HTTPSignatureKeyResolver):
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_the_reference_library_verifies_what_is_signed_here(algorithm: Algorithm) -> None:
     now, request = datetime.now(UTC), WebhookRequest(target=URL, headers=Headers(FIELDS), body=BODY)
-    fields = dict([*FIELDS, *sign_http_message(request, key(algorithm), now=now)])
+    fields = dict([*FIELDS, *at_once(sign_http_message(request, key(algorithm), now=now))])
     verifier = oracle.HTTPMessageVerifier(
         signature_algorithm=ORACLE[algorithm], key_resolver=Keys(key(algorithm))
     )

@@ -21,6 +21,7 @@ from pushkit.signing.http_message_signatures import (
 )
 from pushkit.signing.jose import (
     DetachedJws,
+    at_once,
     holding_key,
     protected_header,
     sign_detached,
@@ -85,7 +86,7 @@ def test_a_jwt_has_8000_characters_at_most(characters: int, *, read: bool) -> No
 
 @pytest.mark.parametrize(("seq", "accepted"), [(1, True), (2**63 - 1, True), (2**63, False)])
 def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
-    unverified = read_unverified(sign_notification(claims(seq=seq), KEY))
+    unverified = read_unverified(at_once(sign_notification(claims(seq=seq), KEY)))
 
     if accepted:
         assert verify_signature(unverified, KEY.to_verification_key()).seq == seq
@@ -105,7 +106,7 @@ def test_a_seq_fits_into_64_bits(seq: int, *, accepted: bool) -> None:
 def test_no_signature_is_good_for_longer_than_300_seconds(
     lifetime: timedelta, seconds: int
 ) -> None:
-    jwt = sign_notification(claims(lifetime=lifetime), KEY)
+    jwt = at_once(sign_notification(claims(lifetime=lifetime), KEY))
     verified = verify_signature(read_unverified(jwt), KEY.to_verification_key())
     [by_http] = read_unverified_signatures(http_signed(lifetime=lifetime))
 
@@ -130,7 +131,7 @@ def test_a_protected_header_has_8192_characters_at_most(characters: int, *, read
 
 
 def test_a_signature_of_2048_characters_is_looked_at_and_a_longer_one_is_not() -> None:
-    protected = sign_detached(BODY, {}, KEY).protected
+    protected = at_once(sign_detached(BODY, {}, KEY)).protected
     keys = [KEY.to_verification_key()]
 
     assert holding_key(DetachedJws(protected=protected, signature="A" * 2048), BODY, keys) is None
@@ -145,7 +146,7 @@ def http_signed(*, labels: int = 1, lifetime: timedelta = timedelta(minutes=5)) 
     """Return the headers of a request with so many signatures, each under a label of its own."""
     fields = [("Content-Type", "application/json"), ("webhook-id", "dlv_1")]
     request = WebhookRequest(target="https://a.example.com/", headers=Headers(fields), body=BODY)
-    made = dict(sign_http_message(request, KEY, now=NOW, lifetime=lifetime))
+    made = dict(at_once(sign_http_message(request, KEY, now=NOW, lifetime=lifetime)))
     many = {
         name: ", ".join(made[name].replace("a2a=", f"s{n}=", 1) for n in range(labels))
         for name in ("Signature-Input", "Signature")

@@ -24,6 +24,7 @@ from pushkit.errors import (
     TimestampError,
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
+from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
     NotificationClaims,
@@ -76,7 +77,7 @@ def decoded(segment: str) -> dict[str, Any]:
 
 def signed(header: dict[str, Any] | None = None, **claims: Any) -> str:
     """Sign claims with one of them changed; None takes it away."""
-    payload = decoded(sign_notification(CLAIMS, key()).split(".")[1]) | claims
+    payload = decoded(at_once(sign_notification(CLAIMS, key())).split(".")[1]) | claims
     payload = {name: value for name, value in payload.items() if value is not None}
     return jwt.encode(
         payload, key().private_key, algorithm="ES256", headers={"kid": key().kid} | (header or {})
@@ -90,7 +91,7 @@ def proven(token: str) -> VerifiedJwt:
 def request(
     token: str | None = None, *fields: tuple[str, str], body: bytes = BODY
 ) -> WebhookRequest:
-    token = token or sign_notification(CLAIMS, key())
+    token = token or at_once(sign_notification(CLAIMS, key()))
     headers = [("Authorization", f"Bearer {token}"), ("webhook-id", "dlv_1"), *fields]
     return WebhookRequest(target="/hook", headers=Headers(headers), body=body)
 
@@ -114,7 +115,7 @@ def verify(received: WebhookRequest, now: datetime = NOW) -> VerifiedJwt:
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_what_one_side_signs_the_other_one_verifies(algorithm: Algorithm) -> None:
-    token = sign_notification(CLAIMS, key(algorithm))
+    token = at_once(sign_notification(CLAIMS, key(algorithm)))
     found = verify_signature(read_unverified(token), key(algorithm).to_verification_key())
     assert found == VerifiedJwt(
         kid=key(algorithm).kid,
@@ -132,7 +133,7 @@ def test_what_one_side_signs_the_other_one_verifies(algorithm: Algorithm) -> Non
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_writes_header_and_claims_as_the_wire_profile_says(algorithm: Algorithm) -> None:
-    header, payload, _ = sign_notification(CLAIMS, key(algorithm)).split(".")
+    header, payload, _ = at_once(sign_notification(CLAIMS, key(algorithm))).split(".")
     assert decoded(header) == {"alg": algorithm.value, "kid": key(algorithm).kid, "typ": "JWT"}
     assert decoded(payload) == {
         "iss": ISSUER,
@@ -148,13 +149,13 @@ def test_writes_header_and_claims_as_the_wire_profile_says(algorithm: Algorithm)
 
 
 def test_the_samples_profile_has_no_audience() -> None:
-    token = sign_notification(replace(CLAIMS, audience=None), key())
+    token = at_once(sign_notification(replace(CLAIMS, audience=None), key()))
     assert "aud" not in decoded(token.split(".")[1])
 
 
 @pytest.mark.parametrize(("lifetime", "seconds"), [(60, 60), (300, 300), (3600, 300)])
 def test_no_token_lives_longer_than_300_seconds(lifetime: int, seconds: int) -> None:
-    token = sign_notification(replace(CLAIMS, lifetime=timedelta(seconds=lifetime)), key())
+    token = at_once(sign_notification(replace(CLAIMS, lifetime=timedelta(seconds=lifetime)), key()))
     payload = decoded(token.split(".")[1])
     assert payload["exp"] - payload["iat"] == seconds
 
@@ -375,12 +376,12 @@ def test_hmac_with_the_public_key_is_refused() -> None:
 def test_another_key_with_the_same_kid_is_refused(algorithm: Algorithm) -> None:
     impostor = replace(key(algorithm), kid=key().kid)
     with pytest.raises(InvalidSignatureError):
-        proven(sign_notification(CLAIMS, impostor))
+        proven(at_once(sign_notification(CLAIMS, impostor)))
 
 
 def test_rsa_may_not_change_its_padding() -> None:
     rsa = key(Algorithm.RS256)
-    token = sign_notification(CLAIMS, replace(rsa, algorithm=Algorithm.PS256))
+    token = at_once(sign_notification(CLAIMS, replace(rsa, algorithm=Algorithm.PS256)))
     with pytest.raises(InvalidSignatureError):
         verify_signature(read_unverified(token), rsa.to_verification_key())
 
@@ -401,7 +402,7 @@ def test_ed25519_is_another_name_of_eddsa() -> None:
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_every_changed_bit_of_a_signature_is_seen(algorithm: Algorithm) -> None:
-    head, _, signature = sign_notification(CLAIMS, key(algorithm)).rpartition(".")
+    head, _, signature = at_once(sign_notification(CLAIMS, key(algorithm))).rpartition(".")
     raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
     for position in range(0, len(raw), 7):
         changed = bytes([*raw[:position], raw[position] ^ 1, *raw[position + 1 :]])
@@ -413,7 +414,7 @@ def test_every_changed_bit_of_a_signature_is_seen(algorithm: Algorithm) -> None:
 @pytest.mark.parametrize("segment", [0, 1, 2])
 def test_a_token_has_one_spelling(segment: int) -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    original = sign_notification(CLAIMS, key()).split(".")
+    original = at_once(sign_notification(CLAIMS, key())).split(".")
     accepted = set()
     for last in alphabet:
         parts = list(original)
@@ -510,6 +511,6 @@ def test_no_error_repeats_the_token() -> None:
 def test_the_longest_url_and_ids_that_a_sender_takes_can_be_verified(ids: str) -> None:
     url = URL + "/" + "x" * (2047 - len(URL))
     claims = replace(CLAIMS, audience=url, task_id=ids, config_id=ids)
-    token = sign_notification(claims, key(Algorithm.RS256))
+    token = at_once(sign_notification(claims, key(Algorithm.RS256)))
     verified = verify_signature(read_unverified(token), key(Algorithm.RS256).to_verification_key())
     assert (verified.audience, verified.task_id) == ((url,), ids)

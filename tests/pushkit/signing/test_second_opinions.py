@@ -19,7 +19,7 @@ from pushkit.bounded_json import JsonObject
 from pushkit.cli.proofs import ask_pyjwt
 from pushkit.errors import InvalidSignatureError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
-from pushkit.signing.jose import DetachedJws, holding_key, sign_detached, sign_jwt
+from pushkit.signing.jose import DetachedJws, at_once, holding_key, sign_detached, sign_jwt
 from pushkit.signing.notification_jwt import read_unverified, verify_signature
 
 ONES = "_" * 85 + "w"  # 64 bytes
@@ -60,7 +60,7 @@ def refused_by_pyjwt(token: str, algorithm: Algorithm = Algorithm.ES256) -> bool
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_pyjwt_and_jwcrypto_verify_what_is_signed_here(algorithm: Algorithm) -> None:
-    token = sign_jwt(CLAIMS, key(algorithm))
+    token = at_once(sign_jwt(CLAIMS, key(algorithm)))
     assert not refused_by_pyjwt(token, algorithm)
     jws = JWS()
     jws.deserialize(token, JWK.from_pem(public_pem(key(algorithm))))
@@ -81,7 +81,7 @@ def test_what_pyjwt_and_jwcrypto_sign_is_verified_here(algorithm: Algorithm) -> 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_a_detached_signature_is_the_compact_one_without_its_payload(algorithm: Algorithm) -> None:
     payload, signing = b"anything \xff", key(algorithm)
-    made = sign_detached(payload, {"typ": "JOSE"}, signing)
+    made = at_once(sign_detached(payload, {"typ": "JOSE"}, signing))
     assert not refused_by_pyjwt(f"{made.protected}.{encoded(payload)}.{made.signature}", algorithm)
     token = jwt.api_jws.encode(payload, signing.private_key, algorithm.value, {"kid": signing.kid})
     protected, _, signature = token.split(".")
@@ -93,7 +93,7 @@ def test_a_detached_signature_is_the_compact_one_without_its_payload(algorithm: 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_jwcrypto_refuses_what_does_not_hold_here(algorithm: Algorithm) -> None:
-    segments, _, signature = sign_jwt(CLAIMS, key(algorithm)).rpartition(".")
+    segments, _, signature = at_once(sign_jwt(CLAIMS, key(algorithm))).rpartition(".")
     raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
     raw[-1] ^= 1
     token = f"{segments}.{encoded(bytes(raw))}"

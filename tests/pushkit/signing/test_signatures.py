@@ -20,15 +20,14 @@ from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.signing.http_message_signatures import (
     read_unverified_signatures,
-    sign_http_message_with,
+    sign_http_message,
     verify_http_signature,
 )
-from pushkit.signing.jose import sign
+from pushkit.signing.jose import at_once, sign
 from pushkit.signing.notification_jwt import (
     NotificationClaims,
     read_unverified,
     sign_notification,
-    sign_notification_with,
     verify_signature,
 )
 from pushkit.webhook import Headers, WebhookRequest
@@ -90,7 +89,7 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
 ) -> None:
     kms = service(algorithm)
     remote = RemoteKey.of(kms)
-    token = await sign_notification_with(CLAIMS, remote)
+    token = await sign_notification(CLAIMS, remote)
     ring = KeyRing.create(NOW, key=remote)
     published = parse_jwks(jwks_document(ring, NOW)).keys
     found = verify_signature(read_unverified(token), published[remote.kid])
@@ -100,8 +99,8 @@ async def test_a_notification_that_a_service_signs_is_verified_like_any(
 
 async def test_it_says_the_same_as_one_that_is_signed_here() -> None:
     kms = service(Algorithm.EDDSA)  # which signs the same twice
-    assert await sign_notification_with(CLAIMS, RemoteKey.of(kms)) == sign_notification(
-        CLAIMS, kms.key
+    assert await sign_notification(CLAIMS, RemoteKey.of(kms)) == at_once(
+        sign_notification(CLAIMS, kms.key)
     )
 
 
@@ -228,7 +227,7 @@ async def test_an_http_message_that_a_service_signs_is_verified_like_any(
     algorithm: Algorithm,
 ) -> None:
     remote = RemoteKey.of(service(algorithm))
-    signed = await sign_http_message_with(MESSAGE, remote, now=NOW)
+    signed = await sign_http_message(MESSAGE, remote, now=NOW)
     headers = Headers([*MESSAGE.headers, *signed])
     [unverified] = read_unverified_signatures(headers)
     verified = verify_http_signature(
@@ -240,4 +239,4 @@ async def test_an_http_message_that_a_service_signs_is_verified_like_any(
 async def test_an_http_message_for_another_hash_is_refused() -> None:
     remote = RemoteKey.of(service(Algorithm.PS256))
     with pytest.raises(ConfigError, match="expected another algorithm"):
-        await sign_http_message_with(MESSAGE, remote, now=NOW)
+        await sign_http_message(MESSAGE, remote, now=NOW)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.errors import ConfigError
-from pushkit.signing.audience import audience_of, audience_with_query
+from pushkit.url import audience_of, audience_with_query
 
 
 @pytest.mark.parametrize(
