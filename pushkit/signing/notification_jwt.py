@@ -143,7 +143,7 @@ class UnverifiedJwt:
 class JwtClaims:
     """Claims, proven or not. What a sender left out is None.
 
-    Legacy senders (the first A2A samples, trpc-a2a-go) state only `iat` and the body's hash.
+    The first A2A samples and trpc-a2a-go state only `iat` and the body's hash.
     """
 
     kid: str
@@ -224,7 +224,7 @@ def verify_signature(
     """
     if key.algorithm not in algorithms:
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
-    if not _names_algorithm(unverified.algorithm, key.algorithm):
+    if Algorithm.parse(unverified.algorithm) is not key.algorithm:
         raise InvalidSignatureError("the JWS header names another algorithm than its key has")
     if not signature_holds(key, unverified.jws.signed, unverified.jws.signature):
         raise InvalidSignatureError("the signature does not hold")
@@ -238,10 +238,6 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
         InvalidSignatureError: Claims that are missing or of the wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
-
-
-def _names_algorithm(name: str, algorithm: Algorithm) -> bool:
-    return Algorithm.parse(name) is algorithm
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
@@ -279,7 +275,7 @@ def _audience(value: JsonValue) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(entry, str) for entry in values):
         raise InvalidSignatureError("claim `aud`: expected a string or a list of strings")
-    return tuple(str(entry) for entry in values)
+    return tuple(map(str, values))
 
 
 # --- what is proven, held against the request (wire profile §4) ---------------------------------

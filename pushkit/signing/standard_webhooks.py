@@ -106,7 +106,7 @@ class UnverifiedWebhook:
 
 def generate_webhook_secret() -> str:
     """Return a fresh secret for v1: `whsec_` and 256 random bits."""
-    return _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+    return _SECRET_PREFIX + _base64_of(secrets.token_bytes(32))
 
 
 def webhook_public_key(key: SigningKey | VerificationKey) -> str:
@@ -115,7 +115,7 @@ def webhook_public_key(key: SigningKey | VerificationKey) -> str:
     Raises:
         ConfigError: Not an Ed25519 key.
     """
-    return _PUBLIC_PREFIX + base64.b64encode(ed25519_public_bytes(key)).decode()
+    return _PUBLIC_PREFIX + _base64_of(ed25519_public_bytes(key))
 
 
 def read_signer(secret: str) -> WebhookSigner:
@@ -126,9 +126,15 @@ def read_signer(secret: str) -> WebhookSigner:
     """
     if secret.startswith(_PUBLIC_PREFIX):
         raise ConfigError("a webhook secret: found whpk_…, which verifies; whsk_… signs")
-    if secret.startswith(_PRIVATE_PREFIX):
-        return _read_private(_decoded_secret(secret.removeprefix(_PRIVATE_PREFIX)))
-    return _read_shared(secret)
+    if not secret.startswith(_PRIVATE_PREFIX):
+        return SharedSecret(key=_decoded_secret(secret.removeprefix(_SECRET_PREFIX)))
+    raw = _decoded_secret(secret.removeprefix(_PRIVATE_PREFIX))
+    if len(raw) != _PRIVATE_BYTES:
+        raise ConfigError(f"whsk_…: {len(raw)} bytes, expected {_PRIVATE_BYTES}: seed and public")
+    key = ed25519_signing_key(raw[:_SEED_BYTES])
+    if ed25519_public_bytes(key) != raw[_SEED_BYTES:]:
+        raise ConfigError("whsk_…: its second half is not the public key of its first")
+    return key
 
 
 def read_verifier(secret: str) -> WebhookVerifier:
@@ -141,20 +147,7 @@ def read_verifier(secret: str) -> WebhookVerifier:
         raise ConfigError("a webhook secret: found whsk_…, the sender's own; expected whpk_…")
     if secret.startswith(_PUBLIC_PREFIX):
         return ed25519_verification_key(_decoded_secret(secret.removeprefix(_PUBLIC_PREFIX)))
-    return _read_shared(secret)
-
-
-def _read_shared(secret: str) -> SharedSecret:
     return SharedSecret(key=_decoded_secret(secret.removeprefix(_SECRET_PREFIX)))
-
-
-def _read_private(raw: bytes) -> SigningKey:
-    if len(raw) != _PRIVATE_BYTES:
-        raise ConfigError(f"whsk_…: {len(raw)} bytes, expected {_PRIVATE_BYTES}: seed and public")
-    key = ed25519_signing_key(raw[:_SEED_BYTES])
-    if ed25519_public_bytes(key) != raw[_SEED_BYTES:]:
-        raise ConfigError("whsk_…: its second half is not the public key of its first")
-    return key
 
 
 def _decoded_secret(encoded: str) -> bytes:
@@ -191,27 +184,29 @@ def sign_webhook(
         raise ConfigError("webhook-timestamp: expected an aware time, found one without a zone")
     timestamp = str(int(now.timestamp()))
     content = _signed_content(delivery_id, timestamp, body)
+    signatures = [
+        f"v1,{_base64_of(_mac(signer, content))}"
+        if isinstance(signer, SharedSecret)
+        else f"v1a,{_base64_of(sign_bytes(signer, content))}"
+        for signer in signers
+    ]
     return [
         (ID_HEADER, delivery_id),
         (TIMESTAMP_HEADER, timestamp),
-        (SIGNATURE_HEADER, " ".join(_signature(signer, content) for signer in signers)),
+        (SIGNATURE_HEADER, " ".join(signatures)),
     ]
 
 
-def _signature(signer: WebhookSigner, content: bytes) -> str:
-    if isinstance(signer, SharedSecret):
-        version, signature = "v1", _mac(signer, content)
-    else:
-        version, signature = "v1a", sign_bytes(signer, content)
-    return f"{version},{base64.b64encode(signature).decode()}"
-
-
 def _mac(secret: SharedSecret, content: bytes) -> bytes:
-    return hmac.new(secret.key, content, hashlib.sha256).digest()
+    return hmac.digest(secret.key, content, hashlib.sha256)
 
 
 def _signed_content(delivery_id: str, timestamp: str, body: bytes) -> bytes:
     return f"{delivery_id}.{timestamp}.".encode() + body
+
+
+def _base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 # --- verifying ----------------------------------------------------------------------------------
@@ -253,20 +248,16 @@ def check_webhook_signature(
     timestamp = str(int(webhook.timestamp.timestamp()))
     content = _signed_content(webhook.delivery_id, timestamp, body)
     # All of them, so that the time taken does not say which one held.
-    holds = [_holds(verifier, content, webhook.signatures) for verifier in verifiers]
+    holds = [
+        hmac.compare_digest(_mac(verifier, content), signature)
+        if isinstance(verifier, SharedSecret)
+        else signature_holds(verifier, content, signature)
+        for verifier in verifiers
+        for version, signature in webhook.signatures
+        if version == ("v1" if isinstance(verifier, SharedSecret) else "v1a")
+    ]
     if not any(holds):
         raise InvalidSignatureError("no signature in webhook-signature holds")
-
-
-def _holds(
-    verifier: WebhookVerifier, content: bytes, signatures: Sequence[tuple[str, bytes]]
-) -> bool:
-    if isinstance(verifier, SharedSecret):
-        expected = _mac(verifier, content)
-        same = [hmac.compare_digest(expected, found) for name, found in signatures if name == "v1"]
-        return any(same)
-    asymmetric = [found for name, found in signatures if name == "v1a"]
-    return any(signature_holds(verifier, content, found) for found in asymmetric)
 
 
 def _read_signatures(listed: str) -> tuple[tuple[str, bytes], ...]:
@@ -275,15 +266,12 @@ def _read_signatures(listed: str) -> tuple[tuple[str, bytes], ...]:
         raise MalformedRequestError(
             f"webhook-signature: {len(entries)} signatures, expected at most {_MAX_SIGNATURES}"
         )
-    found: list[tuple[str, bytes]] = []
-    for entry in entries:
-        version, _, encoded = entry.partition(",")
-        signature = _base64(encoded) if version in {"v1", "v1a"} else None
-        if signature is not None:
-            found.append((version, signature))
+    parted = (entry.partition(",") for entry in entries)
+    decoded = [(version, _base64(text)) for version, _, text in parted if version in {"v1", "v1a"}]
+    found = tuple((version, signature) for version, signature in decoded if signature is not None)
     if not found:
         raise InvalidSignatureError("webhook-signature: expected `v1,` or `v1a,` and base64")
-    return tuple(found)
+    return found
 
 
 def _required(headers: Headers, name: str) -> str:
@@ -301,4 +289,4 @@ def _base64(encoded: str) -> bytes | None:
         decoded = base64.b64decode(encoded, validate=True)
     except ValueError:
         return None
-    return decoded if base64.b64encode(decoded).decode() == encoded else None
+    return decoded if _base64_of(decoded) == encoded else None
