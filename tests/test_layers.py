@@ -21,6 +21,7 @@ SENDER_ROWS = [
     {"a2a", "keys", "storage", "work"},
     {
         "bounded_json",
+        "caching",
         "clock",
         "lazy",
         "logs",

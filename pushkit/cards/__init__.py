@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from pushkit.lazy import names_on_demand
 
 if TYPE_CHECKING:
-    from pushkit.cards.forms import (  # noqa: I001 - a line for each would be thrice as long
+    from pushkit.caching import (  # noqa: I001 - a line for each would be thrice as long
+        DocumentResponse as DocumentResponse,
+    )
+    from pushkit.cards.forms import (
         Canonical as Canonical,
         CardForm as CardForm,
         canonicalize as canonicalize,
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
         CARD_PATH as CARD_PATH,
         LEGACY_CARD_PATH as LEGACY_CARD_PATH,
         CardPublisher as CardPublisher,
-        CardResponse as CardResponse,
     )
     from pushkit.cards.registry import (
         CardCheck as CardCheck,
@@ -61,9 +63,10 @@ else:
     __all__, __getattr__, __dir__ = names_on_demand(
         __name__,
         {
+            "pushkit.caching": "DocumentResponse",
             "pushkit.cards.forms": "Canonical CardForm canonicalize",
             "pushkit.cards.origins": "CardTrust",
-            "pushkit.cards.publishing": "CARD_PATH LEGACY_CARD_PATH CardPublisher CardResponse",
+            "pushkit.cards.publishing": "CARD_PATH LEGACY_CARD_PATH CardPublisher",
             "pushkit.cards.registry": (
                 "CardCheck CardOutcome CardSummary card_url fetch_card verify_cards"
             ),

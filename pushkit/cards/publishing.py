@@ -7,22 +7,21 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from pushkit.bounded_json import JsonValue
+from pushkit.caching import DocumentResponse, document_response
 from pushkit.cards.document import read_card
 from pushkit.cards.forms import CardForm
 from pushkit.cards.signing import SignedCard, sign_card_with
 from pushkit.errors import SigningError
-from pushkit.keys.jwks import etag_matches
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 
-__all__ = ["CARD_PATH", "LEGACY_CARD_PATH", "CardPublisher", "CardResponse"]
+__all__ = ["CARD_PATH", "LEGACY_CARD_PATH", "CardPublisher"]
 
 CARD_PATH: Final = "/.well-known/agent-card.json"  # A2A 1.0 §8.2, since 0.3
 LEGACY_CARD_PATH: Final = "/.well-known/agent.json"  # up to 0.2
@@ -31,15 +30,6 @@ _DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
 _SIGNING_SECONDS: Final = 10
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardResponse:
-    """The HTTP answer that a card is served with."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class CardPublisher:
@@ -91,8 +81,8 @@ class CardPublisher:
         """
         return await self._with(self._keys.ring(), now)
 
-    async def response(self, now: datetime, if_none_match: str | None = None) -> CardResponse:
-        """Answer a GET for the card (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
+    async def response(self, now: datetime, if_none_match: str | None = None) -> DocumentResponse:
+        """Answer a GET for the card.
 
         Args:
             now: The present.
@@ -103,16 +93,12 @@ class CardPublisher:
         """
         ring = self._keys.ring()
         signed = await self._with(ring, now)
-        tag = self._tag(signed)
+        # Weak (RFC 9110 §8.8.1), over what is signed by whom: processes of one agent agree on it,
+        # although their signatures are different bytes.
+        parts = json.dumps((self._card, signed.kids, signed.forms, self._jku), sort_keys=True)
+        tag = f'W/"{hashlib.sha256(parts.encode()).hexdigest()[:32]}"'
         max_age = min(self._max_age, ring.grace)
-        headers = {
-            "Cache-Control": f"public, max-age={int(max_age.total_seconds())}",
-            "ETag": f"W/{tag}",
-        }
-        if if_none_match is not None and etag_matches(if_none_match, tag):
-            return CardResponse(status=304, headers=headers, body=b"")
-        headers["Content-Type"] = "application/json"
-        return CardResponse(status=200, headers=headers, body=signed.content)
+        return document_response(signed.content, "application/json", tag, max_age, if_none_match)
 
     async def _with(self, ring: KeyRing, now: datetime) -> SignedCard:
         # An ECDSA signature differs every time: signed once per key, or no cache would ever match.
@@ -134,9 +120,3 @@ class CardPublisher:
                 return await sign_card_with(self._card, ring, self._forms, now=now, jku=self._jku)
         except TimeoutError as exc:
             raise SigningError(f"signing the card took longer than {_SIGNING_SECONDS} s") from exc
-
-    def _tag(self, signed: SignedCard) -> str:
-        # Weak (RFC 9110 §8.8.1), over what is signed by whom: processes of one agent agree on it,
-        # although their signatures are different bytes.
-        parts = (self._card, signed.kids, signed.forms, self._jku)
-        return f'"{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]}"'

@@ -20,6 +20,7 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.bounded_json import JsonValue
+from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.attempt import Attempt
@@ -43,7 +44,7 @@ from pushkit.errors import (
     InvalidPushConfigError,
     InvalidUpdateError,
 )
-from pushkit.keys.jwks import JwksResponse, jwks_response
+from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
@@ -569,7 +570,7 @@ class PushSender:
         found = await self._database.read(self._outbox.of_task(tenant=tenant, task_id=task_id))
         return [replace(each, body=self._vault.open_body(each.id, each.body)) for each in found]
 
-    def jwks(self, if_none_match: str | None = None) -> JwksResponse:
+    def jwks(self, if_none_match: str | None = None) -> DocumentResponse:
         """Return the answer to `GET /.well-known/jwks.json`: the public keys, cacheable."""
         return jwks_response(self._keys.ring(), self._clock(), if_none_match)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pushkit.caching import DocumentResponse
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.asgi_document import DocumentApp
-from pushkit.keys.jwks import JwksResponse
 
 __all__ = ["JwksApp"]
 
@@ -24,6 +24,6 @@ class JwksApp(DocumentApp):
     def __init__(self, sender: PushSender) -> None:
         self._sender = sender
 
-    async def document(self, if_none_match: Sequence[str]) -> JwksResponse:
+    async def document(self, if_none_match: Sequence[str]) -> DocumentResponse:
         """Return the JWK Set as it is now."""
         return self._sender.jwks(next(iter(if_none_match), None) or None)

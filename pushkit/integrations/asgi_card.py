@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pushkit.cards.publishing import CardPublisher, CardResponse
+from pushkit.caching import DocumentResponse
+from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.integrations.asgi_document import DocumentApp
 
@@ -26,6 +27,6 @@ class CardApp(DocumentApp):
     def __init__(self, publisher: CardPublisher) -> None:
         self._publisher = publisher
 
-    async def document(self, if_none_match: Sequence[str]) -> CardResponse:
+    async def document(self, if_none_match: Sequence[str]) -> DocumentResponse:
         """Return the card as it is now."""
         return await self._publisher.response(utc_now(), ", ".join(if_none_match) or None)

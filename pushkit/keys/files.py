@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.errors import ConfigError, KeyFileError, KeyRingError, MalformedJsonError
 from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signing_key_to_pem
-from pushkit.keys.private_file import locked, os_errors_of, read_private, replace_private
+from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.keys.ring import KeyRing, RingKey
 
 __all__ = ["create_key_ring", "load_key_ring", "save_key_ring", "update_key_ring"]
@@ -35,8 +35,7 @@ def load_key_ring(path: str | Path, passphrase: bytes | None = None) -> KeyRing:
             has wrong contents or a newer format, or the passphrase is wrong or missing.
     """
     path = Path(path)
-    with os_errors_of(path):
-        contents = read_private(path, made_by="pushkit keys new")
+    contents = read_private(path, made_by="pushkit keys new")
     try:
         return _ring(read_json_object(contents), passphrase)
     except (KeyFileError, KeyRingError, MalformedJsonError) as exc:
@@ -50,7 +49,7 @@ def save_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = No
         KeyFileError: The file or its folder cannot be written.
     """
     path = Path(path)
-    with os_errors_of(path), locked(path):
+    with locked(path):
         replace_private(path, _contents(ring, passphrase))
 
 
@@ -61,7 +60,7 @@ def create_key_ring(path: str | Path, ring: KeyRing, passphrase: bytes | None = 
         KeyFileError: It exists, or cannot be written.
     """
     path = Path(path)
-    with os_errors_of(path), locked(path):
+    with locked(path):
         if path.exists():
             raise KeyFileError(f"{path}: exists already; its keys would be lost")
         replace_private(path, _contents(ring, passphrase))
@@ -79,7 +78,7 @@ def update_key_ring(
         KeyFileError: The file cannot be read or written; see `load_key_ring`.
     """
     path = Path(path)
-    with os_errors_of(path), locked(path):
+    with locked(path):
         ring = change(load_key_ring(path, passphrase))
         replace_private(path, _contents(ring, passphrase))
     return ring
@@ -115,10 +114,20 @@ def _key_document(entry: RingKey, passphrase: bytes | None) -> JsonObject:
 
 
 def _ring(document: JsonObject, passphrase: bytes | None) -> KeyRing:
-    _require_format(document)
-    entries = _member(document, "keys", list, "an array")
+    if document.get("format") != _FORMAT:
+        raise KeyFileError(f"not a key file: format is not {_FORMAT!r}")
+    version = _member(document, "version", int, "an integer")
+    if version != _VERSION:
+        newer = ": written by a newer pushkit" if version > _VERSION else ""
+        raise KeyFileError(f"version is {version}, expected {_VERSION}{newer}")
+    keys = []
+    for number, entry in enumerate(_member(document, "keys", list, "an array")):
+        try:
+            keys.append(_ring_key(entry, passphrase))
+        except (ConfigError, KeyRingError) as exc:
+            raise KeyFileError(f"keys[{number}]: {exc}") from exc
     return KeyRing(
-        keys=tuple(_entry(n, entry, passphrase) for n, entry in enumerate(entries)),
+        keys=tuple(keys),
         default_algorithm=_algorithm(document, "default_algorithm"),
         max_age=_seconds(document, "max_age_seconds"),
         activation_lead=_seconds(document, "activation_lead_seconds"),
@@ -126,26 +135,9 @@ def _ring(document: JsonObject, passphrase: bytes | None) -> KeyRing:
     )
 
 
-def _require_format(document: JsonObject) -> None:
-    if document.get("format") != _FORMAT:
-        raise KeyFileError(f"not a key file: format is not {_FORMAT!r}")
-    version = _member(document, "version", int, "an integer")
-    if version > _VERSION:
-        raise KeyFileError(f"version is {version}, expected {_VERSION}: written by a newer pushkit")
-    if version < _VERSION:
-        raise KeyFileError(f"version is {version}, expected {_VERSION}")
-
-
-def _entry(number: int, document: JsonValue, passphrase: bytes | None) -> RingKey:
-    try:
-        if not isinstance(document, dict):
-            raise KeyFileError("expected an object")
-        return _ring_key(document, passphrase)
-    except (ConfigError, KeyRingError) as exc:
-        raise KeyFileError(f"keys[{number}]: {exc}") from exc
-
-
-def _ring_key(document: JsonObject, passphrase: bytes | None) -> RingKey:
+def _ring_key(document: JsonValue, passphrase: bytes | None) -> RingKey:
+    if not isinstance(document, dict):
+        raise KeyFileError("expected an object")
     published_at = _moment(document, "published_at")
     if published_at is None:
         raise KeyFileError("published_at: expected a time, found null")

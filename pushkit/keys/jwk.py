@@ -136,7 +136,16 @@ class SigningKey:
 
 def generate_key(algorithm: Algorithm) -> SigningKey:
     """Generate a key, with its thumbprint as `kid`."""
-    private_key = _generate(algorithm)
+    private_key: PrivateKey
+    match algorithm:
+        case Algorithm.ES256:
+            private_key = ec.generate_private_key(ec.SECP256R1())
+        case Algorithm.ES384:
+            private_key = ec.generate_private_key(ec.SECP384R1())
+        case Algorithm.EDDSA:
+            private_key = ed25519.Ed25519PrivateKey.generate()
+        case Algorithm.RS256 | Algorithm.PS256:
+            private_key = rsa.generate_private_key(65537, _GENERATED_RSA_BITS)
     return SigningKey(
         kid=thumbprint(private_key.public_key()), algorithm=algorithm, private_key=private_key
     )
@@ -154,15 +163,49 @@ def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
         JwksError: Symmetric, with private members, for another use, of an unknown type or curve,
             with an algorithm of another key type, too weak, or no key at all.
     """
-    _require_public(jwk)
-    _require_signature_use(jwk)
     algorithm = _algorithm(jwk)
-    public_key = _public_key(jwk, _MATERIAL[str(jwk["kty"])])
-    kid = _kid(jwk, public_key)
+    kty, kid = str(jwk["kty"]), jwk.get("kid")
+    if not isinstance(kid, str | None):
+        raise JwksError(f"kid is {_shown(kid)}, expected a string")
+    # Only the key itself goes through: `x5u`, `key_ops` and the like have no say in the import.
+    material = {name: jwk[name] for name in _MATERIAL[kty] if name in jwk}
     try:
-        return VerificationKey(kid=kid, algorithm=algorithm, public_key=public_key)
+        public_key = cast("PublicKey", JWK(**material).get_op_key("verify"))
+        return VerificationKey(
+            kid=thumbprint(public_key) if kid is None else kid,
+            algorithm=algorithm,
+            public_key=public_key,
+        )
     except ConfigError as exc:
         raise JwksError(str(exc)) from exc
+    except _NO_KEY as exc:
+        raise JwksError("the members are not a valid public key") from exc
+
+
+def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
+    """Return what a JWK verifies, if it is a public key that may."""
+    kty, crv, alg = jwk.get("kty"), jwk.get("crv"), jwk.get("alg")
+    if kty == "oct":
+        raise JwksError("the key is symmetric, expected a public key")
+    if found := sorted(_PRIVATE & jwk.keys()):
+        raise JwksError(f"the key has private members ({', '.join(found)}) and is compromised")
+    # RFC 7517 §4.2 and §4.3.
+    if jwk.get("use", "sig") != "sig":
+        raise JwksError(f"use is {_shown(jwk['use'])}, expected 'sig'")
+    operations = jwk.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        raise JwksError("key_ops does not contain 'verify'")
+    if not isinstance(kty, str) or not isinstance(crv, str | None):
+        raise JwksError("kty and crv: expected strings")
+    fitting = _ALGORITHMS.get((kty, crv if kty != "RSA" else None))
+    if fitting is None:
+        raise JwksError(f"key type {_shown(kty)} with curve {_shown(crv)} is not supported")
+    if alg is None:
+        return fitting[0]
+    algorithm = Algorithm.parse(alg) if isinstance(alg, str) else None
+    if algorithm not in fitting:
+        raise JwksError(f"alg is {_shown(alg)}, expected {' or '.join(fitting)}")
+    return algorithm
 
 
 def public_jwk(key: KeyPair | VerificationKey) -> JsonObject:
@@ -202,9 +245,12 @@ def signing_key_from_pem(
         KeyFileError: No private key, a wrong or missing passphrase, a passphrase for a key that is
             not encrypted, a type that is not supported, or an algorithm that does not fit.
     """
-    private_key = _private_key(pem, passphrase)
-    public_key = private_key.public_key()
     try:
+        jwk = JWK.from_pem(pem, passphrase)
+        if not jwk.has_private:
+            raise KeyFileError("expected a private key in PEM, found a public one")
+        private_key = cast("PrivateKey", jwk.get_op_key("sign"))
+        public_key = private_key.public_key()
         return SigningKey(
             kid=thumbprint(public_key) if kid is None else kid,
             algorithm=algorithm or _fitting(public_key)[0],
@@ -212,6 +258,13 @@ def signing_key_from_pem(
         )
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
+    except TypeError as exc:  # how cryptography reports a passphrase too few or too many
+        if passphrase is None:
+            raise KeyFileError("the private key is encrypted; a passphrase is needed") from exc
+        raise KeyFileError("a passphrase was given, but the key is not encrypted") from exc
+    except _NO_KEY as exc:
+        reason = "the passphrase is wrong, or it is no" if passphrase else "not a"
+        raise KeyFileError(f"{reason} private key in PEM of a supported type") from exc
 
 
 def verification_key_from_pem(
@@ -246,20 +299,8 @@ def verification_key_from_pem(
 
 def signing_key_to_pem(key: SigningKey, passphrase: bytes | None = None) -> bytes:
     """Write a private key as PKCS#8 PEM, encrypted when there is a passphrase."""
-    exported = JWK.from_pyca(key.private_key).export_to_pem(private_key=True, password=passphrase)
-    return cast("bytes", exported)
-
-
-def _generate(algorithm: Algorithm) -> PrivateKey:
-    match algorithm:
-        case Algorithm.ES256:
-            return ec.generate_private_key(ec.SECP256R1())
-        case Algorithm.ES384:
-            return ec.generate_private_key(ec.SECP384R1())
-        case Algorithm.EDDSA:
-            return ed25519.Ed25519PrivateKey.generate()
-        case Algorithm.RS256 | Algorithm.PS256:
-            return rsa.generate_private_key(public_exponent=65537, key_size=_GENERATED_RSA_BITS)
+    jwk = JWK.from_pyca(key.private_key)
+    return cast("bytes", jwk.export_to_pem(private_key=True, password=passphrase))
 
 
 def _require_fit(kid: str, algorithm: Algorithm, public_key: PublicKey) -> None:
@@ -268,8 +309,15 @@ def _require_fit(kid: str, algorithm: Algorithm, public_key: PublicKey) -> None:
     fitting = _fitting(public_key)
     if algorithm not in fitting:
         raise ConfigError(f"the key is for {' or '.join(fitting)}, not for {algorithm}")
-    if isinstance(public_key, rsa.RSAPublicKey):
-        _require_rsa_strength(public_key)
+    if not isinstance(public_key, rsa.RSAPublicKey):
+        return
+    if not _MIN_RSA_BITS <= public_key.key_size <= _MAX_RSA_BITS:
+        raise ConfigError(
+            f"the RSA key has {public_key.key_size} bits,"
+            f" expected {_MIN_RSA_BITS} to {_MAX_RSA_BITS}"
+        )
+    if public_key.public_numbers().e > _MAX_RSA_EXPONENT:
+        raise ConfigError(f"the RSA key's exponent is larger than {_MAX_RSA_EXPONENT}")
 
 
 def _fitting(public_key: PublicKey) -> tuple[Algorithm, ...]:
@@ -281,83 +329,6 @@ def _fitting(public_key: PublicKey) -> tuple[Algorithm, ...]:
     if shape not in _ALGORITHMS:
         raise ConfigError(f"the key's curve {shape[1]} is not supported")
     return _ALGORITHMS[shape]
-
-
-def _require_rsa_strength(public_key: rsa.RSAPublicKey) -> None:
-    if not _MIN_RSA_BITS <= public_key.key_size <= _MAX_RSA_BITS:
-        raise ConfigError(
-            f"the RSA key has {public_key.key_size} bits,"
-            f" expected {_MIN_RSA_BITS} to {_MAX_RSA_BITS}"
-        )
-    if public_key.public_numbers().e > _MAX_RSA_EXPONENT:
-        raise ConfigError(f"the RSA key's exponent is larger than {_MAX_RSA_EXPONENT}")
-
-
-def _require_public(jwk: Mapping[str, JsonValue]) -> None:
-    if jwk.get("kty") == "oct":
-        raise JwksError("the key is symmetric, expected a public key")
-    if found := sorted(_PRIVATE & jwk.keys()):
-        raise JwksError(f"the key has private members ({', '.join(found)}) and is compromised")
-
-
-def _require_signature_use(jwk: Mapping[str, JsonValue]) -> None:
-    # RFC 7517 §4.2 and §4.3.
-    if "use" in jwk and jwk["use"] != "sig":
-        raise JwksError(f"use is {_shown(jwk['use'])}, expected 'sig'")
-    if "key_ops" not in jwk:
-        return
-    operations = jwk["key_ops"]
-    if not isinstance(operations, list) or "verify" not in operations:
-        raise JwksError("key_ops does not contain 'verify'")
-
-
-def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
-    kty, crv = jwk.get("kty"), jwk.get("crv")
-    if not isinstance(kty, str) or not isinstance(crv, str | None):
-        raise JwksError("kty and crv: expected strings")
-    fitting = _ALGORITHMS.get((kty, crv if kty != "RSA" else None))
-    if fitting is None:
-        raise JwksError(f"key type {_shown(kty)} with curve {_shown(crv)} is not supported")
-    alg = jwk.get("alg")
-    if alg is None:
-        return fitting[0]
-    algorithm = Algorithm.parse(alg) if isinstance(alg, str) else None
-    if algorithm not in fitting:
-        raise JwksError(f"alg is {_shown(alg)}, expected {' or '.join(fitting)}")
-    return algorithm
-
-
-def _public_key(jwk: Mapping[str, JsonValue], names: tuple[str, ...]) -> PublicKey:
-    # Only the key itself goes through: `x5u`, `key_ops` and the like have no say in the import.
-    material = {name: jwk[name] for name in names if name in jwk}
-    try:
-        return cast("PublicKey", JWK(**material).get_op_key("verify"))
-    except _NO_KEY as exc:
-        raise JwksError("the members are not a valid public key") from exc
-
-
-def _kid(jwk: Mapping[str, JsonValue], public_key: PublicKey) -> str:
-    kid = jwk.get("kid")
-    if kid is None:
-        return thumbprint(public_key)
-    if not isinstance(kid, str):
-        raise JwksError(f"kid is {_shown(kid)}, expected a string")
-    return kid
-
-
-def _private_key(pem: bytes, passphrase: bytes | None) -> PrivateKey:
-    try:
-        key = JWK.from_pem(pem, passphrase)
-        if key.has_private:
-            return cast("PrivateKey", key.get_op_key("sign"))
-    except TypeError as exc:  # how cryptography reports a passphrase too few or too many
-        if passphrase is None:
-            raise KeyFileError("the private key is encrypted; a passphrase is needed") from exc
-        raise KeyFileError("a passphrase was given, but the key is not encrypted") from exc
-    except _NO_KEY as exc:
-        reason = "the passphrase is wrong, or it is no" if passphrase else "not a"
-        raise KeyFileError(f"{reason} private key in PEM of a supported type") from exc
-    raise KeyFileError("expected a private key in PEM, found a public one")
 
 
 def _shown(value: JsonValue) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pushkit.bounded_json import JsonValue, read_json_object
+from pushkit.caching import DocumentResponse, document_response
 from pushkit.errors import JwksError, MalformedJsonError
 from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_JWKS_BYTES",
     "MAX_JWKS_KEYS",
-    "JwksResponse",
     "KeySet",
-    "etag_matches",
     "jwks_document",
     "jwks_response",
     "parse_jwks",
@@ -32,17 +30,7 @@ MAX_JWKS_BYTES: Final = 64 * 1024
 MAX_JWKS_KEYS: Final = 32
 
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
-_ENTITY_TAG: Final = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')  # RFC 9110 §8.8.3
 _SHOWN_CHARACTERS: Final = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JwksResponse:
-    """The HTTP answer that a JWK Set is served with."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +55,10 @@ def jwks_document(ring: KeyRing, now: datetime) -> bytes:
     return json.dumps({"keys": keys}, sort_keys=True, separators=(",", ":")).encode()
 
 
-def jwks_response(ring: KeyRing, now: datetime, if_none_match: str | None = None) -> JwksResponse:
-    """Answer a GET for the JWK Set (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
+def jwks_response(
+    ring: KeyRing, now: datetime, if_none_match: str | None = None
+) -> DocumentResponse:
+    """Answer a GET for the JWK Set.
 
     Args:
         ring: The sender's keys.
@@ -76,14 +66,8 @@ def jwks_response(ring: KeyRing, now: datetime, if_none_match: str | None = None
         if_none_match: The request's `If-None-Match`, several joined with commas.
     """
     body = jwks_document(ring, now)
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {
-        "Cache-Control": f"public, max-age={int(ring.max_age.total_seconds())}",
-        "ETag": etag,
-    }
-    if if_none_match is not None and etag_matches(if_none_match, etag):
-        return JwksResponse(status=304, headers=headers, body=b"")
-    return JwksResponse(status=200, headers={"Content-Type": _MEDIA_TYPE, **headers}, body=body)
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return document_response(body, _MEDIA_TYPE, tag, ring.max_age, if_none_match)
 
 
 def parse_jwks(body: bytes) -> KeySet:
@@ -96,22 +80,6 @@ def parse_jwks(body: bytes) -> KeySet:
     Raises:
         JwksError: Too large, too many keys, or not a JWK Set.
     """
-    members = _members(body)
-    found: dict[str, list[VerificationKey]] = {}
-    refused: list[tuple[str, str]] = []
-    for position, member in enumerate(members):
-        try:
-            key = _key(member)
-        except JwksError as exc:
-            refused.append((_label(member, position), str(exc)))
-        else:
-            found.setdefault(key.kid, []).append(key)
-    keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
-    ambiguous = [(_cut(kid), "several different keys") for kid in found if kid not in keys]
-    return KeySet(keys=keys, refused=(*refused, *ambiguous))
-
-
-def _members(body: bytes) -> list[JsonValue]:
     if len(body) > MAX_JWKS_BYTES:
         raise JwksError(f"the JWK Set is larger than {MAX_JWKS_BYTES} bytes")
     try:
@@ -122,26 +90,25 @@ def _members(body: bytes) -> list[JsonValue]:
         raise JwksError("not a JWK Set: expected a member 'keys' that is an array")
     if len(members) > MAX_JWKS_KEYS:
         raise JwksError(f"the JWK Set has {len(members)} keys, expected at most {MAX_JWKS_KEYS}")
-    return members
-
-
-def _key(member: JsonValue) -> VerificationKey:
-    if not isinstance(member, dict):
-        raise JwksError("expected an object")
-    return verification_key(member)
-
-
-def _label(member: JsonValue, position: int) -> str:
-    kid = member.get("kid") if isinstance(member, dict) else None
-    return _cut(kid) if isinstance(kid, str) else f"keys[{position}]"
+    found: dict[str, list[VerificationKey]] = {}
+    refused: list[tuple[str, str]] = []
+    for position, member in enumerate(members):
+        if not isinstance(member, dict):
+            refused.append((f"keys[{position}]", "expected an object"))
+            continue
+        try:
+            key = verification_key(member)
+        except JwksError as exc:
+            kid = member.get("kid")
+            label = _cut(kid) if isinstance(kid, str) else f"keys[{position}]"
+            refused.append((label, str(exc)))
+        else:
+            found.setdefault(key.kid, []).append(key)
+    keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
+    ambiguous = [(_cut(kid), "several different keys") for kid in found if kid not in keys]
+    return KeySet(keys=keys, refused=(*refused, *ambiguous))
 
 
 def _cut(kid: str) -> str:
     # What goes to a log is printable and short, whatever a stranger wrote.
     return ascii(kid)[1:-1][:_SHOWN_CHARACTERS]
-
-
-def etag_matches(if_none_match: str, etag: str) -> bool:
-    """Say whether an `If-None-Match` names an entity tag (quoted, without `W/`)."""
-    # RFC 9110 §13.1.2 compares weakly (§8.8.3.2): the prefix W/ makes no difference.
-    return if_none_match.strip() == "*" or etag in _ENTITY_TAG.findall(if_none_match)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -33,7 +33,7 @@ __all__ = [
     "signature_holds",
 ]
 
-_ED25519_BYTES: Final = 32
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +124,9 @@ def ed25519_signing_key(seed: bytes) -> SigningKey:
     Raises:
         ConfigError: Not 32 bytes.
     """
-    _require_length(seed)
-    private_key = ed25519.Ed25519PrivateKey.from_private_bytes(seed)
-    return SigningKey(
-        kid=thumbprint(private_key.public_key()),
-        algorithm=Algorithm.EDDSA,
-        private_key=private_key,
-    )
+    private_key = _ed25519(ed25519.Ed25519PrivateKey.from_private_bytes, seed)
+    kid = thumbprint(private_key.public_key())
+    return SigningKey(kid=kid, algorithm=Algorithm.EDDSA, private_key=private_key)
 
 
 def ed25519_verification_key(point: bytes) -> VerificationKey:
@@ -139,11 +135,16 @@ def ed25519_verification_key(point: bytes) -> VerificationKey:
     Raises:
         ConfigError: Not 32 bytes.
     """
-    _require_length(point)
-    public_key = ed25519.Ed25519PublicKey.from_public_bytes(point)
-    return VerificationKey(
-        kid=thumbprint(public_key), algorithm=Algorithm.EDDSA, public_key=public_key
-    )
+    public_key = _ed25519(ed25519.Ed25519PublicKey.from_public_bytes, point)
+    kid = thumbprint(public_key)
+    return VerificationKey(kid=kid, algorithm=Algorithm.EDDSA, public_key=public_key)
+
+
+def _ed25519(read: Callable[[bytes], _Key], raw: bytes) -> _Key:
+    try:
+        return read(raw)
+    except ValueError as exc:
+        raise ConfigError(f"an Ed25519 key of {len(raw)} bytes, expected 32") from exc
 
 
 def ed25519_public_bytes(key: SigningKey | VerificationKey) -> bytes:
@@ -158,8 +159,3 @@ def ed25519_public_bytes(key: SigningKey | VerificationKey) -> bytes:
     return public.public_key.public_bytes(
         serialization.Encoding.Raw, serialization.PublicFormat.Raw
     )
-
-
-def _require_length(raw: bytes) -> None:
-    if len(raw) != _ED25519_BYTES:
-        raise ConfigError(f"an Ed25519 key of {len(raw)} bytes, expected {_ED25519_BYTES}")

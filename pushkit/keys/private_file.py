@@ -17,19 +17,15 @@ from typing import Final
 
 from pushkit.errors import KeyFileError
 
-__all__ = ["locked", "os_errors_of", "read_private", "replace_private"]
+__all__ = ["locked", "read_private", "replace_private"]
 
 _MODE: Final = 0o600
 _MAX_BYTES: Final = 1024 * 1024
 
 
 @contextlib.contextmanager
-def os_errors_of(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into one that names the file.
-
-    Raises:
-        KeyFileError: In place of an `OSError`.
-    """
+def _os_errors_of(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system into one that names the file."""
     try:
         yield
     except OSError as exc:
@@ -44,20 +40,21 @@ def read_private(path: Path, *, made_by: str) -> bytes:
         made_by: The command that makes one.
 
     Raises:
-        KeyFileError: It does not exist, is not a regular file, may be read or written by others, or
-            is too large.
+        KeyFileError: It cannot be read, is not a regular file, may be read or written by others,
+            or is too large.
     """
-    # Non-blocking: opening a named pipe would otherwise wait for a writer for ever. The checks are
-    # of the opened file, which cannot be exchanged after them.
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError as exc:
-        raise KeyFileError(f"{path}: does not exist; `{made_by} {path}` makes one") from exc
-    except PermissionError as exc:
-        raise KeyFileError(f"{path}: may not be read by {_ourselves()}") from exc
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-        _require_private(path, os.fstat(descriptor))
-        contents = file.read(_MAX_BYTES + 1)
+    with _os_errors_of(path):
+        # Non-blocking: opening a named pipe would otherwise wait for a writer for ever. The checks
+        # are of the opened file, which cannot be exchanged after them.
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as exc:
+            raise KeyFileError(f"{path}: does not exist; `{made_by} {path}` makes one") from exc
+        except PermissionError as exc:
+            raise KeyFileError(f"{path}: may not be read by {_ourselves()}") from exc
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+            _require_private(path, os.fstat(descriptor))
+            contents = file.read(_MAX_BYTES + 1)
     if len(contents) > _MAX_BYTES:
         raise KeyFileError(f"{path}: larger than {_MAX_BYTES} bytes; not a key file")
     return contents
@@ -91,15 +88,20 @@ def _ourselves() -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock `<path>.lock`, waiting for another process that holds it."""
+    """Hold the lock `<path>.lock`, waiting for another process that holds it.
+
+    Raises:
+        KeyFileError: In place of an `OSError`, also of what is done under the lock.
+    """
     lock = path.with_name(path.name + ".lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
-    try:
-        _keep_owner(descriptor, path)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)  # and with it the lock
+    with _os_errors_of(path):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+        try:
+            _keep_owner(descriptor, path)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # and with it the lock
 
 
 def replace_private(path: Path, contents: bytes) -> None:
@@ -110,22 +112,22 @@ def replace_private(path: Path, contents: bytes) -> None:
         left.unlink(missing_ok=True)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
-        _write_new(temporary, contents, like=target)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+            _keep_owner(descriptor, target)
+            _keep_readers(descriptor, target)
+            file.write(contents)
+            file.flush()
+            os.fsync(descriptor)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
-
-
-def _write_new(path: Path, contents: bytes, *, like: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-        _keep_owner(descriptor, like)
-        _keep_readers(descriptor, like)
-        file.write(contents)
-        file.flush()
-        os.fsync(descriptor)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _keep_owner(descriptor: int, like: Path) -> None:
@@ -142,11 +144,3 @@ def _keep_readers(descriptor: int, like: Path) -> None:
     with contextlib.suppress(PermissionError):
         os.fchown(descriptor, -1, like.stat().st_gid)
         os.fchmod(descriptor, _MODE | stat.S_IRGRP)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

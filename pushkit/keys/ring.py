@@ -11,7 +11,6 @@ PENDING, ACTIVE and RETIRING keys are published. Per algorithm at most one key i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -164,9 +163,10 @@ class KeyRing:
         """
         _require_utc(now)
         new = key or generate_key(algorithm or self.default_algorithm)
-        planned = self._active(new.algorithm, now) or self._scheduled(new.algorithm, now)
+        planned = self._active(new.algorithm, now) or self._planned(new.algorithm, now)
         activates_at = None if planned else now + self.activation_lead
-        return self._with(RingKey(key=new, published_at=now, activates_at=activates_at))
+        entry = RingKey(key=new, published_at=now, activates_at=activates_at)
+        return replace(self, keys=(*self.keys, entry))
 
     def rotate(
         self,
@@ -198,7 +198,7 @@ class KeyRing:
             return self._activate(self._next_at_once(algorithm, now, force=force), now)
         unscheduled = (e for e in self._pending(algorithm, now) if e.activates_at is None)
         entry = next(unscheduled, None) or _new_entry(algorithm, now)
-        planned = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
+        planned = self._planned(algorithm, now)
         return self._activate(entry, max(now, entry.published_at + self.activation_lead, *planned))
 
     def use(self, algorithm: Algorithm, now: datetime) -> KeyRing:
@@ -265,8 +265,8 @@ class KeyRing:
             return known[2].key
         active = self._active(algorithm, now)
         if active is None:
-            scheduled = [e.activates_at for e in self._scheduled(algorithm, now) if e.activates_at]
-            hint = f"the next one signs from {min(scheduled)}" if scheduled else "add one"
+            planned = self._planned(algorithm, now)
+            hint = f"the next one signs from {min(planned)}" if planned else "add one"
             raise NoSigningKeyError(f"no {algorithm} key is active; {hint}")
         pairs = [(e.activates_at, e.revoked_at) for e in self.keys if e.algorithm is algorithm]
         moments = [at for pair in pairs for at in pair if at is not None]
@@ -280,10 +280,10 @@ class KeyRing:
         Raises:
             KeyRingError: No such key.
         """
-        for entry in self.keys:
-            if entry.kid == kid:
-                return entry
-        raise KeyRingError(f"no key {kid!r} in the ring")
+        found = next((entry for entry in self.keys if entry.kid == kid), None)
+        if found is None:
+            raise KeyRingError(f"no key {kid!r} in the ring")
+        return found
 
     def state(self, kid: str, now: datetime) -> KeyState:
         """Return where a key is in its life.
@@ -301,8 +301,8 @@ class KeyRing:
             KeyRingError: No such key.
         """
         entry = self.find(kid)
-        stops_at = None if entry.took_over_at() is None else self._stops_at(entry)
-        return None if stops_at is None else stops_at + self.grace
+        stops_at = self._stops_at(entry) if entry.took_over_at() else None
+        return stops_at + self.grace if stops_at else None
 
     def published(self, now: datetime) -> list[RingKey]:
         """Return the keys that stand in the JWK Set: pending, active and retiring ones."""
@@ -321,13 +321,10 @@ class KeyRing:
 
     def _stops_at(self, entry: RingKey) -> datetime | None:
         """Return when the next key of the algorithm takes over; None if none is planned."""
-        order = self._order(entry.algorithm)
+        moments = ((e.took_over_at(), e) for e in self.keys if e.algorithm is entry.algorithm)
+        order = sorted(((at, e) for at, e in moments if at), key=lambda pair: pair[0])
         position = next(n for n, (_, e) in enumerate(order) if e is entry)
         return order[position + 1][0] if position + 1 < len(order) else None
-
-    def _order(self, algorithm: Algorithm) -> list[tuple[datetime, RingKey]]:
-        moments = [(e.took_over_at(), e) for e in self.keys if e.algorithm is algorithm]
-        return sorted(((at, e) for at, e in moments if at is not None), key=lambda pair: pair[0])
 
     def _over(self, entry: RingKey, then: datetime) -> bool:
         """Say whether the key had ended at `then`, and cannot matter as a successor either."""
@@ -339,18 +336,20 @@ class KeyRing:
         return ended and (entry.revoked_at is None or entry.revoked_at <= then)
 
     def _active(self, algorithm: Algorithm, now: datetime) -> RingKey | None:
-        return next(self._in_state(KeyState.ACTIVE, algorithm, now), None)
+        return next(iter(self._in_state(KeyState.ACTIVE, algorithm, now)), None)
 
     def _pending(self, algorithm: Algorithm, now: datetime) -> list[RingKey]:
         pending = self._in_state(KeyState.PENDING, algorithm, now)
         return sorted(pending, key=lambda entry: entry.published_at)
 
-    def _scheduled(self, algorithm: Algorithm, now: datetime) -> list[RingKey]:
-        return [e for e in self._pending(algorithm, now) if e.activates_at is not None]
+    def _planned(self, algorithm: Algorithm, now: datetime) -> list[datetime]:
+        """Return when pending keys are going to sign."""
+        pending = self._in_state(KeyState.PENDING, algorithm, now)
+        return [e.activates_at for e in pending if e.activates_at is not None]
 
-    def _in_state(self, state: KeyState, algorithm: Algorithm, now: datetime) -> Iterator[RingKey]:
+    def _in_state(self, state: KeyState, algorithm: Algorithm, now: datetime) -> list[RingKey]:
         mine = (entry for entry in self.keys if entry.algorithm is algorithm)
-        return (entry for entry in mine if self._state(entry, now) is state)
+        return [entry for entry in mine if self._state(entry, now) is state]
 
     def _next_at_once(self, algorithm: Algorithm, now: datetime, *, force: bool) -> RingKey:
         entry = next(iter(self._pending(algorithm, now)), None)
@@ -367,11 +366,8 @@ class KeyRing:
 
     def _activate(self, entry: RingKey, at: datetime) -> KeyRing:
         # To the end of the ring: of two keys with the same moment, the one scheduled later signs.
-        others = replace(self, keys=tuple(e for e in self.keys if e is not entry))
-        return others._with(replace(entry, activates_at=at))
-
-    def _with(self, entry: RingKey) -> KeyRing:
-        return replace(self, keys=(*self.keys, entry))
+        others = (e for e in self.keys if e is not entry)
+        return replace(self, keys=(*others, replace(entry, activates_at=at)))
 
 
 def _new_entry(algorithm: Algorithm, now: datetime) -> RingKey:

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
-from pushkit.keys.private_file import locked, os_errors_of, read_private, replace_private
+from pushkit.keys.private_file import locked, read_private, replace_private
 
 __all__ = [
     "SEALED",
@@ -121,8 +121,7 @@ class SecretKeys:
             KeyFileError: It cannot be read, may be read by others, or is no file of keys.
         """
         path = Path(path)
-        with os_errors_of(path):
-            contents = read_private(path, made_by=_MADE_BY)
+        contents = read_private(path, made_by=_MADE_BY)
         try:
             return cls.parse(contents.decode("ascii", "replace"))
         except ConfigError as exc:
@@ -213,7 +212,7 @@ def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
         KeyFileError: The file cannot be read or written, or is no file of keys.
     """
     path, key = Path(path), SecretKey.generate()
-    with os_errors_of(path), locked(path):
+    with locked(path):
         present = _present(path)
         lines = [*present, key.to_text()] if standby else [key.to_text(), *present]
         replace_private(path, "".join(f"{line}\n" for line in lines).encode("ascii"))

@@ -1,0 +1,41 @@
+"""Documents that others may cache, and the answers they are served with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+__all__ = ["DocumentResponse", "document_response"]
+
+_ENTITY_TAG: Final = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')  # RFC 9110 §8.8.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentResponse:
+    """The HTTP answer that a document is served with: a JWK Set, an agent card."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def document_response(
+    body: bytes, media_type: str, tag: str, max_age: timedelta, if_none_match: str | None
+) -> DocumentResponse:
+    """Answer a GET for a document (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
+
+    Args:
+        body: The document.
+        media_type: What it is.
+        tag: Its entity tag: quoted, with `W/` if it is a weak one.
+        max_age: How long the answer may be cached.
+        if_none_match: The request's `If-None-Match`, several joined with commas.
+    """
+    headers = {"Cache-Control": f"public, max-age={int(max_age.total_seconds())}", "ETag": tag}
+    # RFC 9110 §13.1.2 compares weakly (§8.8.3.2): the prefix W/ makes no difference.
+    known = _ENTITY_TAG.findall(if_none_match or "")
+    if tag.removeprefix("W/") in known or (if_none_match or "").strip() == "*":
+        return DocumentResponse(status=304, headers=headers, body=b"")
+    return DocumentResponse(status=200, headers={"Content-Type": media_type, **headers}, body=body)
