@@ -3,16 +3,20 @@
 A2A 1.0 §8.4.1 canonicalizes by field presence, which only the protocol definition knows (§4.4 and
 the proto file it is generated from); neither an SDK nor the JSON Schema does.
 
-A field is written `name: [presence] [container] type [=default|default]`:
+The fields of a message stand behind what their absence means:
 
 * `required`: always there, also when empty.
 * `optional`: explicit presence; there when it was set, whatever its value.
 * `oneof`: a member of a one-of; there when it was set.
-* none: a message is there when it was set; anything else is left out when it has its default.
+* `implicit`: a message is there when it was set; anything else is left out when it has its default.
+
+A field is written `name`, `name[]` for a list of values, `name{}` for a map, with `:Message` or
+`:Struct` (free-form JSON) where its values are no scalars, and `=default|default`.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,171 +28,95 @@ __all__ = ["CARD_0_3", "CARD_1_0", "Container", "Field", "Presence", "Schema", "
 # A2A 1.0 §4.4, with the field presence of its proto file.
 _MESSAGES_1_0: Final = """
 AgentCard
-    name: required string
-    description: required string
-    supportedInterfaces: required list AgentInterface
-    provider: AgentProvider
-    version: required string
-    documentationUrl: optional string
-    capabilities: required AgentCapabilities
-    securitySchemes: map SecurityScheme
-    securityRequirements: list SecurityRequirement
-    defaultInputModes: required list string
-    defaultOutputModes: required list string
-    skills: required list AgentSkill
-    iconUrl: optional string
+    required: name description supportedInterfaces[]:AgentInterface version
+    required: capabilities:AgentCapabilities defaultInputModes[] defaultOutputModes[]
+    required: skills[]:AgentSkill
+    implicit: provider:AgentProvider securitySchemes{}:SecurityScheme
+    implicit: securityRequirements[]:SecurityRequirement
+    optional: documentationUrl iconUrl
 AgentInterface
-    url: required string
-    protocolBinding: required string
-    tenant: string
-    protocolVersion: required string
+    required: url protocolBinding protocolVersion
+    implicit: tenant
 AgentProvider
-    url: required string
-    organization: required string
+    required: url organization
 AgentCapabilities
-    streaming: optional bool
-    pushNotifications: optional bool
-    extensions: list AgentExtension
-    extendedAgentCard: optional bool
+    optional: streaming pushNotifications extendedAgentCard
+    implicit: extensions[]:AgentExtension
 AgentExtension
-    uri: string
-    description: string
-    required: bool
-    params: Struct
+    implicit: uri description required params:Struct
 AgentSkill
-    id: required string
-    name: required string
-    description: required string
-    tags: required list string
-    examples: list string
-    inputModes: list string
-    outputModes: list string
-    securityRequirements: list SecurityRequirement
+    required: id name description tags[]
+    implicit: examples[] inputModes[] outputModes[] securityRequirements[]:SecurityRequirement
 SecurityRequirement
-    schemes: map StringList
+    implicit: schemes{}:StringList
 StringList
-    list: list string
+    implicit: list[]
 SecurityScheme
-    apiKeySecurityScheme: oneof APIKeySecurityScheme
-    httpAuthSecurityScheme: oneof HTTPAuthSecurityScheme
-    oauth2SecurityScheme: oneof OAuth2SecurityScheme
-    openIdConnectSecurityScheme: oneof OpenIdConnectSecurityScheme
-    mtlsSecurityScheme: oneof MutualTlsSecurityScheme
+    oneof: apiKeySecurityScheme:APIKeySecurityScheme httpAuthSecurityScheme:HTTPAuthSecurityScheme
+    oneof: oauth2SecurityScheme:OAuth2SecurityScheme
+    oneof: openIdConnectSecurityScheme:OpenIdConnectSecurityScheme
+    oneof: mtlsSecurityScheme:MutualTlsSecurityScheme
 APIKeySecurityScheme
-    description: string
-    location: required string
-    name: required string
+    implicit: description
+    required: location name
 HTTPAuthSecurityScheme
-    description: string
-    scheme: required string
-    bearerFormat: string
+    implicit: description bearerFormat
+    required: scheme
 OAuth2SecurityScheme
-    description: string
-    flows: required OAuthFlows
-    oauth2MetadataUrl: string
+    implicit: description oauth2MetadataUrl
+    required: flows:OAuthFlows
 OpenIdConnectSecurityScheme
-    description: string
-    openIdConnectUrl: required string
+    implicit: description
+    required: openIdConnectUrl
 MutualTlsSecurityScheme
-    description: string
+    implicit: description
 OAuthFlows
-    authorizationCode: oneof AuthorizationCodeOAuthFlow
-    clientCredentials: oneof ClientCredentialsOAuthFlow
-    implicit: oneof ImplicitOAuthFlow
-    password: oneof PasswordOAuthFlow
-    deviceCode: oneof DeviceCodeOAuthFlow
+    oneof: authorizationCode:AuthorizationCodeOAuthFlow
+    oneof: clientCredentials:ClientCredentialsOAuthFlow implicit:ImplicitOAuthFlow
+    oneof: password:PasswordOAuthFlow deviceCode:DeviceCodeOAuthFlow
 AuthorizationCodeOAuthFlow
-    authorizationUrl: required string
-    tokenUrl: required string
-    refreshUrl: string
-    scopes: required map string
-    pkceRequired: bool
+    required: authorizationUrl tokenUrl scopes{}
+    implicit: refreshUrl pkceRequired
 ClientCredentialsOAuthFlow
-    tokenUrl: required string
-    refreshUrl: string
-    scopes: required map string
+    required: tokenUrl scopes{}
+    implicit: refreshUrl
 ImplicitOAuthFlow
-    authorizationUrl: string
-    refreshUrl: string
-    scopes: map string
+    implicit: authorizationUrl refreshUrl scopes{}
 PasswordOAuthFlow
-    tokenUrl: string
-    refreshUrl: string
-    scopes: map string
+    implicit: tokenUrl refreshUrl scopes{}
 DeviceCodeOAuthFlow
-    deviceAuthorizationUrl: required string
-    tokenUrl: required string
-    refreshUrl: string
-    scopes: required map string
+    required: deviceAuthorizationUrl tokenUrl scopes{}
+    implicit: refreshUrl
 """
 
 # A2A 0.3 §5.5, as the Python SDK's model has it: every field is optional there, None is the only
-# absence, and what is written `=a|b` are defaults, which its signatures leave out. Flows and
-# security schemes are one message each, with the fields of all kinds.
+# absence, and defaults are left out of what its signatures are over. Flows and security schemes are
+# one message each, with the fields of all kinds.
 _MESSAGES_0_3: Final = """
 AgentCard
-    protocolVersion: string =0.3.0
-    name: string
-    description: string
-    url: string
-    preferredTransport: string =JSONRPC
-    additionalInterfaces: list AgentInterface
-    iconUrl: string
-    provider: AgentProvider
-    version: string
-    documentationUrl: string
-    capabilities: AgentCapabilities
-    securitySchemes: map SecurityScheme
-    security: list Struct
-    defaultInputModes: list string
-    defaultOutputModes: list string
-    skills: list AgentSkill
-    supportsAuthenticatedExtendedCard: bool
+    optional: protocolVersion=0.3.0 name description url preferredTransport=JSONRPC
+    optional: additionalInterfaces[]:AgentInterface iconUrl provider:AgentProvider version
+    optional: documentationUrl capabilities:AgentCapabilities securitySchemes{}:SecurityScheme
+    optional: security[]:Struct defaultInputModes[] defaultOutputModes[] skills[]:AgentSkill
+    optional: supportsAuthenticatedExtendedCard
 AgentInterface
-    url: string
-    transport: string
+    optional: url transport
 AgentProvider
-    url: string
-    organization: string
+    optional: url organization
 AgentCapabilities
-    streaming: bool
-    pushNotifications: bool
-    stateTransitionHistory: bool
-    extensions: list AgentExtension
+    optional: streaming pushNotifications stateTransitionHistory extensions[]:AgentExtension
 AgentExtension
-    uri: string
-    description: string
-    required: bool
-    params: Struct
+    optional: uri description required params:Struct
 AgentSkill
-    id: string
-    name: string
-    description: string
-    tags: list string
-    examples: list string
-    inputModes: list string
-    outputModes: list string
-    security: list Struct
+    optional: id name description tags[] examples[] inputModes[] outputModes[] security[]:Struct
 SecurityScheme
-    type: string =apiKey|http|oauth2|openIdConnect|mutualTLS
-    description: string
-    in: string
-    name: string
-    scheme: string
-    bearerFormat: string
-    flows: OAuthFlows
-    oauth2MetadataUrl: string
-    openIdConnectUrl: string
+    optional: type=apiKey|http|oauth2|openIdConnect|mutualTLS description in name scheme
+    optional: bearerFormat flows:OAuthFlows oauth2MetadataUrl openIdConnectUrl
 OAuthFlows
-    authorizationCode: OAuthFlow
-    clientCredentials: OAuthFlow
-    implicit: OAuthFlow
-    password: OAuthFlow
+    optional: authorizationCode:OAuthFlow clientCredentials:OAuthFlow implicit:OAuthFlow
+    optional: password:OAuthFlow
 OAuthFlow
-    authorizationUrl: string
-    tokenUrl: string
-    refreshUrl: string
-    scopes: map string
+    optional: authorizationUrl tokenUrl refreshUrl scopes{}
 """
 
 # Members of cards of A2A 0.1 and of AgentVault, which their clients act upon.
@@ -211,9 +139,9 @@ class Presence(Enum):
 class Container(Enum):
     """How many values a field holds."""
 
-    ONE = "one"
-    LIST = "list"
-    MAP = "map"
+    ONE = ""
+    LIST = "[]"
+    MAP = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,39 +166,37 @@ class Field:
 Schema: TypeAlias = Mapping[str, Mapping[str, Field]]
 
 
-def _field(text: str, unmarked: Presence | None) -> Field:
-    text, _, defaults = text.partition(" =")
-    *words, type_ = text.split()
-    container = Container.LIST if "list" in words else Container.ONE
-    container = Container.MAP if "map" in words else container
-    is_scalar = type_ in ("string", "bool")
-    is_message = container is Container.ONE and not is_scalar
-    presence = unmarked or (Presence.MESSAGE if is_message else Presence.IMPLICIT)
-    if words and words[0] in ("required", "optional", "oneof"):
-        presence = Presence(words[0])
+_FIELD: Final = re.compile(r"(\w+)(\[\]|{}|)(?::(\w+))?(?:=(\S+))?")
+
+
+def _field(presence: Presence, container: Container, type_: str, defaults: str) -> Field:
+    if presence is Presence.IMPLICIT and container is Container.ONE and type_:
+        presence = Presence.MESSAGE
     return Field(
         presence=presence,
         container=container,
-        message=None if is_scalar or type_ == "Struct" else type_,
+        message=type_ if type_ not in ("", "Struct") else None,
         struct=type_ == "Struct",
-        defaults=tuple(defaults.split("|")) if defaults else (),
+        defaults=tuple(filter(None, defaults.split("|"))),
     )
 
 
-def _schema(text: str, unmarked: Presence | None = None) -> Schema:
+def _schema(text: str) -> Schema:
     schema: dict[str, dict[str, Field]] = {}
     message = ""
     for line in text.strip().splitlines():
-        name, colon, field = line.strip().partition(": ")
-        if colon:
-            schema[message][name] = _field(field, unmarked)
-        else:
-            schema[message := name] = {}
+        presence, colon, fields = line.strip().partition(": ")
+        if not colon:
+            schema[message := presence] = {}
+        for name, container, type_, defaults in _FIELD.findall(fields):
+            schema[message][name] = _field(
+                Presence(presence), Container(container), type_, defaults
+            )
     return schema
 
 
 CARD_1_0: Final = _schema(_MESSAGES_1_0)
-CARD_0_3: Final = _schema(_MESSAGES_0_3, Presence.OPTIONAL)
+CARD_0_3: Final = _schema(_MESSAGES_0_3)
 
 
 def _folded(name: str) -> str:
