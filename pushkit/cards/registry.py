@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
-from urllib.parse import urlsplit
 
 from pushkit.cards.document import MAX_CARD_BYTES
 from pushkit.cards.origins import CardTrust
 from pushkit.cards.publishing import CARD_PATH
 from pushkit.cards.verdict import CardVerdict
 from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, verify_card
-from pushkit.errors import CardUnavailableError, PushkitError
+from pushkit.errors import CardUnavailableError, InvalidUrlError, PushkitError
 from pushkit.net.transport import Transport
+from pushkit.url import Url
 from pushkit.version import USER_AGENT
 
 __all__ = ["CardCheck", "CardOutcome", "CardSummary", "card_url", "fetch_card", "verify_cards"]
@@ -86,11 +86,10 @@ class CardSummary:
 def card_url(url: str) -> str:
     """Return the URL of an agent's card: a URL without path gets the well-known one."""
     try:
-        parts = urlsplit(url)
-    except ValueError:
+        parsed = Url.parse(url)
+    except InvalidUrlError:
         return url  # the destination policy will say what is wrong with it
-    bare = parts.path in ("", "/") and not parts.query
-    return f"{parts.scheme}://{parts.netloc}{CARD_PATH}" if bare else url
+    return f"{parsed.scheme}://{parsed.authority}{CARD_PATH}" if parsed.target == "/" else url
 
 
 async def fetch_card(transport: Transport, url: str) -> bytes:
@@ -138,25 +137,19 @@ async def verify_cards(
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def check(url: str) -> CardCheck:
-        async with slots:
-            return await _check(url, trust, transport, now, policy)
+        try:
+            async with slots:
+                keys = await trust.keys_for(url)
+                card = await fetch_card(transport, url)
+                # Seconds in the worst case: not on the loop that the other fetches need.
+                verdict = await asyncio.to_thread(verify_card, card, keys, now=now, policy=policy)
+        except PushkitError as exc:
+            return CardCheck(url=url, outcome=CardOutcome.FAILED, reason=str(exc))
+        outcome = _outcome(verdict, trusted=trust.knows(url))
+        return CardCheck(url=url, outcome=outcome, verdict=verdict, reason=verdict.reason)
 
     checks = await asyncio.gather(*(check(card_url(url)) for url in dict.fromkeys(urls)))
     return CardSummary(checks=tuple(checks))
-
-
-async def _check(
-    url: str, trust: CardTrust, transport: Transport, now: datetime, policy: CardPolicy
-) -> CardCheck:
-    try:
-        keys = await trust.keys_for(url)
-        content = await fetch_card(transport, url)
-        # Seconds in the worst case: not on the loop that the other fetches need.
-        verdict = await asyncio.to_thread(verify_card, content, keys, now=now, policy=policy)
-    except PushkitError as exc:
-        return CardCheck(url=url, outcome=CardOutcome.FAILED, reason=str(exc))
-    outcome = _outcome(verdict, trusted=trust.knows(url))
-    return CardCheck(url=url, outcome=outcome, verdict=verdict, reason=verdict.reason)
 
 
 def _outcome(verdict: CardVerdict, *, trusted: bool) -> CardOutcome:

@@ -19,9 +19,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 __all__ = ["CARD_0_3", "CARD_1_0", "Container", "Field", "Presence", "Schema", "is_read_by_a2a"]
 
@@ -144,8 +143,7 @@ class Container(Enum):
     MAP = "{}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(NamedTuple):
     """A field of a message.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -17,7 +17,7 @@ from pushkit.errors import CanonicalizationError, ConfigError, InvalidSignatureE
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
-from pushkit.signing.jose import DetachedJws, at_once, sign_detached
+from pushkit.signing.jose import at_once, sign_detached
 
 __all__ = ["EVERY_SDK", "SignedCard", "sign_card", "sign_card_with"]
 
@@ -82,13 +82,9 @@ def sign_card(
         NoSigningKeyError: The ring has no active key, or it is in a service: `sign_card_with`.
     """
     if isinstance(keys, KeyRing):
-        signers, ours = [keys.signing_key(now)], _kids(keys.keys)
-    else:
-        signers = [keys] if isinstance(keys, SigningKey) else list(keys)
-        ours = _kids(signers)
-    unsigned = _unsigned(read_card(card), forms, ours, jku)
-    made = [at_once(sign_detached(*of, key)) for key in signers for of in unsigned.payloads]
-    return unsigned.with_signatures(made, tuple(key.kid for key in signers))
+        return at_once(_signed(card, [keys.signing_key(now)], keys.keys, forms, jku))
+    signers = [keys] if isinstance(keys, SigningKey) else list(keys)
+    return at_once(_signed(card, signers, signers, forms, jku))
 
 
 async def sign_card_with(
@@ -106,77 +102,40 @@ async def sign_card_with(
         SigningError: The service did not sign, or not this.
     """
     if isinstance(keys, KeyRing):
-        key, ours = keys.active_key(now), _kids(keys.keys)
-    else:
-        key = keys if isinstance(keys, SigningKey | RemoteKey) else RemoteKey.of(keys)
-        ours = _kids([key])
-    unsigned = _unsigned(read_card(card), forms, ours, jku)
-    made = [await sign_detached(*of, key) for of in unsigned.payloads]
-    return unsigned.with_signatures(made, (key.kid,))
+        return await _signed(card, [keys.active_key(now)], keys.keys, forms, jku)
+    key = keys if isinstance(keys, SigningKey | RemoteKey) else RemoteKey.of(keys)
+    return await _signed(card, [key], [key], forms, jku)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unsigned:
-    """A card that is going to be signed.
-
-    Attributes:
-        card: The card.
-        kept: The signatures of others.
-        forms: What was asked for.
-        payloads: What each key signs, with the header that goes with it.
-        warnings: See `SignedCard`.
-    """
-
-    card: JsonObject
-    kept: list[JsonValue]
-    forms: tuple[CardForm, ...]
-    payloads: tuple[tuple[bytes, JsonObject], ...]
-    warnings: tuple[str, ...]
-
-    def with_signatures(self, made: Sequence[DetachedJws], kids: tuple[str, ...]) -> SignedCard:
-        if not made:
-            raise ConfigError("sign_card: expected at least one form and one key")
-        ours: list[JsonValue] = [
-            {"protected": jws.protected, "signature": jws.signature} for jws in made
-        ]
-        entries = self.kept + ours
-        if len(entries) > MAX_SIGNATURES:
-            raise ConfigError(
-                f"sign_card: {len(entries)} signatures, expected up to {MAX_SIGNATURES}"
-            )
-        return SignedCard(
-            card={**self.card, "signatures": entries},
-            forms=self.forms,
-            kids=kids,
-            warnings=self.warnings,
-        )
-
-
-def _unsigned(
-    card: JsonObject,
+async def _signed(
+    given: bytes | Mapping[str, JsonValue],
+    signers: Sequence[SigningKey | RemoteKey],
+    ours: Iterable[RingKey | SigningKey | RemoteKey],
     forms: Iterable[CardForm | str] | None,
-    ours: frozenset[str],
     jku: str | None,
-) -> _Unsigned:
+) -> SignedCard:
+    card, told = read_card(given), list[str]()
     if forms is None:
         canonical, told = _default(card)
     else:
-        wanted = dict.fromkeys(map(_form, forms))
-        canonical, told = [_canonical(card, form) for form in wanted], []
+        canonical = [_canonical(card, form) for form in dict.fromkeys(map(_form, forms))]
     header: JsonObject = {"typ": "JOSE"} if jku is None else {"typ": "JOSE", "jku": jku}
-    return _Unsigned(
-        card=card,
-        kept=_kept(card, ours),
+    made: list[JsonValue] = []
+    for key in signers:
+        for payload, form in _stated(canonical).items():
+            jws = await sign_detached(payload, {**header, FORM: form.value}, key)
+            made.append({"protected": jws.protected, "signature": jws.signature})
+    if not made:
+        raise ConfigError("sign_card: expected at least one form and one key")
+    entries = _kept(card, {key.kid for key in ours}) + made
+    if len(entries) > MAX_SIGNATURES:
+        raise ConfigError(f"sign_card: {len(entries)} signatures, expected up to {MAX_SIGNATURES}")
+    return SignedCard(
+        card={**card, "signatures": entries},
         forms=tuple(entry.form for entry in canonical),
-        payloads=tuple(
-            (payload, {**header, FORM: form.value}) for payload, form in _stated(canonical).items()
-        ),
+        kids=tuple(key.kid for key in signers),
         warnings=(*told, *_warnings(card, canonical)),
     )
-
-
-def _kids(keys: Iterable[RingKey | SigningKey | RemoteKey]) -> frozenset[str]:
-    return frozenset(key.kid for key in keys)
 
 
 def _default(card: JsonObject) -> tuple[list[Canonical], list[str]]:
@@ -221,17 +180,13 @@ def _canonical(card: JsonObject, form: CardForm) -> Canonical:
         raise CanonicalizationError(f"form {form}: {exc}") from exc
 
 
-def _kept(card: JsonObject, ours: frozenset[str]) -> list[JsonValue]:
+def _kept(card: JsonObject, ours: Set[str]) -> list[JsonValue]:
     """Return the entries that are not ours; also what we cannot read is somebody's."""
     entries = card.get("signatures")
     if not isinstance(entries, list):
         return []
-    read = read_signatures(card)
-    return [
-        entry
-        for entry, found in zip(entries, read, strict=True)
-        if isinstance(found, InvalidSignatureError) or found.kid not in ours
-    ]
+    pairs = zip(entries, read_signatures(card), strict=True)
+    return [e for e, r in pairs if isinstance(r, InvalidSignatureError) or r.kid not in ours]
 
 
 def _warnings(card: JsonObject, canonical: list[Canonical]) -> list[str]:

@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from pushkit.cards.trust import OriginTrust, TrustedKey
 from pushkit.errors import ConfigError, KeyFileError, PushkitError
@@ -28,11 +28,10 @@ from pushkit.keys.jwks import parse_jwks
 
 __all__ = ["load_card_trust", "load_public_keys"]
 
-_T = TypeVar("_T")
-_D = TypeVar("_D")
-
-_ORIGIN_MEMBERS: Final = {"jwks_urls", "keys", "revoked"}
-_KEY_MEMBERS: Final = {"file", "kid", "alg", "not_before", "expires_at", "revoked_at"}
+_ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
+_TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
+_KEY: Final = {"file": str, "kid": str, "alg": str, **_TIMES}
+_EXPECTED: Final = {str: "a string", datetime: "a time", list: "an array", dict: "a table"}
 
 
 def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
@@ -49,8 +48,7 @@ def load_card_trust(path: str | Path) -> dict[str, OriginTrust]:
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path}: not TOML: {exc}") from exc
     try:
-        _only(document, {"origins"})
-        origins = _member(document, "origins", dict, {})
+        origins = _members(document, "expected tables", {"origins": dict}).get("origins", {})
         return {name: _origin(name, entry, path.parent) for name, entry in origins.items()}
     except PushkitError as exc:
         raise ConfigError(f"{path}: {exc}") from exc
@@ -88,61 +86,45 @@ def load_public_keys(
 
 
 def _origin(name: str, entry: object, folder: Path) -> OriginTrust:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"origins.{name!r}: expected a table")
     try:
-        _only(entry, _ORIGIN_MEMBERS)
-        keys = _member(entry, "keys", list, [])
-        urls = _member(entry, "jwks_urls", list, [])
-        revoked = _member(entry, "revoked", dict, {})
+        found = _members(entry, "expected a table", _ORIGIN)
         return OriginTrust(
-            keys=tuple(key for table in keys for key in _keys(table, folder)),
-            jwks_urls=tuple(_is(url, str, "jwks_urls") for url in urls),
-            revoked={kid: _is(at, datetime, f"revoked.{kid}") for kid, at in revoked.items()},
+            keys=tuple(key for table in found.get("keys", ()) for key in _keys(table, folder)),
+            jwks_urls=tuple(_is(url, str, "jwks_urls") for url in found.get("jwks_urls", ())),
+            revoked={
+                kid: _is(moment, datetime, f"revoked.{kid}")
+                for kid, moment in found.get("revoked", {}).items()
+            },
         )
     except PushkitError as exc:
         raise ConfigError(f"origins.{name!r}: {exc}") from exc
 
 
 def _keys(table: object, folder: Path) -> list[TrustedKey]:
-    if not isinstance(table, dict):
-        raise ConfigError("keys: expected tables")
-    _only(table, _KEY_MEMBERS)
-    file = _member(table, "file", str, "")
+    found = _members(table, "keys: expected tables", _KEY)
+    file, kid, alg = (found.pop(name, None) for name in ("file", "kid", "alg"))
     if not file:
         raise ConfigError("keys: expected a `file`")
-    alg = _member(table, "alg", str, None)
     algorithm = Algorithm.parse(alg) if alg is not None else None
     if alg is not None and algorithm is None:
         raise ConfigError(f"keys: alg: expected one of {', '.join(Algorithm)}")
-    found = load_public_keys(
-        folder / file, kid=_member(table, "kid", str, None), algorithm=algorithm
-    )
-    return [
-        TrustedKey(
-            key=key,
-            not_before=_member(table, "not_before", datetime, None),
-            expires_at=_member(table, "expires_at", datetime, None),
-            revoked_at=_member(table, "revoked_at", datetime, None),
-        )
-        for key in found
-    ]
+    keys = load_public_keys(folder / file, kid=kid, algorithm=algorithm)
+    return [TrustedKey(key=key, **found) for key in keys]
 
 
-def _only(table: Mapping[str, object], known: set[str]) -> None:
+def _members(table: object, otherwise: str, types: Mapping[str, type]) -> dict[str, Any]:
+    """Return the members of a table, each of its type."""
+    if not isinstance(table, dict):
+        raise ConfigError(otherwise)
     # A misspelt `expires_at` must not mean a key without an end.
-    if unknown := sorted(table.keys() - known):
-        raise ConfigError(f"unknown: {', '.join(unknown)}; expected {', '.join(sorted(known))}")
+    if unknown := sorted(table.keys() - types):
+        raise ConfigError(f"unknown: {', '.join(unknown)}; expected {', '.join(sorted(types))}")
+    return {name: _is(value, types[name], name) for name, value in table.items()}
 
 
-def _member(table: Mapping[str, object], name: str, type_: type[_T], default: _D) -> _T | _D:
-    return _is(table[name], type_, name) if name in table else default
-
-
-def _is(value: object, type_: type[_T], name: str) -> _T:
+def _is(value: object, type_: type, name: str) -> Any:
     if not isinstance(value, type_):
-        expected = {str: "a string", datetime: "a time", list: "an array", dict: "a table"}[type_]
-        raise ConfigError(f"{name}: expected {expected}")
+        raise ConfigError(f"{name}: expected {_EXPECTED[type_]}")
     if isinstance(value, datetime) and value.utcoffset() is None:
         raise ConfigError(f"{name}: expected a time with a zone, like 2027-01-01T00:00:00Z")
     return value

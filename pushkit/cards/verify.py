@@ -5,10 +5,11 @@ One signature that counts is enough, and one that is malformed stops no other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -96,17 +97,6 @@ class _RefusedError(Exception):
         self.detail = detail
 
 
-def _refused(signature: CardSignature, decision: Decision, detail: str) -> SignatureVerdict:
-    return SignatureVerdict(
-        decision=decision,
-        detail=detail,
-        kid=signature.kid,
-        jku=signature.jku,
-        algorithm=signature.algorithm,
-        notes=signature.notes,
-    )
-
-
 class _Verifier:
     """One card; each canonical form is made once, and only when a signature needs it."""
 
@@ -123,25 +113,25 @@ class _Verifier:
         # 3. The header is understood (RFC 7515 §4.1.11), and says how it was signed.
         if isinstance(signature, InvalidSignatureError):
             return SignatureVerdict(decision=Decision.MALFORMED, detail=str(signature))
-        try:
-            keys = self._usable_keys(signature)
-            found = self._held(signature, keys)
-        except _RefusedError as refusal:
-            return _refused(signature, refusal.decision, refusal.detail)
-        except InvalidSignatureError as exc:
-            return _refused(signature, Decision.MALFORMED, str(exc))
-        # 8. The form is admitted, or leaves out nothing that matters.
-        decisions = [self._policy.decide(canonical) for canonical, _ in found]
-        accepted = (n for n, (decision, _) in enumerate(decisions) if decision is Decision.ACCEPTED)
-        chosen = next(accepted, 0)
-        canonical, key = found[chosen]
-        decision, detail = decisions[chosen]
-        return SignatureVerdict(
-            decision=decision,
-            detail=detail,
+        verdict = partial(
+            SignatureVerdict,
             kid=signature.kid,
             jku=signature.jku,
             algorithm=signature.algorithm,
+        )
+        try:
+            found = self._held(signature, self._usable_keys(signature))
+        except _RefusedError as refusal:
+            return verdict(decision=refusal.decision, detail=refusal.detail, notes=signature.notes)
+        except InvalidSignatureError as exc:
+            return verdict(decision=Decision.MALFORMED, detail=str(exc), notes=signature.notes)
+        # 8. The form is admitted, or leaves out nothing that matters.
+        decided = [(*self._policy.decide(canonical), canonical, key) for canonical, key in found]
+        accepted = (entry for entry in decided if entry[0] is Decision.ACCEPTED)
+        decision, detail, canonical, key = next(accepted, decided[0])
+        return verdict(
+            decision=decision,
+            detail=detail,
             key=key,
             form=canonical.form,
             forms=tuple(canonical.form for canonical, _ in found),
@@ -192,20 +182,16 @@ class _Verifier:
 
     @cached_property
     def _canonical(self) -> list[Canonical]:
-        found = (_canonical_or_none(self._card, form) for form in CardForm)
-        return [canonical for canonical in found if canonical is not None]
+        found = []
+        for form in CardForm:
+            with contextlib.suppress(CanonicalizationError):  # the card has none of that form
+                found.append(canonicalize(self._card, form))
+        return found
 
     def _jku_notes(self, signature: CardSignature) -> list[str]:
         if signature.jku is None or signature.jku in self._trust.jwks_urls:
             return []
         return ["its `jku` is not a trusted URL; it was not fetched, and had no say"]
-
-
-def _canonical_or_none(card: JsonObject, form: CardForm) -> Canonical | None:
-    try:
-        return canonicalize(card, form)
-    except CanonicalizationError:
-        return None
 
 
 def _rank(entry: SignatureVerdict) -> tuple[bool, int, int, bool]:

@@ -6,8 +6,7 @@ The algorithm is the key's (RFC 8725 §3.1): nothing in a message chooses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -36,8 +35,7 @@ __all__ = [
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(NamedTuple):
     """How an algorithm signs.
 
     Attributes:
