@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pushkit.outbox import Delivery, DestinationKey, Taken, owner_may_take
@@ -25,11 +26,13 @@ class Claimed:
         delivery: The delivery.
         stored: Its subscription; None if there is none any more.
         refusals: How often its destination was refused by our own policy.
+        since: When it was taken, by `time.perf_counter`.
     """
 
     delivery: Delivery
     stored: StoredSubscription | None
     refusals: int = 0
+    since: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108  # tests step it
 
 
 class DeliverySlots(Slots):

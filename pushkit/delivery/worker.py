@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
@@ -185,6 +186,10 @@ class Worker:
             yield from self._leases.take_over(worker, now)
 
     async def _deliver(self, claimed: Claimed) -> Claimed | None:
+        if time.perf_counter() - claimed.since > self._lease_margin.total_seconds():
+            # This process stood still: an attempt would last longer than the lease.
+            _log.warning("delivery %s: taken too long ago; left to its lease", claimed.delivery.id)
+            return None
         result = await self._result(claimed)
         attempted = Attempted(claimed.delivery, claimed.stored, result)
         try:

@@ -176,7 +176,13 @@ class Promises:
         worker = self._worker_of(process) if process is not None and process.alive else None
         if row["state"] != "in_flight" or worker in (None, row["lease_worker"]):
             return
-        if not self._world.had_trouble("clock", arrival.at - 2 * self._timeout, arrival.at):
+        begun = arrival.at - 2 * self._timeout
+        # Who freezes between his last look and the first byte sends it when he wakes.
+        if process is not None and self._world.had_trouble(
+            "freeze", begun, arrival.at, whom=process.name
+        ):
+            return
+        if not self._world.had_trouble("clock", begun, arrival.at):
             self._world.violated(
                 f"{row['id']} was sent by {worker}, and {row['lease_worker']} has its lease"
             )
