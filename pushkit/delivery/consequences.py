@@ -21,7 +21,7 @@ from pushkit.outbox import (
     Result,
 )
 from pushkit.storage import Script
-from pushkit.subscriptions import DisabledBy, Subscription, SubscriptionStore
+from pushkit.subscriptions import Current, DisabledBy, SubscriptionStore
 
 __all__ = ["Consequences"]
 
@@ -44,7 +44,7 @@ class Consequences:
     def of(
         self,
         delivery: Delivery,
-        current: Subscription | None,
+        current: Current | None,
         result: Result,
         now: datetime,
         failures: int,
@@ -69,7 +69,7 @@ class Consequences:
         return events
 
     def _for_subscription(
-        self, delivery: Delivery, current: Subscription, result: Result, now: datetime
+        self, delivery: Delivery, current: Current, result: Result, now: datetime
     ) -> Script[list[SenderEvent]]:
         events = []
         reason = yield from self._reason_to_disable(current, result, now)
@@ -82,7 +82,7 @@ class Consequences:
         return events
 
     def _reason_to_disable(
-        self, current: Subscription, result: Result, now: datetime
+        self, current: Current, result: Result, now: datetime
     ) -> Script[DisabledBy | None]:
         since = current.failing_since
         if result.outcome is Outcome.GONE:

@@ -14,6 +14,7 @@ from pushkit.delivery.bodies import Bodies
 from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
 from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
+from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
@@ -122,6 +123,7 @@ class Enqueuer:
         whole_backlog: The room that the whole outbox has.
         owner_backlog: The room that each owner has in it.
         coalesce: Drop superseded `working` statuses before an update is refused.
+        routes: The worker's, for what it begins with at once.
         vault: Seals bodies, where that is asked for.
     """
 
@@ -130,6 +132,7 @@ class Enqueuer:
     whole_backlog: Room[None]
     owner_backlog: Room[str]
     coalesce: bool
+    routes: Routes
     vault: Vault = field(default_factory=Vault)
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
@@ -252,7 +255,7 @@ class _Adding:
         self._whole = whole
         self._enqueued = enqueued
         self._shares: dict[str, _Share] = {}
-        self._begun: list[tuple[Stored, Delivery]] = []
+        self._begun: list[tuple[Stored, Delivery, int]] = []
         self._some_wait = False
 
     def add(self, notice: Notice) -> Script[Stored | Unasked | Refused]:
@@ -278,7 +281,7 @@ class _Adding:
             except PushkitError as exc:
                 refused.append(_refusal(line.recipient, exc))
             else:
-                added.append(new)
+                added.append((line, new))
                 made.append(_enqueued(new))
         unwanted = len(lines) - len(wanting)
         if notice.is_last:
@@ -289,9 +292,13 @@ class _Adding:
             unwanted=unwanted,
             at=self._now,
         )
-        stored = Stored(result, some_wait=any(new.head and new.claim is None for new in added))
+        stored = Stored(result, some_wait=any(new.head and new.claim is None for _, new in added))
         self._some_wait |= stored.some_wait
-        self._begun += ((stored, new.as_claimed()) for new in added if new.claim is not None)
+        self._begun += (
+            (stored, new.as_claimed(), line.recipient.revision)
+            for line, new in added
+            if new.claim is not None
+        )
         return stored
 
     def _made_by(self, notice: Notice) -> list[Enqueued]:
@@ -330,11 +337,11 @@ class _Adding:
         yield from self._lines.write(self._now)
         if self._some_wait:
             yield from enqueuer.database.wake()
-        found = yield from enqueuer.subscriptions.by_ids(
-            [delivery.subscription_id for _, delivery in self._begun]
+        ways = yield from enqueuer.routes.look_up(
+            {delivery.subscription_id: revision for _, delivery, revision in self._begun}
         )
-        for stored, delivery in self._begun:
-            stored.begun.append(Claimed(delivery, found[delivery.subscription_id]))
+        for stored, delivery, _ in self._begun:
+            stored.begun.append(Claimed(delivery, ways[delivery.subscription_id]))
         enqueuer.whole_backlog.added(None, self._whole.taken)
         for owner, share in self._shares.items():
             enqueuer.owner_backlog.added(owner, share.taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pushkit.keys.jwk import Algorithm
@@ -10,11 +11,13 @@ from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.secrets.vault import Vault
 from pushkit.signing.token import token_headers
+from pushkit.storage import Script
 from pushkit.subscriptions import (
     Owner,
     Profile,
     StoredSubscription,
     Subscription,
+    SubscriptionStore,
     open_subscription,
 )
 from pushkit.version import USER_AGENT
@@ -90,6 +93,23 @@ class Routes:
                 return None
             self._routes[subscription_id] = route
             return route
+
+    def look_up(
+        self, revisions: Mapping[str, int]
+    ) -> Script[dict[str, StoredSubscription | Route]]:
+        """Return the routes of some subscriptions; of those that are not remembered, the rows.
+
+        Args:
+            revisions: The revision of each, by id.
+        """
+        found: dict[str, StoredSubscription | Route] = {}
+        for subscription_id, revision in revisions.items():
+            route = self.known(subscription_id, revision)
+            if route is not None:
+                found[subscription_id] = route
+        missing = [each for each in revisions if each not in found]
+        found |= yield from SubscriptionStore().by_ids(missing)
+        return found
 
     def of(self, stored: StoredSubscription) -> Route:
         """Return the route of a subscription, remembered or new. One that fails is not remembered.

@@ -183,6 +183,7 @@ class PushSender:
             ),
             owner_backlog=Room(self.options.max_backlog_per_owner, OwnerStore().backlog),
             coalesce=self.options.coalesce,
+            routes=self._attempt.routes,
             vault=self._vault,
         )
         self._registrar = Registrar(

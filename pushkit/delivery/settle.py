@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent
+from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.outbox import (
     AttemptLog,
@@ -22,7 +23,7 @@ from pushkit.outbox import (
     destination_of,
 )
 from pushkit.storage import APART, Apart, Database, Rows, Script, alone, to_micros
-from pushkit.subscriptions import StoredSubscription, Subscription, SubscriptionStore
+from pushkit.subscriptions import Current, SubscriptionStore
 
 __all__ = ["Attempted", "Settled", "Settler"]
 
@@ -32,14 +33,17 @@ class Attempted:
     """What became of a delivery that was claimed.
 
     Attributes:
-        delivery: As it was claimed.
-        stored: Its subscription as it was then; None if there was none.
+        claimed: As it was claimed, with its subscription as it was then.
         result: What the attempt came to, by this worker's clock.
     """
 
-    delivery: Delivery
-    stored: StoredSubscription | None
+    claimed: Claimed
     result: Result
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery."""
+        return self.claimed.delivery
 
 
 @dataclass(slots=True)
@@ -67,6 +71,7 @@ class Settler:
         clock: The worker's, aware, in UTC.
         consequences: What attempts mean for destinations and subscriptions.
         slots: The worker's; None if nothing may follow into them.
+        routes: The worker's, too.
         lease: For how long what follows is taken.
     """
 
@@ -75,6 +80,7 @@ class Settler:
     clock: Callable[[], datetime]
     consequences: Consequences
     slots: DeliverySlots | None = None
+    routes: Routes | None = None
     lease: timedelta = timedelta(minutes=1)
     leases: Leases = field(default_factory=Leases)
     attempts: AttemptLog = field(default_factory=AttemptLog)
@@ -105,7 +111,7 @@ class Settler:
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
                 theirs, and what belongs to none.
         """
-        current = yield from self.subscriptions.lock_all(
+        current = yield from self.subscriptions.lock_current(
             [each.delivery.subscription_id for each in attempted], wait=wait
         )
         now = yield from self.database.now()
@@ -117,7 +123,7 @@ class Settler:
         return [settled.get(id(each), APART) for each in attempted]
 
     def _settle(
-        self, attempted: Sequence[Attempted], current: Mapping[str, Subscription], now: datetime
+        self, attempted: Sequence[Attempted], current: Mapping[str, Current], now: datetime
     ) -> Script[dict[int, Settled]]:
         """Settle what is held; return what followed, by the identity of each."""
         ahead = now - self.clock()
@@ -137,7 +143,7 @@ class Settler:
                 yield from self.attempts.record_late(delivery, result.made, result)
         yield from self.attempts.record(held)
         in_trouble = yield from self.destinations.in_trouble(deliveries, now)
-        following = yield from self._take_following(attempted, heads, in_trouble, now)
+        following = yield from self._take_following(attempted, heads, current, in_trouble, now)
         offered = {row["subscription_id"] for row in heads}
         settled = {id(each): Settled() for each in attempted}
         for each, result, is_ours in zip(attempted, results, are_ours, strict=True):
@@ -160,6 +166,7 @@ class Settler:
         self,
         attempted: Sequence[Attempted],
         heads: Rows,
+        current: Mapping[str, Current],
         in_trouble: Mapping[DestinationKey, int],
         now: datetime,
     ) -> Script[dict[str, Claimed]]:
@@ -167,7 +174,7 @@ class Settler:
 
         Only behind a delivery that arrived, to the same destination, which is not in trouble.
         """
-        if self.slots is None or not heads:
+        if self.slots is None or self.routes is None or not heads:
             return {}
         arrived = {
             each.delivery.subscription_id: each.delivery.origin
@@ -186,24 +193,26 @@ class Settler:
         ]
         claim = Claim(worker=self.worker, until=now + self.lease)
         taken = yield from self.leases.take(ids, claim)
-        stored = yield from self.subscriptions.by_ids([each.subscription_id for each in taken])
+        ways = yield from self.routes.look_up(
+            {each.subscription_id: current[each.subscription_id].revision for each in taken}
+        )
         return {
-            each.subscription_id: Claimed(each, stored.get(each.subscription_id)) for each in taken
+            each.subscription_id: Claimed(each, ways.get(each.subscription_id)) for each in taken
         }
 
 
 def _as_settled(
-    attempted: Attempted, current: Subscription | None, now: datetime, ahead: timedelta
+    attempted: Attempted, current: Current | None, now: datetime, ahead: timedelta
 ) -> Result:
     result = _by_clock_of_database(attempted.result, ahead)
-    if result.outcome is Outcome.GONE and _has_moved(attempted.stored, current):
+    if result.outcome is Outcome.GONE and _has_moved(attempted.claimed.url, current):
         # The old URL is gone, the client's new one is not.
         return replace(result, outcome=Outcome.RETRY, retry_at=now)
     return result
 
 
-def _has_moved(asked: StoredSubscription | None, current: Subscription | None) -> bool:
-    return bool(asked and current and current.config.url != asked.subscription.config.url)
+def _has_moved(asked: str | None, current: Current | None) -> bool:
+    return bool(asked and current and current.url != asked)
 
 
 def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from pushkit.delivery.route import Route
 from pushkit.outbox import Delivery, DestinationKey, Taken, owner_may_take
 from pushkit.subscriptions import StoredSubscription
 from pushkit.work import Slots
@@ -24,15 +25,20 @@ class Claimed:
 
     Attributes:
         delivery: The delivery.
-        stored: Its subscription; None if there is none any more.
+        to: Its subscription, or the route of that; None if there is none any more.
         refusals: How often its destination was refused by our own policy.
         since: When it was taken, by `time.perf_counter`.
     """
 
     delivery: Delivery
-    stored: StoredSubscription | None
+    to: StoredSubscription | Route | None
     refusals: int = 0
     since: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108  # tests step it
+
+    @property
+    def url(self) -> str | None:
+        """Where it goes; None if there is no subscription any more."""
+        return None if self.to is None else self.to.subscription.config.url
 
 
 class DeliverySlots(Slots):

@@ -81,6 +81,7 @@ class Worker:
             clock=clock,
             consequences=consequences,
             slots=self.slots,
+            routes=attempt.routes,
             lease=self._lease,
         )
         self._is_retired = False
@@ -191,7 +192,7 @@ class Worker:
             _log.warning("delivery %s: taken too long ago; left to its lease", claimed.delivery.id)
             return None
         result = await self._result(claimed)
-        attempted = Attempted(claimed.delivery, claimed.stored, result)
+        attempted = Attempted(claimed, result)
         try:
             settled = await self._settler.settle(attempted)
         except StorageError:
@@ -211,11 +212,11 @@ class Worker:
 
     async def _result(self, claimed: Claimed) -> Result:
         delivery = claimed.delivery
-        if claimed.stored is None:
+        if claimed.to is None:
             return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
         if delivery.attempts > 0 and self._attempt.is_too_old(delivery, self._clock()):
             return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
-        return await self._attempt.make(delivery, claimed.stored, refusals=claimed.refusals)
+        return await self._attempt.make(delivery, claimed.to, refusals=claimed.refusals)
 
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())

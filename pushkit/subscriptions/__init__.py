@@ -3,6 +3,7 @@
 from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
 from pushkit.subscriptions.model import (
     EVERYTHING,
+    Current,
     DisabledBy,
     Filter,
     Profile,
@@ -26,6 +27,7 @@ __all__ = [
     "OWNERS_MIGRATION",
     "QUOTAS_MIGRATION",
     "REVISION_MIGRATION",
+    "Current",
     "DisabledBy",
     "Filter",
     "Owner",

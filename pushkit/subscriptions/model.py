@@ -17,6 +17,7 @@ from pushkit.a2a import (
 
 __all__ = [
     "EVERYTHING",
+    "Current",
     "DisabledBy",
     "Filter",
     "Profile",
@@ -154,6 +155,26 @@ class Subscription:
         if not self.active:
             return SubscriptionState.DISABLED
         return SubscriptionState.PAUSED if self.paused else SubscriptionState.ACTIVE
+
+
+class Current(NamedTuple):
+    """What of a subscription decides on what follows an attempt.
+
+    Attributes:
+        id: The subscription's own id; the others are of the same name there.
+        url: Where it points.
+        revision: Its revision.
+        active: Whether it is not disabled.
+        ended: Whether its task has ended.
+        failing_since: Since when nothing but failures came back; None after a success.
+    """
+
+    id: str
+    url: str
+    revision: int
+    active: bool
+    ended: bool
+    failing_since: datetime | None
 
 
 class Recipient(NamedTuple):

@@ -25,6 +25,7 @@ from pushkit.storage import (
 )
 from pushkit.subscriptions.model import (
     EVERYTHING,
+    Current,
     DisabledBy,
     Filter,
     Profile,
@@ -251,6 +252,18 @@ class SubscriptionStore:
             found |= {row["id"]: read_subscription(row) for row in rows}
         return found
 
+    def lock_current(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Current]]:
+        """Return what decides on some subscriptions, as `lock_all` does."""
+        found: dict[str, Current] = {}
+        for clause, values in among(sorted(set(ids))):
+            rows = yield Statement(
+                "SELECT id, url, revision, active, ended, failing_since FROM pushkit_subscriptions"
+                f" WHERE id {clause} ORDER BY id FOR UPDATE{_or_not(wait)}",
+                values,
+            )
+            found |= {row["id"]: _current(row) for row in rows}
+        return found
+
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))
@@ -395,6 +408,17 @@ def _stored_subscription(row: Row) -> StoredSubscription:
     return StoredSubscription(
         subscription=read_subscription(row),
         secrets=Secrets(token=row["token"], credentials=row["credentials"]),
+    )
+
+
+def _current(row: Row) -> Current:
+    return Current(
+        id=row["id"],
+        url=row["url"],
+        revision=row["revision"],
+        active=bool(row["active"]),
+        ended=bool(row["ended"]),
+        failing_since=moment_or_none(row["failing_since"]),
     )
 
 

@@ -12,6 +12,7 @@ from pushkit.delivery.again import Again
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Attempted, Settler
+from pushkit.delivery.slots import Claimed
 from pushkit.net.timing import Timing
 from pushkit.outbox import (
     CancelledBy,
@@ -250,7 +251,9 @@ def _settle(chance: random.Random, _number: int) -> Make:
             clock=lambda: memory.stage.moment,
             consequences=Consequences(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
         )
-        yield from settler.script([Attempted(each, None, result) for each in chosen], wait=wait)
+        yield from settler.script(
+            [Attempted(Claimed(each, None), result) for each in chosen], wait=wait
+        )
         return lambda: hand.__delitem__(slice(0, len(chosen)))
 
     return script

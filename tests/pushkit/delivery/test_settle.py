@@ -104,7 +104,7 @@ async def attempt(
         number = int(each.delivery.owner[-1])
         result = Result(outcome=Outcome.DELIVERED, status=200 + number, made=made)
         [side] = [side for side in SIDES if each.delivery.task_id.startswith(side)]
-        found[side].append(Attempted(each.delivery, each.stored, result))
+        found[side].append(Attempted(each, result))
     return found
 
 
@@ -144,8 +144,7 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     settled = [
         Attempted(
-            each.delivery,
-            each.stored,
+            each,
             Result(outcome=Outcome.DELIVERED, status=status_code, made=made),
         )
         for each, status_code in ((newer, 204), (older, 200))
@@ -170,7 +169,7 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     [claimed] = await sender.worker._claim()
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result = Result(outcome=outcome, retry_at=clock.now, made=made)
-    attempted = Attempted(claimed.delivery, claimed.stored, result)
+    attempted = Attempted(claimed, result)
     for _ in range(2):  # as after a commit of which nobody heard
         await sender._database.write(alone(sender.worker._settler.script, attempted))
     report = await sender.outbox.show(delivery_id)
@@ -209,9 +208,7 @@ async def test_of_two_who_end_a_row_of_failures_one_tells(
     settler, database = sender.worker._settler, sender._database
     found = await asyncio.gather(
         *(
-            database.write(
-                slowly(alone(settler.script, Attempted(each.delivery, each.stored, result)))
-            )
+            database.write(slowly(alone(settler.script, Attempted(each, result))))
             for each in claimed
         )
     )
