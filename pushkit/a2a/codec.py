@@ -13,6 +13,7 @@ from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
 from pushkit.a2a.message_ids import with_ids
 from pushkit.a2a.native import AnyUpdate, NativeUpdate
+from pushkit.a2a.notifications import V0_1, V0_3, V1_0
 from pushkit.a2a.table import Dialect, MismatchError, Writing, json_copy, reading
 from pushkit.a2a.updates import (
     StatusUpdate,
@@ -22,9 +23,6 @@ from pushkit.a2a.updates import (
     UpdateKind,
     WireVersion,
 )
-from pushkit.a2a.v0_1 import V0_1
-from pushkit.a2a.v0_3 import V0_3
-from pushkit.a2a.v1_0 import V1_0
 from pushkit.bounded_json import JsonValue, read_json, write_json
 from pushkit.errors import (
     InvalidUpdateError,
@@ -84,21 +82,24 @@ def parse_update(
         return DIALECTS[version or _version_by_shape(copy)].read(copy)
 
 
-def encode_update(update: TaskUpdate, version: WireVersion) -> bytes:
+def encode_update(
+    update: TaskUpdate, version: WireVersion, *, now: datetime | None = None
+) -> bytes:
     """Encode an update as compact UTF-8 JSON.
+
+    Args:
+        update: The update.
+        version: The version.
+        now: The time that AgentVault's events get which have none.
 
     Raises:
         InvalidUpdateError: A member that the version requires is missing, or a value is not JSON.
     """
-    return _encode(update, version)
-
-
-def _encode(update: TaskUpdate, version: WireVersion, now: datetime | None = None) -> bytes:
-    writing = Writing(keep=update.origin is version)
+    writing = Writing(update.origin is version)
     try:
         if update.origin in _WITHOUT_IDS and version not in _WITHOUT_IDS:
             update = with_ids(update)
-        document = DIALECTS[version].write(update, writing)
+        document = DIALECTS[version].writers[update.kind](update, writing)
         if now is not None and version is WireVersion.AGENTVAULT_0_2:
             document.setdefault("timestamp", format_timestamp(now))
         return write_json(document, foreign=writing.foreign)
@@ -150,7 +151,7 @@ def push_body(
             return update.body
         update = update.neutral
     if not needs_snapshot(update, version):
-        return _encode(update, version, now)
+        return encode_update(update, version, now=now)
     if snapshot is not None:
         return encode_update(TaskSnapshot(task=snapshot), version)
     if isinstance(update, StatusUpdate):

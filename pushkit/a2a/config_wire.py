@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pushkit.a2a.columns import Elsewhere, Row, columns, one_of
 from pushkit.a2a.config import Authentication, PushConfig
-from pushkit.a2a.kinds import DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
-from pushkit.a2a.table import Kind, Lost, Member, Need, Table, Writing, json_copy, reading
+from pushkit.a2a.kinds import DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS
+from pushkit.a2a.table import Build, Kind, Member, Need, Table, Writing, json_copy, reading
 from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import InvalidPushConfigError
@@ -24,7 +25,13 @@ __all__ = ["format_push_config", "parse_push_config"]
 _NEEDS_NO_CREDENTIALS = frozenset({"bearer", "jwt", "mtls", "mutualtls", "oauth2", "openidconnect"})
 
 
-def _authentication(version: WireVersion, own: str, foreign: str, schemes: Kind) -> Table:
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
+_NAMES = {V0_1: ("schemes", "scheme"), V0_3: ("schemes", "scheme"), V1_0: ("scheme", "schemes")}
+
+
+def _build_authentication(version: WireVersion) -> Build:
+    own, foreign = _NAMES[version]
+
     def build(found: dict[str, Any], rest: JsonObject) -> Authentication | None:
         if rest.pop(foreign, None):
             raise InvalidPushConfigError(f"authentication.{foreign}: {version} has {own} instead")
@@ -32,7 +39,7 @@ def _authentication(version: WireVersion, own: str, foreign: str, schemes: Kind)
         credentials = found.get("credentials")
         if not schemes and credentials:
             raise InvalidPushConfigError(f"authentication.{own}: expected a scheme's name")
-        if not schemes and own == "scheme":
+        if not schemes and version is V1_0:
             return None  # a message of defaults only is as good as none
         made = Authentication(schemes=schemes, credentials=credentials, extra=rest)
         known = {scheme.lower() for scheme in schemes}
@@ -43,71 +50,38 @@ def _authentication(version: WireVersion, own: str, foreign: str, schemes: Kind)
             )
         return made
 
-    return Table(
-        Authentication,
-        Member("schemes", own, schemes),
-        Member("credentials", "credentials", TEXT),
-        build=build,
-    )
+    return build
 
 
-_ALL_SCHEMES = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), empty_says=True)
-_FIRST_SCHEME = Kind(
+_ALL = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), empty_says=True)
+_FIRST = Kind(
     read=lambda value: (TEXT.read(value) or "",),
     write=lambda value, writing: TEXT.write(value[0], writing),
     absent=(),
 )
-# 0.3 §6.9, 1.0 §4.3.2.
-AUTHENTICATION = {
-    WireVersion.V0_1: _authentication(WireVersion.V0_1, "schemes", "scheme", _ALL_SCHEMES),
-    WireVersion.V0_3: _authentication(WireVersion.V0_3, "schemes", "scheme", _ALL_SCHEMES),
-    WireVersion.V1_0: _authentication(WireVersion.V1_0, "scheme", "schemes", _FIRST_SCHEME),
-}
-CONFIGS = {
-    WireVersion.V0_1: Table(  # §6.8; one config of a task, and so no id of it
-        PushConfig,
-        Member("url", "url", EXACT_TEXT, Need.BOTH),
-        Member("token", "token", TEXT),
-        Member("authentication", "authentication", one(AUTHENTICATION[WireVersion.V0_1])),
-        Lost("id"),
-        Lost("task_id"),  # stands around it
-        Lost("tenant"),
-        origin=WireVersion.V0_1,
-    ),
-    WireVersion.V0_3: Table(  # §6.8
-        PushConfig,
-        Member("id", "id", TEXT),
-        Member("url", "url", EXACT_TEXT, Need.BOTH),
-        Member("token", "token", TEXT),
-        Member("authentication", "authentication", one(AUTHENTICATION[WireVersion.V0_3])),
-        Member("task_id", "taskId", TEXT),  # read; written around it
-        Member("tenant", "tenant", TEXT),  # read, not written
-        take=lambda config: (config.id, config.url, config.token, config.authentication, "", ""),
-        origin=WireVersion.V0_3,
-    ),
-    WireVersion.V1_0: Table(  # §4.3.1
-        PushConfig,
-        Member("id", "id", TEXT),
-        Member("url", "url", EXACT_TEXT, Need.BOTH),
-        Member("token", "token", TEXT),
-        Member("authentication", "authentication", one(AUTHENTICATION[WireVersion.V1_0])),
-        Member("task_id", "taskId", TEXT),
-        Member("tenant", "tenant", TEXT),
-        origin=WireVersion.V1_0,
-    ),
-    WireVersion.AGENTVAULT_0_2: Table(  # params of `tasks/send` have a URL and nothing else
-        PushConfig,
-        Member("url", "webhookUrl", EXACT_TEXT, Need.BOTH),
-        Lost("id"),
-        Lost("token"),
-        Lost("authentication"),
-        Lost("task_id"),
-        Lost("tenant"),
-        origin=WireVersion.AGENTVAULT_0_2,
-    ),
-}
+_SCHEMES = {V0_1: _ALL, V0_3: _ALL, V1_0: _FIRST}
+# fmt: off
+AUTHENTICATION = columns(  # 0.3 §6.9, 1.0 §4.3.2
+    Authentication,
+    Row("schemes",     _SCHEMES, "schemes",     "schemes",     "scheme"),
+    Row("credentials", TEXT,     "credentials", "credentials", "credentials"),
+    build=_build_authentication,
+)
+_AUTH = one_of(AUTHENTICATION) | {WireVersion.AGENTVAULT_0_2: TEXT}  # which has none
+_AROUND = Elsewhere("`id` around it")
+CONFIGS = columns(  # 0.1 §6.8, 0.3 §6.8, 1.0 §4.3.1; params of AgentVault's `tasks/send`
+    PushConfig,
+    Row("id",      TEXT,       None,      "id",      "id",      None),
+    Row("url",     EXACT_TEXT, "url",     "url",     "url",     "webhookUrl", need=Need.BOTH),
+    Row("token",   TEXT,       "token",   "token",   "token",   None),
+    Row("authentication", _AUTH, *["authentication"] * 3, None),
+    Row("task_id", TEXT,       _AROUND,   "taskId",  "taskId",  None),
+    Row("tenant",  TEXT,       None,      "tenant",  "tenant",  None),
+    has_origin=True,
+)
+# fmt: on
 # 0.1 §6.10, 0.3 §6.10: where the config stands in a member of its own, beside its task.
-_TASK_IDS = {WireVersion.V0_1: "id", WireVersion.V0_3: "taskId"}
+_TASK_IDS = {V0_1: "id", V0_3: "taskId"}
 _WRAPPED = {
     version: Table(
         dict,
@@ -175,7 +149,10 @@ def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
     """
     if version is WireVersion.V1_0 and config.authentication and not config.authentication.schemes:
         config = replace(config, authentication=None)  # 1.0 §4.3.2: the scheme is required
-    written = CONFIGS[version].write(config, Writing(keep=config.origin is version))
-    if config.task_id is None or version not in _TASK_IDS:
+    writing = Writing(config.origin is version)
+    if version not in _TASK_IDS:
+        return CONFIGS[version].write(config, writing)
+    written = CONFIGS[version].write(replace(config, task_id=None, tenant=None), writing)
+    if config.task_id is None:
         return written
     return {_TASK_IDS[version]: config.task_id, "pushNotificationConfig": written}

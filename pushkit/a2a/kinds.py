@@ -20,6 +20,7 @@ __all__ = [
     "DATA_OBJECT",
     "EXACT_TEXT",
     "FLAG",
+    "INDEX",
     "METADATA",
     "SAID_FLAG",
     "TEXT",
@@ -54,6 +55,12 @@ def _flag(value: object, _: object = None) -> bool:
     return value
 
 
+def _integer(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MismatchError("expected a valid integer")
+    return value
+
+
 def _read_texts(value: object) -> tuple[str, ...]:
     return tuple(_each(_text, _list(value)))
 
@@ -62,11 +69,13 @@ def _write_texts(value: Sequence[str], _: Writing) -> list[str]:
     return _each(_text, value)
 
 
-TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="")
+TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="", as_it_is=str)
 """Text; an empty one says nothing."""
-EXACT_TEXT = Kind(read=_text, write=_text, empty_says=True)
-FLAG = Kind(read=_flag, write=_flag)
-SAID_FLAG = Kind(read=_flag, write=_flag, empty_says=True)
+EXACT_TEXT = Kind(read=_text, write=_text, empty_says=True, as_it_is=str)
+FLAG = Kind(read=_flag, write=_flag, as_it_is=bool)
+SAID_FLAG = Kind(read=_flag, write=_flag, empty_says=True, as_it_is=bool)
+INDEX = Kind(read=lambda value: str(_integer(value)), write=lambda value, _: int(value), absent="0")
+"""An id that is a number."""
 TEXTS = Kind(read=_read_texts, write=_write_texts, absent=())
 
 
@@ -163,12 +172,19 @@ def read_timestamp(text: str) -> datetime | None:
         return None
 
 
+_TWO_DIGITS = [f"{number:02}" for number in range(100)]
+
+
 def format_timestamp(moment: datetime) -> str:
     """Write a timestamp as ProtoJSON does: UTC, `Z`, no, three or six digits of fraction."""
-    micros = moment.microsecond
-    precision = "microseconds" if micros % 1000 else "milliseconds" if micros else "seconds"
-    in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
-    return f"{in_utc.isoformat(timespec=precision)[:-6]}Z"
+    at, two = (moment if moment.tzinfo is UTC else moment.astimezone(UTC)), _TWO_DIGITS
+    # Half of what isoformat() takes, which writes an offset, too.
+    century, year = divmod(at.year, 100)
+    text = f"{two[century]}{two[year]}-{two[at.month]}-{two[at.day]}T"
+    text += f"{two[at.hour]}:{two[at.minute]}:{two[at.second]}"
+    if micros := at.microsecond:
+        text += f".{micros:06}" if micros % 1000 else f".{micros // 1000:03}"
+    return text + "Z"
 
 
 def _write_time(value: datetime, _: Writing) -> str:
@@ -235,23 +251,21 @@ def many(table: Table) -> Kind:
     )
 
 
-def parts(
-    read_part: Callable[[dict[str, JsonValue]], Any],
-    tables: Mapping[type, Table],
-    unknown: type[Any],
-) -> Kind:
+def parts(told: Callable[[dict[str, JsonValue]], object], tables: Mapping[str, Table]) -> Kind:
     """A list of parts, of which each kind has a table.
 
     Args:
-        read_part: Reads an object by the table that it is of.
-        tables: How each kind is written.
-        unknown: The kind that holds nothing but what its own version said.
+        told: Says which kind an object is.
+        tables: Each kind's; that of "" holds nothing but what its own version said.
     """
+    unknown = tables[""].node
+    by_class = {node: table for table in tables.values() for node in table.nodes}
 
     def read_one(item: object) -> Any:
         if not isinstance(item, dict):
             raise MismatchError("expected an object")
-        return read_part(item)
+        kind = told(item)
+        return tables[kind if isinstance(kind, str) and kind in tables else ""].read(item)
 
     def write(value: Sequence[Any], writing: Writing) -> list[Any]:
         sayable = [
@@ -259,7 +273,7 @@ def parts(
         ]
         if not sayable:
             raise MismatchError("expected a value that is not empty")
-        return _each(lambda part: tables[type(part)].write(part, writing), sayable)
+        return _each(lambda part: by_class[type(part)].write(part, writing), sayable)
 
     return Kind(read=lambda value: tuple(_each(read_one, _list(value))), write=write, absent=())
 

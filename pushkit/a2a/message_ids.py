@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import replace
 
+from pushkit.a2a.members import MESSAGE
 from pushkit.a2a.table import Writing, json_copy
 from pushkit.a2a.updates import (
     ArtifactUpdate,
@@ -19,8 +20,8 @@ from pushkit.a2a.updates import (
     TaskSnapshot,
     TaskStatus,
     TaskUpdate,
+    WireVersion,
 )
-from pushkit.a2a.v0_1 import MESSAGE
 
 __all__ = ["with_ids"]
 
@@ -60,5 +61,6 @@ def _message(message: Message) -> Message:
     if message.message_id:
         return message
     # Read again: what it holds is JSON then, and its names can be sorted.
-    said = json.dumps(json_copy(MESSAGE.write(message, Writing(keep=True))), sort_keys=True)
+    written = json_copy(MESSAGE[WireVersion.V0_1].write(message, Writing(True)))
+    said = json.dumps(written, sort_keys=True)
     return replace(message, message_id=f"msg-{hashlib.sha256(said.encode()).hexdigest()[:32]}")

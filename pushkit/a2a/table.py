@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum, auto
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
-from pushkit.a2a.updates import TaskUpdate, WireVersion
+from pushkit.a2a.updates import TaskUpdate, UpdateKind, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import PushkitError
 
 __all__ = [
+    "Build",
     "Dialect",
     "Fixed",
     "Kind",
@@ -30,6 +31,7 @@ __all__ = [
     "MismatchError",
     "Need",
     "Table",
+    "Writer",
     "Writing",
     "json_copy",
     "reading",
@@ -58,7 +60,7 @@ class MismatchError(Exception):
         return f"{place or 'the document'}: {self.args[0]}"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Writing:
     """One pass of the writer.
 
@@ -92,6 +94,7 @@ class Kind:
         null_says: Whether none does, too.
         table: Of an object, or of several.
         several: Whether it is a list of objects.
+        as_it_is: The class whose values are JSON already, and are not handed to `write`.
     """
 
     read: Callable[[Any], Any]
@@ -101,6 +104,7 @@ class Kind:
     null_says: bool = False
     table: Table | None = None
     several: bool = False
+    as_it_is: type | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +130,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A member of the neutral form that the version cannot say."""
+    """A member of the neutral form that the version cannot say, or says elsewhere.
+
+    Attributes:
+        neutral: What the neutral form calls it.
+        read_as: What it has there, where its class has no default.
+        elsewhere: Where the version says it instead.
+    """
 
     neutral: str
     read_as: Any = None
+    elsewhere: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +151,17 @@ class Fixed:
     value: str
 
 
+Build: TypeAlias = Callable[[dict[str, Any], JsonObject], Any]
+"""Makes a neutral object of what was found and of the rest."""
+
+
 class Table:
     """An object as a version has it.
 
     Args:
-        node: The neutral class.
+        node: The neutral class, or several.
         rows: Its members, in the order in which they are written.
-        build: Makes the neutral object of what was found and of the rest, where `node` does not.
+        build: Makes the neutral object, where `node` does not.
         take: Returns the values of an object in the order of the rows that are written, where they
             are not its attributes.
         extra: Which attribute keeps the rest; empty if the rest is dropped.
@@ -155,14 +170,15 @@ class Table:
 
     def __init__(
         self,
-        node: type[Any],
+        node: Any,
         *rows: Member | Lost | Fixed,
-        build: Callable[[dict[str, Any], JsonObject], Any] | None = None,
+        build: Build | None = None,
         take: Callable[[Any], Sequence[Any]] | None = None,
         extra: str = "extra",
         origin: WireVersion | None = None,
     ) -> None:
         self.node = node
+        self.nodes: tuple[type, ...] = get_args(node) or (node,)
         self.rows = rows
         members = [row for row in rows if isinstance(row, Member)]
         written = [row for row in members if not row.kept]
@@ -171,13 +187,7 @@ class Table:
         self._extra = attrgetter(extra) if extra else None
         self._fixed: JsonObject = {row.wire: row.value for row in rows if isinstance(row, Fixed)}
         self._written = [
-            (
-                row.wire,
-                row.kind.write,
-                row.kind.empty_says,
-                row.kind.null_says,
-                row.need is not Need.NOBODY,
-            )
+            (row.wire, row.kind.as_it_is, row.kind.write, row.kind, row.need is not Need.NOBODY)
             for row in written
         ]
         self._by_name: dict[str, Member | None] = dict.fromkeys(self._fixed)
@@ -185,18 +195,14 @@ class Table:
             self._by_name |= {row.wire: row, _snake_case(row.wire): row}
         self._spoken = {name for row in written for name in (row.wire, _snake_case(row.wire))}
         self._needed = [row for row in members if row.need is Need.BOTH]
+        needed = {row.neutral for row in self._needed}
         self._absent: dict[str, Any] = {} if origin is None else {"origin": origin}
-        self._absent |= {
-            row.neutral: row.read_as
-            for row in rows
-            if isinstance(row, Lost) and row.read_as is not None
-        }
         required = _without_default(node)
-        self._absent |= {
-            row.neutral: row.kind.absent
-            for row in members
-            if row.neutral in required and row.need is not Need.BOTH
-        }
+        for each in rows:
+            if isinstance(each, Lost) and each.neutral in required:
+                self._absent[each.neutral] = each.read_as
+            elif isinstance(each, Member) and each.neutral in required - needed:
+                self._absent[each.neutral] = each.kind.absent
 
     def read(self, document: object) -> Any:
         """Read one object. Raises MismatchError."""
@@ -231,11 +237,14 @@ class Table:
 
     def write(self, node: Any, writing: Writing) -> JsonObject:
         """Write one object. Raises MismatchError."""
-        said = self._fixed.copy()
-        for (wire, write, empty_says, null_says, needed), value in zip(
-            self._written, self._take(node), strict=True
-        ):
-            if value or (empty_says and (value is not None or null_says)):
+        said: dict[str, Any] = self._fixed.copy()
+        values = self._take(node)
+        rows = zip(self._written, values)  # noqa: B905  # strict= takes longer than a member
+        for (wire, as_it_is, write, kind, needed), value in rows:
+            if value or (kind.empty_says and (value is not None or kind.null_says)):
+                if value.__class__ is as_it_is:
+                    said[wire] = value
+                    continue
                 try:
                     said[wire] = write(value, writing)
                 except MismatchError as exc:
@@ -255,12 +264,16 @@ class Table:
                 said[name] = value
 
 
+Writer: TypeAlias = Callable[[Any, Writing], JsonObject]
+"""Writes one kind of update."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One version: how its notifications are read and written, and its tables."""
+    """One version: how its notifications are read, and each kind of update written; its tables."""
 
     read: Callable[[JsonObject], TaskUpdate]
-    write: Callable[[TaskUpdate, Writing], JsonObject]
+    writers: Mapping[UpdateKind, Writer]
     tables: tuple[Table, ...]
 
 
@@ -282,9 +295,7 @@ def json_copy(document: Mapping[str, JsonValue]) -> JsonObject:
     return copy
 
 
-def _constructor(
-    node: Callable[..., Any], extra: str
-) -> Callable[[dict[str, Any], JsonObject], Any]:
+def _constructor(node: Callable[..., Any], extra: str) -> Build:
     if not extra:
         return lambda found, _: node(**found)
     return lambda found, rest: node(**found, **{extra: rest})

@@ -39,7 +39,14 @@ __all__ = [
 ]
 
 
-class WireVersion(StrEnum):
+class _Name(StrEnum):
+    """A name that is looked up for every update: it is found as the text that it equals."""
+
+    # An enum's own `__hash__` is of its name, and in Python.
+    __hash__ = str.__hash__
+
+
+class WireVersion(_Name):
     """A version of the A2A wire format; patch releases of a version share one format."""
 
     V0_1 = "0.1"
@@ -83,7 +90,7 @@ _FAMILIES = {
 }
 
 
-class TaskState(StrEnum):
+class TaskState(_Name):
     """The states of a task, under their 0.3 names."""
 
     SUBMITTED = "submitted"
@@ -114,7 +121,7 @@ _INTERRUPTED = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
 _FINAL = _TERMINAL | _INTERRUPTED
 
 
-class Role(StrEnum):
+class Role(_Name):
     """Who wrote a message."""
 
     USER = "user"
@@ -122,7 +129,7 @@ class Role(StrEnum):
     UNSPECIFIED = "unspecified"
 
 
-class UpdateKind(StrEnum):
+class UpdateKind(_Name):
     """The four things a notification can carry, under their 0.3 names."""
 
     TASK = "task"

@@ -24,14 +24,25 @@ from pushkit.a2a import (
     WireVersion,
     encode_update,
     parse_update,
-    v1_0,
 )
 from pushkit.a2a.kinds import BASE64, DATA, METADATA, TEXTS, TIME, format_base64, format_timestamp
+from pushkit.a2a.members import (
+    ARTIFACT_UPDATE,
+    ROLE,
+    ROLE_NAMES,
+    STATE,
+    STATE_NAMES,
+    STATUS_UPDATE,
+    TASK,
+)
+from pushkit.a2a.parts import PART_LIST, PARTS
 from pushkit.a2a.table import Kind, Member, MismatchError, Need, Table
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
 
 __all__ = ["PushEvent", "native_update"]
+
+V1_0 = WireVersion.V1_0
 
 PushEvent: TypeAlias = (
     a2a_pb2.Task | a2a_pb2.TaskStatusUpdateEvent | a2a_pb2.TaskArtifactUpdateEvent
@@ -64,7 +75,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
         state=state,
         is_partial=is_partial,
         is_bare=is_bare,
-        version=WireVersion.V1_0,
+        version=V1_0,
         write=lambda: _write(own, member, write),
         read=lambda: _read(own, member),
     )
@@ -72,7 +83,7 @@ def native_update(event: PushEvent) -> NativeUpdate:
 
 def _read(event: PushEvent, member: str) -> TaskUpdate:
     try:
-        return parse_update({member: MessageToDict(event)}, WireVersion.V1_0)
+        return parse_update({member: MessageToDict(event)}, V1_0)
     except (SerializeToJsonError, UnrecognisedBodyError) as exc:
         raise InvalidUpdateError(str(exc)) from exc
     except RecursionError as exc:
@@ -83,7 +94,7 @@ def _write(event: PushEvent, member: str, write: _Writer) -> bytes:
     try:
         return write_json({member: write(event)}, foreign=False)
     except (MismatchError, ValueError, RecursionError):
-        return encode_update(_read(event, member), WireVersion.V1_0)
+        return encode_update(_read(event, member), V1_0)
 
 
 # --- the tables of 1.0, over protobuf messages ---------------------------------------------------
@@ -164,30 +175,30 @@ def _write_parts(parts: Sequence[a2a_pb2.Part]) -> list[JsonValue]:
     return [_PARTS[content](part) for content, part in told if content]
 
 
-_STATES = dict(enumerate(v1_0.STATE_NAMES))
-_STATE_NAMES = dict(enumerate(v1_0.STATE_NAMES.values()))
-_ROLES = dict(enumerate(v1_0.ROLE_NAMES.values(), start=1))
+_STATES = dict(enumerate(STATE_NAMES))
+_STATE_NAMES = dict(enumerate(STATE_NAMES.values()))
+_ROLES = dict(enumerate(ROLE_NAMES.values(), start=1))
 _WRITERS: dict[Kind, _Writer] = {
-    v1_0.STATE: lambda number: _STATE_NAMES.get(number, _STATE_NAMES[0]),
-    v1_0.ROLE: _write_role,
-    v1_0.PART_LIST: _write_parts,
+    STATE[V1_0]: lambda number: _STATE_NAMES.get(number, _STATE_NAMES[0]),
+    ROLE[V1_0]: _write_role,
+    PART_LIST[V1_0]: _write_parts,
     TEXTS: list,
     TIME: _write_time,
     BASE64: format_base64,
     METADATA: _write_struct,
     DATA: _write_value,
 }
-_PARTS = {name: _over_messages(table) for name, table in v1_0.PARTS.items()}
+_PARTS = {name: _over_messages(table) for name, table in PARTS[V1_0].items()}
 _PLACES: dict[type, tuple[UpdateKind, str, _Writer]] = {
-    a2a_pb2.Task: (UpdateKind.TASK, "task", _over_messages(v1_0.TASK)),
+    a2a_pb2.Task: (UpdateKind.TASK, "task", _over_messages(TASK[V1_0])),
     a2a_pb2.TaskStatusUpdateEvent: (
         UpdateKind.STATUS_UPDATE,
         "statusUpdate",
-        _over_messages(v1_0.STATUS_UPDATE),
+        _over_messages(STATUS_UPDATE[V1_0]),
     ),
     a2a_pb2.TaskArtifactUpdateEvent: (
         UpdateKind.ARTIFACT_UPDATE,
         "artifactUpdate",
-        _over_messages(v1_0.ARTIFACT_UPDATE),
+        _over_messages(ARTIFACT_UPDATE[V1_0]),
     ),
 }

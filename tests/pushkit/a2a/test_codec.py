@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pushkit.a2a import (
@@ -451,3 +451,16 @@ def test_without_a_snapshot_a_status_from_a_0_1_agent_gets_the_ids_that_0_3_need
 def test_the_snapshot_must_be_of_the_same_task(version: WireVersion) -> None:
     with pytest.raises(InvalidUpdateError, match="snapshot"):
         push_body(STATUS_UPDATE, version, snapshot=replace(TASK, id="other"))
+
+
+@given(st.datetimes(timezones=st.timezones() | st.just(UTC)))
+def test_a_time_is_written_in_utc_with_no_three_or_six_digits(moment: datetime) -> None:
+    assume(1 < moment.year < 9999)
+    in_utc = moment.astimezone(UTC)
+    micros = in_utc.microsecond
+    precision = "microseconds" if micros % 1000 else "milliseconds" if micros else "seconds"
+    update = StatusUpdate(
+        task_id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING, timestamp=moment)
+    )
+    written = json.loads(encode_update(update, WireVersion.V1_0))["statusUpdate"]["status"]
+    assert written["timestamp"] == f"{in_utc.isoformat(timespec=precision)[:-6]}Z"

@@ -35,8 +35,6 @@ OBJECTS: dict[str, type] = {
 NOT_ON_THE_WIRE = {"extra", "envelope_extra", "origin"}
 # What a version says in another object than the neutral form, or not in a member of its own.
 ELSEWHERE = {
-    ("artifact update", "append", WireVersion.V0_1): "`artifact.append`",
-    ("artifact update", "last_chunk", WireVersion.V0_1): "`artifact.lastChunk`",
     ("task", "id", WireVersion.AGENTVAULT_0_2): "`taskId`",
     ("task", "status", WireVersion.AGENTVAULT_0_2): "beside `taskId`",
     ("status", "state", WireVersion.AGENTVAULT_0_2): "`state`",
@@ -45,7 +43,6 @@ ELSEWHERE = {
     ("status update", "status", WireVersion.AGENTVAULT_0_2): "beside `taskId`",
     ("message", "task_id", WireVersion.AGENTVAULT_0_2): "`taskId` beside it",
     ("artifact", "parts", WireVersion.AGENTVAULT_0_2): "`content`, `url`, `mediaType`",
-    ("config", "task_id", WireVersion.V0_1): "`id` around it",
     ("config", "task_id", WireVersion.V0_3): "`taskId` around it",
     ("config", "tenant", WireVersion.V0_3): "dropped",
 }
@@ -67,7 +64,9 @@ def cell(version: WireVersion, name: str, member: str) -> str:
     said = [row for row in table.rows if isinstance(row, Member) and row.neutral == member]
     lost = [row for row in table.rows if isinstance(row, Lost) and row.neutral == member]
     assert bool(said) != bool(lost), f"{version} {name}: {member} stands in no row, or in two"
-    return ", ".join(f"`{row.wire}`{', read alone' * row.kept}" for row in said) or "dropped"
+    if lost:
+        return lost[0].elsewhere or "dropped"
+    return ", ".join(f"`{row.wire}`{', read alone' * row.kept}" for row in said)
 
 
 def rows() -> list[str]:

@@ -1,6 +1,7 @@
-"""The parts of A2A 0.1 to 0.3: a member of its own says which kind a part is (0.3 §6.5, 0.1 §6.5).
+"""The parts of messages and artifacts, as A2A 0.1, 0.3 and 1.0 have them.
 
-That member is `kind` since 0.2, and `type` before.
+In 0.1 to 0.3 a member of its own says which kind a part is (§6.5 of each), `type` in 0.1 and `kind`
+since; in 1.0 a part is told by which one of four members it has (§4.1.6).
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pushkit.a2a.kinds import BASE64, DATA_OBJECT, EXACT_TEXT, METADATA, TEXT, one
+from pushkit.a2a.kinds import BASE64, DATA, DATA_OBJECT, EXACT_TEXT, METADATA, TEXT, one, parts
 from pushkit.a2a.table import Fixed, Lost, Member, MismatchError, Need, Table
-from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart
+from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 
-__all__ = ["part_tables"]
+__all__ = ["PARTS", "PART_LIST"]
+
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
 # The official SDK's mark of a value that had to be wrapped into an object.
 _WRAPPED = "data_part_compat"
@@ -60,8 +63,8 @@ def _file_part(found: dict[str, Any], rest: JsonObject) -> RawPart | UrlPart:
 def _file_members(part: RawPart | UrlPart) -> tuple[object, ...]:
     kept = part.extra.get("file")
     file = _File(
-        raw=part.raw if isinstance(part, RawPart) else None,
-        url=part.url if isinstance(part, UrlPart) else None,
+        raw=getattr(part, "raw", None),
+        url=getattr(part, "url", None),
         media_type=part.media_type,
         filename=part.filename,
         extra=kept if isinstance(kept, dict) else {},
@@ -86,7 +89,7 @@ def _wrapped(part: DataPart) -> tuple[object, ...]:
     return {"value": part.data}, {**part.metadata, _WRAPPED: True}
 
 
-def part_tables(discriminator: str) -> dict[str, Table]:
+def _typed(discriminator: str) -> dict[str, Table]:
     """Return the tables of parts by what the discriminating member says; "" is anything else."""
     metadata = Member("metadata", "metadata", METADATA)
     lost = (Lost("media_type"), Lost("filename"))
@@ -99,7 +102,7 @@ def part_tables(discriminator: str) -> dict[str, Table]:
             *lost,
         ),
         "file": Table(  # 0.3 §6.5.2
-            _File,
+            RawPart | UrlPart,
             Fixed(discriminator, "file"),
             Member("file", "file", one(_FILE), Need.BOTH),
             metadata,
@@ -119,12 +122,41 @@ def part_tables(discriminator: str) -> dict[str, Table]:
     }
 
 
-def by_class(tables: Mapping[str, Table]) -> dict[type, Table]:
-    """Return the same tables by the class of part that each writes."""
-    return {
-        TextPart: tables["text"],
-        RawPart: tables["file"],
-        UrlPart: tables["file"],
-        DataPart: tables["data"],
-        UnknownPart: tables[""],
-    }
+_ABOUT = (
+    Member("metadata", "metadata", METADATA),
+    Member("filename", "filename", TEXT),
+    Member("media_type", "mediaType", TEXT),
+)
+PARTS: dict[WireVersion, dict[str, Table]] = {
+    V0_1: _typed("type"),
+    V0_3: _typed("kind"),
+    V1_0: {
+        "text": Table(TextPart, Member("text", "text", EXACT_TEXT, Need.BOTH), *_ABOUT),
+        "raw": Table(RawPart, Member("raw", "raw", BASE64, Need.BOTH), *_ABOUT),
+        "url": Table(UrlPart, Member("url", "url", EXACT_TEXT, Need.BOTH), *_ABOUT),
+        "data": Table(DataPart, Member("data", "data", DATA), *_ABOUT),
+        "": Table(UnknownPart, *_ABOUT),
+    },
+}
+
+
+def _kind_in_0_1(item: JsonObject) -> object:
+    if item.get("type") == "file" and isinstance(file := item.get("file"), dict):
+        # §6.6 permits a file of neither bytes nor URI: a part without known content.
+        return "file" if any(file.get(name) is not None for name in ("bytes", "uri")) else ""
+    return item.get("type")
+
+
+def _kind_in_1_0(item: JsonObject) -> str:
+    found = [name for name in ("text", "raw", "url", "data") if item.get(name) is not None]
+    if len(found) > 1:
+        raise MismatchError("expected only one of text, raw, url and data")
+    # None at all is a part of a later version: kept, not refused. Data alone may be null.
+    return found[0] if found else "data" if "data" in item else ""
+
+
+PART_LIST = {
+    V0_1: parts(_kind_in_0_1, PARTS[V0_1]),
+    V0_3: parts(lambda item: item.get("kind"), PARTS[V0_3]),
+    V1_0: parts(_kind_in_1_0, PARTS[V1_0]),
+}

@@ -1,0 +1,339 @@
+"""AgentVault's A2A profile 0.2: what it has another way than any version of A2A.
+
+Its notifications are the payloads of its server-sent events: a status (`taskId`, `state`, and a
+message that is plain text), a message, or an artifact that has one content, a URL, or both (profile
+§"Server-Sent Events"). There is no notification of a task. Its webhooks come with a URL alone; what
+authenticates the caller is on the card (§Authentication).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pushkit.a2a.config import Authentication
+from pushkit.a2a.kinds import (
+    BASE64,
+    CONTENT,
+    DATA,
+    EXACT_TEXT,
+    METADATA,
+    TEXT,
+    TEXTS,
+    TIME,
+    format_base64,
+    many,
+    names,
+    one,
+    parts,
+    read_base64,
+)
+from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, reading
+from pushkit.a2a.updates import (
+    Artifact,
+    ArtifactUpdate,
+    DataPart,
+    Message,
+    MessageUpdate,
+    Part,
+    RawPart,
+    Role,
+    StatusUpdate,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    UnknownPart,
+    UpdateKind,
+    UrlPart,
+    WireVersion,
+)
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import InvalidPushConfigError
+
+__all__ = ["AGENTVAULT", "AuthScheme", "parse_auth_schemes"]
+
+# --- parts: `type` says what `content` is; a file may have a `url` instead -----------------------
+
+_ABOUT = (
+    Member("media_type", "mediaType", TEXT),
+    Member("filename", "filename", TEXT),
+    Member("metadata", "metadata", METADATA),
+)
+_WITH_URL = (*_ABOUT, Member("", "url", TEXT, kept=True))
+_CONTENT = {"text": EXACT_TEXT, "data": DATA, "raw": BASE64}
+
+
+def _inline(node: type[Part], kind: str, said: str) -> Table:
+    content = Member(said, "content", _CONTENT[said], Need.BOTH)
+    return Table(node, Fixed("type", kind), content, *_WITH_URL)
+
+
+PARTS: dict[str, Table] = {
+    "text": _inline(TextPart, "text", "text"),
+    "data": _inline(DataPart, "data", "data"),
+    "raw": _inline(RawPart, "file", "raw"),
+    "url": Table(
+        UrlPart, Fixed("type", "file"), Member("url", "url", EXACT_TEXT, Need.BOTH), *_ABOUT
+    ),
+    "": Table(UnknownPart, *_WITH_URL),
+}
+
+
+def _content_of(item: JsonObject) -> str:
+    content = item.get("content")
+    match item.get("type"):
+        case "text" if isinstance(content, str):
+            return "text"
+        case "data" if content is not None:
+            return "data"
+        case "file" if item.get("url") is not None:
+            return "url"
+        case "file" if read_base64(content) is not None:
+            return "raw"
+    return ""
+
+
+# --- artifacts: one content, one URL, or both ----------------------------------------------------
+
+
+def _artifact(found: dict[str, Any], rest: JsonObject) -> Artifact:
+    content, url, media_type = (found.pop(name, None) for name in ("content", "url", "media_type"))
+    parts: list[Part] = []
+    if isinstance(content, str):
+        parts.append(TextPart(text=content))
+    elif content is not None:
+        parts.append(DataPart(data=content))
+    if url is not None:
+        parts.append(UrlPart(url=url))
+    if media_type:  # of the content, where there is one
+        first = parts[0] if parts else UnknownPart()
+        parts[:1] = [replace(first, media_type=media_type)]
+    return Artifact(parts=tuple(parts), extra=rest, **found)
+
+
+def _members(artifact: Artifact) -> tuple[object, ...]:
+    """Return what the profile can say: the first content and the first URL of the parts."""
+    inline = next((part for part in artifact.parts if isinstance(part, TextPart | DataPart)), None)
+    linked = next((part for part in artifact.parts if isinstance(part, UrlPart | RawPart)), None)
+    first = inline or linked or next(iter(artifact.parts), None)
+    known = next((part for part in artifact.parts if not isinstance(part, UnknownPart)), None)
+    return (
+        artifact.artifact_id,
+        artifact.name or _TYPES.get(type(known)),
+        inline.text if isinstance(inline, TextPart) else inline.data if inline else None,
+        None if linked is None else linked.url if isinstance(linked, UrlPart) else _data(linked),
+        first.media_type if first else None,
+        artifact.metadata,
+    )
+
+
+_TYPES: dict[type, str] = {TextPart: "text", DataPart: "data", UrlPart: "file", RawPart: "file"}
+
+
+def _data(part: RawPart) -> str:
+    # RFC 2397: the profile has no bytes in an artifact.
+    return f"data:{part.media_type or 'application/octet-stream'};base64,{format_base64(part.raw)}"
+
+
+ARTIFACT = Table(
+    Artifact,
+    Member("artifact_id", "id", TEXT, Need.WRITER),
+    Member("name", "type", TEXT, Need.WRITER),
+    Member("content", "content", CONTENT),
+    Member("url", "url", EXACT_TEXT),
+    Member("media_type", "mediaType", TEXT),
+    Member("metadata", "metadata", METADATA),
+    Lost("description"),
+    Lost("extensions"),
+    build=_artifact,
+    take=_members,
+)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+_ORIGIN = WireVersion.AGENTVAULT_0_2
+# What the profile has no name for, under the one that ends, or holds up, the task as well.
+_STATE_NAMES: dict[TaskState, str] = {state: state.name for state in TaskState}
+_STATE_NAMES |= {TaskState.REJECTED: "FAILED", TaskState.AUTH_REQUIRED: "INPUT_REQUIRED"}
+del _STATE_NAMES[TaskState.UNKNOWN]
+_STATE = names(
+    _STATE_NAMES,
+    absent=TaskState.UNKNOWN,
+    read={state.name: state for state in TaskState},
+)
+_ROLE = names(
+    {Role.USER: "user", Role.AGENT: "assistant"},
+    absent=Role.UNSPECIFIED,
+    read={"agent": Role.AGENT},
+)
+
+
+def _plain_message(text: str) -> Message:
+    """Return the plain text of a status as a message."""
+    return Message(message_id="", role=Role.AGENT, parts=(TextPart(text=text),))
+
+
+def _plain_text(message: Message | None) -> str | None:
+    """Return the text of a message, or None; whatever else it holds is lost."""
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)] if message else []
+    return "\n".join(texts) or None
+
+
+def _status_update(found: dict[str, Any], rest: JsonObject) -> StatusUpdate:
+    text = found.get("message")
+    status = TaskStatus(
+        state=found.get("state", TaskState.UNKNOWN),
+        message=_plain_message(text) if text else None,
+        timestamp=found.get("timestamp"),
+    )
+    return StatusUpdate(task_id=found["task_id"], status=status, extra=rest, origin=_ORIGIN)
+
+
+STATUS_UPDATE = Table(  # what the neutral form says of the status, the profile says of the event
+    StatusUpdate,
+    Member("task_id", "taskId", TEXT, Need.BOTH),
+    Member("state", "state", _STATE, Need.WRITER),
+    Member("timestamp", "timestamp", TIME),
+    Member("message", "message", TEXT),
+    Lost("context_id"),
+    Lost("metadata"),
+    Lost("final"),
+    build=_status_update,
+    take=lambda update: (
+        update.task_id,
+        update.status.state,
+        update.status.timestamp,
+        _plain_text(update.status.message),
+    ),
+)
+MESSAGE = Table(
+    Message,
+    Member("role", "role", _ROLE, Need.WRITER),
+    Member("parts", "parts", parts(_content_of, PARTS), Need.WRITER),
+    Member("metadata", "metadata", METADATA),
+    Lost("message_id", ""),
+    Lost("context_id"),
+    Lost("reference_task_ids"),
+    Lost("extensions"),
+)
+
+
+def _message_update(found: dict[str, Any], rest: JsonObject) -> MessageUpdate:
+    message = replace(found["message"], task_id=found["task_id"])
+    return MessageUpdate(message=message, envelope_extra=rest, origin=_ORIGIN)
+
+
+# The neutral form has the time of a status alone.
+_TIMESTAMP = Member("", "timestamp", TEXT, kept=True)
+MESSAGE_UPDATE = Table(
+    MessageUpdate,
+    Member("task_id", "taskId", TEXT, Need.BOTH),
+    Member("message", "message", one(MESSAGE), Need.BOTH),
+    _TIMESTAMP,
+    build=_message_update,
+    extra="envelope_extra",
+)
+ARTIFACT_UPDATE = Table(
+    ArtifactUpdate,
+    Member("task_id", "taskId", TEXT, Need.BOTH),
+    Member("artifact", "artifact", one(ARTIFACT), Need.BOTH),
+    _TIMESTAMP,
+    Lost("context_id"),
+    Lost("append"),
+    Lost("last_chunk"),
+    Lost("metadata"),
+    extra="envelope_extra",
+    origin=_ORIGIN,
+)
+
+
+def _read(document: JsonObject) -> TaskUpdate:
+    table = MESSAGE_UPDATE
+    if "state" in document:
+        table = STATUS_UPDATE
+    elif "artifact" in document:
+        table = ARTIFACT_UPDATE
+    update: TaskUpdate = table.read(document)
+    return update
+
+
+def _write_task(update: TaskSnapshot, writing: Writing) -> JsonObject:
+    status = StatusUpdate(task_id=update.task.id, status=update.task.status)
+    return STATUS_UPDATE.write(status, writing)
+
+
+AGENTVAULT = Dialect(
+    read=_read,
+    writers={
+        UpdateKind.TASK: _write_task,
+        UpdateKind.MESSAGE: MESSAGE_UPDATE.write,
+        UpdateKind.STATUS_UPDATE: STATUS_UPDATE.write,
+        UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE.write,
+    },
+    tables=(STATUS_UPDATE, ARTIFACT_UPDATE, MESSAGE_UPDATE, MESSAGE, ARTIFACT, *PARTS.values()),
+)
+
+
+# --- `authSchemes` of a card: how that agent, or its webhook, wants to be called -----------------
+
+_AUTHORIZATION_SCHEMES = {"apiKey": "ApiKey", "bearer": "Bearer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthScheme:
+    """One way to authenticate.
+
+    Attributes:
+        scheme: `none`, `apiKey`, `bearer` or `oauth2`.
+        token_url: Of `oauth2`: where client credentials become an access token.
+        scopes: Of `oauth2`.
+        service_identifier: Under which name the caller keeps its secret.
+    """
+
+    scheme: str
+    token_url: str | None = None
+    scopes: tuple[str, ...] = ()
+    service_identifier: str | None = None
+
+    def authentication(self, credentials: str) -> Authentication:
+        """Return the authentication of a `PushConfig`, for a scheme with a static secret.
+
+        Raises:
+            InvalidPushConfigError: Of another scheme, or credentials that cannot be a header value.
+        """
+        scheme = _AUTHORIZATION_SCHEMES.get(self.scheme)
+        if scheme is None:
+            raise InvalidPushConfigError(
+                f"authSchemes: {self.scheme} has no static credentials, expected apiKey or bearer"
+            )
+        return Authentication(schemes=(scheme,), credentials=credentials)
+
+
+_AUTH_SCHEME = Table(
+    AuthScheme,
+    Member("scheme", "scheme", EXACT_TEXT, Need.BOTH),
+    Member("token_url", "tokenUrl", TEXT),
+    Member("scopes", "scopes", TEXTS),
+    Member("service_identifier", "serviceIdentifier", TEXT),
+    extra="",
+)
+_CARD = Table(dict, Member("auth_schemes", "authSchemes", many(_AUTH_SCHEME)), extra="")
+_KNOWN = frozenset({"none", "oauth2", *_AUTHORIZATION_SCHEMES})
+
+
+def parse_auth_schemes(card: Mapping[str, JsonValue]) -> list[AuthScheme]:
+    """Read the `authSchemes` of an AgentVault card that are known, in the card's order.
+
+    Raises:
+        InvalidPushConfigError: A member is of a wrong type, or `oauth2` has no `tokenUrl`.
+    """
+    with reading(InvalidPushConfigError):
+        found: dict[str, tuple[AuthScheme, ...]] = _CARD.read(dict(card))
+    schemes = [each for each in found.get("auth_schemes", ()) if each.scheme in _KNOWN]
+    if any(each.scheme == "oauth2" and not each.token_url for each in schemes):
+        raise InvalidPushConfigError("authSchemes: oauth2 needs a tokenUrl")
+    return schemes

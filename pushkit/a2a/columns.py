@@ -1,0 +1,112 @@
+"""One table for several versions: a row is a member, a column what a version calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from pushkit.a2a.kinds import many, one
+from pushkit.a2a.table import Build, Fixed, Kind, Lost, Member, Need, Table
+from pushkit.a2a.updates import WireVersion
+
+__all__ = ["COLUMNS", "Elsewhere", "Met", "Row", "Tables", "columns", "many_of", "one_of"]
+
+COLUMNS = (WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, WireVersion.AGENTVAULT_0_2)
+
+Tables: TypeAlias = Mapping[WireVersion, Table]
+"""The same object as each version has it."""
+
+
+class Met(str):
+    """A name that the version does not have, but that is met: read, and never written."""
+
+    __slots__ = ()
+
+
+class Elsewhere(str):
+    """Where the version says it, if not in a member of the same object."""
+
+    __slots__ = ()
+
+
+class Row:
+    """A member, and what each version calls it.
+
+    Args:
+        neutral: What the neutral form calls it; empty if it has no place for it.
+        kind: What it holds; a kind for each version, where they differ.
+        *names: What each version calls it, in the order of `COLUMNS`: two names if it is said under
+            both; None if the version cannot say it.
+        need: Who needs it.
+        needed_in: The one version whose writer needs it, where that is not all of them.
+        written: As of `Member`.
+    """
+
+    def __init__(
+        self,
+        neutral: str,
+        kind: Kind | Mapping[WireVersion, Kind],
+        *names: str | tuple[str, str] | None,
+        need: Need = Need.NOBODY,
+        needed_in: WireVersion | None = None,
+        written: str = "",
+    ) -> None:
+        self.neutral = neutral
+        self.kind = kind
+        self.names = dict(zip(COLUMNS, names, strict=False))
+        self.need = need
+        self.needed_in = needed_in
+        self.written = written
+
+    def of(self, version: WireVersion) -> Iterator[Member | Lost]:
+        """Yield the rows of one version's table."""
+        name = self.names[version]
+        kind = self.kind if isinstance(self.kind, Kind) else self.kind[version]
+        need = Need.WRITER if version is self.needed_in else self.need
+        if isinstance(name, tuple):  # either will do to be read
+            for each in name:
+                yield Member(self.neutral, each, kind, Need.WRITER)
+        elif name is None or isinstance(name, Elsewhere):
+            if self.neutral:
+                yield Lost(self.neutral, kind.absent, elsewhere=name)
+        else:
+            kept = isinstance(name, Met)
+            yield Member(self.neutral, name, kind, need, written=self.written, kept=kept)
+
+
+def columns(
+    node: type[Any],
+    *rows: Row,
+    kind: str = "",
+    has_origin: bool = False,
+    build: Callable[[WireVersion], Build] | None = None,
+) -> dict[WireVersion, Table]:
+    """Return the table of each version that the rows have a column for.
+
+    Args:
+        node: The neutral class.
+        *rows: Its members.
+        kind: What its `kind` says in 0.3.
+        has_origin: Whether the class says in which version it was read.
+        build: As of `Table`, for each version.
+    """
+    return {
+        version: Table(
+            node,
+            *([Fixed("kind", kind)] if kind and version is WireVersion.V0_3 else []),
+            *(made for row in rows for made in row.of(version)),
+            origin=version if has_origin else None,
+            build=build(version) if build else None,
+        )
+        for version in rows[0].names
+    }
+
+
+def one_of(tables: Tables) -> dict[WireVersion, Kind]:
+    """Return the kind of a member that holds one such object, for each version."""
+    return {version: one(table) for version, table in tables.items()}
+
+
+def many_of(tables: Tables) -> dict[WireVersion, Kind]:
+    """Return the kind of a member that holds a list of them, for each version."""
+    return {version: many(table) for version, table in tables.items()}

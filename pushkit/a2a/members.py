@@ -1,0 +1,143 @@
+"""What A2A 0.1, 0.3 and 1.0 call each member of every object.
+
+A row has the neutral name, what the member holds, and its name in 0.1, in 0.3 and in 1.0 (see
+`Row`). Parts are in `parts.py`, push configs in `config_wire.py`, AgentVault in `agentvault.py`.
+"""
+
+from __future__ import annotations
+
+from pushkit.a2a.columns import Elsewhere, Met, Row, columns, many_of, one_of
+from pushkit.a2a.kinds import FLAG, INDEX, METADATA, SAID_FLAG, TEXT, TEXTS, TIME, names
+from pushkit.a2a.parts import PART_LIST
+from pushkit.a2a.table import Need
+from pushkit.a2a.updates import (
+    Artifact,
+    ArtifactUpdate,
+    Message,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskState,
+    TaskStatus,
+    WireVersion,
+)
+
+__all__ = [
+    "ARTIFACT",
+    "ARTIFACT_UPDATE",
+    "MESSAGE",
+    "OBJECTS",
+    "ROLE",
+    "ROLE_NAMES",
+    "STATE",
+    "STATE_NAMES",
+    "STATUS",
+    "STATUS_UPDATE",
+    "TASK",
+]
+
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
+BOTH, WRITER = Need.BOTH, Need.WRITER
+
+# --- names of states and roles -------------------------------------------------------------------
+
+# 1.0 §4.1.3. ProtoJSON readers take an enum by its name or its number, which is its place here.
+STATE_NAMES = {
+    TaskState.UNKNOWN: "TASK_STATE_UNSPECIFIED",
+    TaskState.SUBMITTED: "TASK_STATE_SUBMITTED",
+    TaskState.WORKING: "TASK_STATE_WORKING",
+    TaskState.COMPLETED: "TASK_STATE_COMPLETED",
+    TaskState.FAILED: "TASK_STATE_FAILED",
+    TaskState.CANCELED: "TASK_STATE_CANCELED",
+    TaskState.INPUT_REQUIRED: "TASK_STATE_INPUT_REQUIRED",
+    TaskState.REJECTED: "TASK_STATE_REJECTED",
+    TaskState.AUTH_REQUIRED: "TASK_STATE_AUTH_REQUIRED",
+}
+_STATES = {state: state.value for state in TaskState}
+# What 0.1 has no name for, under the one that ends, or holds up, the task as well.
+_STATES_0_1 = _STATES | {TaskState.REJECTED: "failed", TaskState.AUTH_REQUIRED: "input-required"}
+STATE = {
+    V0_1: names(
+        _STATES_0_1,
+        absent=TaskState.UNKNOWN,
+        read={state.value: state for state in TaskState},
+    ),
+    V0_3: names(_STATES, absent=TaskState.UNKNOWN),
+    V1_0: names(STATE_NAMES, absent=TaskState.UNKNOWN, read=dict(enumerate(STATE_NAMES))),
+}
+ROLE_NAMES = {Role.USER: "ROLE_USER", Role.AGENT: "ROLE_AGENT"}  # 1.0 §4.1.5; 0 is no role
+_ROLE = names({role: role.value for role in ROLE_NAMES}, absent=Role.UNSPECIFIED)
+ROLE = {
+    V0_1: _ROLE,
+    V0_3: _ROLE,
+    V1_0: names(ROLE_NAMES, absent=Role.UNSPECIFIED, read=dict(enumerate(ROLE_NAMES, start=1))),
+}
+
+# --- objects -------------------------------------------------------------------------------------
+# fmt: off
+
+_ARTIFACT_ID = {V0_1: INDEX, V0_3: TEXT, V1_0: TEXT}
+MESSAGE = columns(  # 0.1 §6.4, 0.3 §6.4, 1.0 §4.1.4
+    Message,
+    Row("message_id",         TEXT,      None,       "messageId",        "messageId", need=WRITER),
+    Row("context_id",         TEXT,      None,       "contextId",        "contextId"),
+    Row("task_id",            TEXT,      None,       "taskId",           "taskId"),
+    Row("role",               ROLE,      "role",     "role",             "role", need=WRITER),
+    Row("parts",              PART_LIST, "parts",    "parts",            "parts", need=WRITER),
+    Row("metadata",           METADATA,  "metadata", "metadata",         "metadata"),
+    Row("extensions",         TEXTS,     None,       "extensions",       "extensions"),
+    Row("reference_task_ids", TEXTS,     None,       "referenceTaskIds", "referenceTaskIds"),
+    kind="message",
+)
+ARTIFACT = columns(  # 0.1 §6.7, 0.3 §6.7, 1.0 §4.1.7
+    Artifact,
+    Row("artifact_id", _ARTIFACT_ID, "index",   "artifactId",  "artifactId", need=WRITER),
+    Row("name",        TEXT,      "name",        "name",        "name"),
+    Row("description", TEXT,      "description", "description", "description"),
+    Row("parts",       PART_LIST, "parts",       "parts",       "parts", need=WRITER),
+    Row("metadata",    METADATA,  "metadata",    "metadata",    "metadata"),
+    Row("extensions",  TEXTS,     None,          "extensions",  "extensions"),
+    # They say something of an event alone.
+    Row("", FLAG, Met("append"), None, None),
+    Row("", FLAG, Met("lastChunk"), None, None),
+)
+STATUS = columns(  # 0.1 §6.2, 0.3 §6.2, 1.0 §4.1.2
+    TaskStatus,
+    Row("state",     STATE,           "state",     "state",     "state", need=WRITER),
+    Row("message",   one_of(MESSAGE), "message",   "message",   "message"),
+    Row("timestamp", TIME,            "timestamp", "timestamp", "timestamp"),
+)
+TASK = columns(  # 0.1 §6.1, 0.3 §6.1, 1.0 §4.1.1
+    Task,
+    Row("id",         TEXT,              "id",        "id",        "id", need=BOTH),
+    Row("context_id", TEXT,              "sessionId", "contextId", "contextId", needed_in=V0_3),
+    Row("status",     one_of(STATUS),    "status",    "status",    "status", need=BOTH),
+    Row("artifacts",  many_of(ARTIFACT), "artifacts", "artifacts", "artifacts"),
+    Row("history",    many_of(MESSAGE),  "history",   "history",   "history"),
+    Row("metadata",   METADATA,          "metadata",  "metadata",  "metadata"),
+    kind="task",
+)
+_TASK_ID = ("id", "taskId")  # §7.2.2 and §9.4 of 0.1
+STATUS_UPDATE = columns(  # 0.1 §7.2.2, 0.3 §7.2.2, 1.0 §4.2.1
+    StatusUpdate,
+    Row("task_id",    TEXT,           _TASK_ID,   "taskId",    "taskId", need=BOTH),
+    Row("context_id", TEXT,           None,       "contextId", "contextId", need=WRITER),
+    Row("status",     one_of(STATUS), "status",   "status",    "status", need=BOTH),
+    Row("final",      SAID_FLAG,      "final",    "final",     Met("final"), written="is_final"),
+    Row("metadata",   METADATA,       "metadata", "metadata",  "metadata"),
+    kind="status-update",
+    has_origin=True,
+)
+ARTIFACT_UPDATE = columns(  # 0.1 §7.2.3, 0.3 §7.2.3, 1.0 §4.2.2
+    ArtifactUpdate,
+    Row("task_id",    TEXT,             _TASK_ID,   "taskId",    "taskId", need=BOTH),
+    Row("context_id", TEXT,             None,       "contextId", "contextId", need=WRITER),
+    Row("artifact",   one_of(ARTIFACT), "artifact", "artifact",  "artifact", need=BOTH),
+    Row("append",     FLAG, Elsewhere("`artifact.append`"),    "append",    "append"),
+    Row("last_chunk", FLAG, Elsewhere("`artifact.lastChunk`"), "lastChunk", "lastChunk"),
+    Row("metadata",   METADATA,         "metadata", "metadata",  "metadata"),
+    kind="artifact-update",
+    has_origin=True,
+)
+# fmt: on
+OBJECTS = (TASK, STATUS_UPDATE, ARTIFACT_UPDATE, STATUS, MESSAGE, ARTIFACT)

@@ -1,0 +1,202 @@
+"""Notifications of A2A 0.1, 0.3 and 1.0: which object each is, and where its version puts it.
+
+0.1 (§6, §7.2) tells a task, a status and an artifact by their members. The payload of a push is
+"convention-based" there (§9.4): the task object of the first samples (`id`, `sessionId`), or a
+status (`taskId`); what is written says both names of the task. 0.3 (§6, §7.2, §9.5) has a `kind`,
+1.0 a `StreamResponse` (§4.3.3) in ProtoJSON around it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from pushkit.a2a.columns import Tables
+from pushkit.a2a.kinds import one
+from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, OBJECTS, STATUS_UPDATE, TASK
+from pushkit.a2a.parts import PARTS
+from pushkit.a2a.table import Dialect, Member, MismatchError, Table, Writer, Writing
+from pushkit.a2a.updates import (
+    Artifact,
+    ArtifactUpdate,
+    MessageUpdate,
+    TaskSnapshot,
+    TaskUpdate,
+    UpdateKind,
+    WireVersion,
+)
+from pushkit.bounded_json import JsonObject
+
+__all__ = ["V0_1", "V0_3", "V1_0"]
+
+_TABLES: dict[UpdateKind, Tables] = {
+    UpdateKind.TASK: TASK,
+    UpdateKind.MESSAGE: MESSAGE,
+    UpdateKind.STATUS_UPDATE: STATUS_UPDATE,
+    UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE,
+}
+
+
+def _update(
+    kind: UpdateKind, found: Any, origin: WireVersion, rest: JsonObject | None = None
+) -> TaskUpdate:
+    """Return what was read as an update; events are one already."""
+    if kind is UpdateKind.TASK:
+        return TaskSnapshot(task=found, origin=origin, envelope_extra=rest or {})
+    if kind is UpdateKind.MESSAGE:
+        return MessageUpdate(message=found, origin=origin, envelope_extra=rest or {})
+    update: TaskUpdate = replace(found, envelope_extra=rest) if rest else found
+    return update
+
+
+def _writers(version: WireVersion) -> dict[UpdateKind, Writer]:
+    """Return what writes each kind of update, where its object alone is the notification."""
+    return {
+        UpdateKind.TASK: lambda update, writing: TASK[version].write(update.task, writing),
+        UpdateKind.MESSAGE: lambda update, writing: MESSAGE[version].write(update.message, writing),
+        UpdateKind.STATUS_UPDATE: STATUS_UPDATE[version].write,
+        UpdateKind.ARTIFACT_UPDATE: ARTIFACT_UPDATE[version].write,
+    }
+
+
+def _tables(version: WireVersion) -> tuple[Table, ...]:
+    return (*(each[version] for each in OBJECTS), *PARTS[version].values())
+
+
+# --- 0.1 -----------------------------------------------------------------------------------------
+
+
+def _read_0_1(document: JsonObject) -> TaskUpdate:
+    _check_one_task(document)
+    if document.get("artifact") is not None:
+        return _with_flags(ARTIFACT_UPDATE[WireVersion.V0_1].read(document))
+    is_status = "final" in document or document.get("id") is None
+    kind = UpdateKind.STATUS_UPDATE if is_status else UpdateKind.TASK
+    return _update(kind, _TABLES[kind][WireVersion.V0_1].read(document), WireVersion.V0_1)
+
+
+def _write_task_0_1(update: TaskSnapshot, writing: Writing) -> JsonObject:
+    task = replace(update.task, artifacts=_indexed(update.task.artifacts))
+    return TASK[WireVersion.V0_1].write(task, writing)
+
+
+def _write_message_0_1(_: MessageUpdate, __: Writing) -> JsonObject:
+    raise MismatchError("A2A 0.1 has no notification of a message: send the task, or its status")
+
+
+def _write_artifact_0_1(update: ArtifactUpdate, writing: Writing) -> JsonObject:
+    [artifact] = _indexed((update.artifact,))
+    if artifact is not update.artifact:
+        update = replace(update, artifact=artifact)
+    said = ARTIFACT_UPDATE[WireVersion.V0_1].write(update, writing)
+    # What the neutral form says of the event, 0.1 says of its artifact (§6.7).
+    flags = {"append": update.append, "lastChunk": update.last_chunk}
+    inner: Any = said["artifact"]
+    inner |= {name: True for name, is_said in flags.items() if is_said}
+    return said
+
+
+def _with_flags(update: ArtifactUpdate) -> ArtifactUpdate:
+    rest = dict(update.artifact.extra)
+    append = rest.pop("append", None)
+    last_chunk = rest.pop("lastChunk", None) or rest.pop("last_chunk", None)
+    if len(rest) == len(update.artifact.extra):
+        return update
+    artifact = replace(update.artifact, extra=rest)
+    return replace(update, artifact=artifact, append=bool(append), last_chunk=bool(last_chunk))
+
+
+_NUMBER = re.compile(r"0|-?[1-9]\d{0,4000}", re.ASCII)
+
+
+def _indexed(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+    """Return artifacts whose ids are numbers: those that they are, or their positions."""
+    if all(_NUMBER.fullmatch(artifact.artifact_id) for artifact in artifacts):
+        return artifacts
+    return tuple(
+        replace(artifact, artifact_id=str(index)) for index, artifact in enumerate(artifacts)
+    )
+
+
+def _check_one_task(document: JsonObject) -> None:
+    # Two readers could each take another one of the two for the truth.
+    named = [document[name] for name in ("id", "taskId", "task_id") if document.get(name)]
+    if any(name != named[0] for name in named):
+        raise MismatchError("expected the same task in both", "id and taskId")
+    if not named:
+        raise MismatchError("expected, but missing", "id")
+
+
+V0_1 = Dialect(
+    read=_read_0_1,
+    writers={
+        UpdateKind.TASK: _write_task_0_1,
+        UpdateKind.MESSAGE: _write_message_0_1,
+        UpdateKind.STATUS_UPDATE: STATUS_UPDATE[WireVersion.V0_1].write,
+        UpdateKind.ARTIFACT_UPDATE: _write_artifact_0_1,
+    },
+    tables=_tables(WireVersion.V0_1),
+)
+
+# --- 0.3 -----------------------------------------------------------------------------------------
+
+
+def _read_0_3(document: JsonObject) -> TaskUpdate:
+    kind = document.get("kind", "task")  # a task may lack it
+    if not isinstance(kind, str) or kind not in _TABLES:
+        raise MismatchError(f"expected one of {', '.join(UpdateKind)}", "kind")
+    found = _TABLES[UpdateKind(kind)][WireVersion.V0_3].read(document)
+    return _update(UpdateKind(kind), found, WireVersion.V0_3)
+
+
+V0_3 = Dialect(read=_read_0_3, writers=_writers(WireVersion.V0_3), tables=_tables(WireVersion.V0_3))
+
+# --- 1.0 -----------------------------------------------------------------------------------------
+
+_PLACES = {
+    UpdateKind.TASK: "task",
+    UpdateKind.MESSAGE: "message",
+    UpdateKind.STATUS_UPDATE: "statusUpdate",
+    UpdateKind.ARTIFACT_UPDATE: "artifactUpdate",
+}
+
+
+def _of_response(found: dict[str, Any], rest: JsonObject) -> TaskUpdate:
+    if len(found) != 1:
+        raise MismatchError(
+            "expected exactly one of task, message, statusUpdate and artifactUpdate"
+        )
+    [(kind, node)] = found.items()
+    return _update(UpdateKind(kind), node, WireVersion.V1_0, rest)
+
+
+STREAM_RESPONSE = Table(  # §3.2.3
+    dict,
+    *(Member(kind, place, one(_TABLES[kind][WireVersion.V1_0])) for kind, place in _PLACES.items()),
+    build=_of_response,
+    extra="envelope_extra",
+)
+
+
+def _in_response(place: str, write: Writer) -> Writer:
+    def write_in_response(update: Any, writing: Writing) -> JsonObject:
+        try:
+            document: JsonObject = {place: write(update, writing)}
+        except MismatchError as exc:
+            raise exc.inside(place) from None
+        if writing.keep:
+            STREAM_RESPONSE.write_rest(document, update, writing)
+        return document
+
+    return write_in_response
+
+
+V1_0 = Dialect(
+    read=STREAM_RESPONSE.read,
+    writers={
+        kind: _in_response(_PLACES[kind], write)
+        for kind, write in _writers(WireVersion.V1_0).items()
+    },
+    tables=_tables(WireVersion.V1_0),
+)
