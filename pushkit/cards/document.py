@@ -98,7 +98,13 @@ def read_signatures(card: Mapping[str, JsonValue]) -> list[CardSignature | Inval
         raise MalformedCardError(
             f"`signatures`: found {len(entries)}, expected at most {MAX_SIGNATURES}"
         )
-    return [_signature(entry) for entry in entries]
+    found: list[CardSignature | InvalidSignatureError] = []
+    for entry in entries:
+        try:
+            found.append(_read(entry))
+        except InvalidSignatureError as exc:
+            found.append(exc)
+    return found
 
 
 def _written(card: Mapping[str, JsonValue]) -> bytes:
@@ -106,13 +112,6 @@ def _written(card: Mapping[str, JsonValue]) -> bytes:
         return json.dumps(dict(card), ensure_ascii=False).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as exc:
         raise MalformedCardError("the card holds something that is not JSON") from exc
-
-
-def _signature(entry: JsonValue) -> CardSignature | InvalidSignatureError:
-    try:
-        return _read(entry)
-    except InvalidSignatureError as exc:
-        return exc
 
 
 def _read(entry: JsonValue) -> CardSignature:

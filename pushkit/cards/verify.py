@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -108,6 +108,7 @@ class _Verifier:
         self._now = now
         self._policy = policy
         self._tries = 0
+        self._made: dict[CardForm, Canonical | None] = {}
 
     def verdict(self, signature: CardSignature | InvalidSignatureError) -> SignatureVerdict:
         # 3. The header is understood (RFC 7515 §4.1.11), and says how it was signed.
@@ -129,6 +130,9 @@ class _Verifier:
         decided = [(*self._policy.decide(canonical), canonical, key) for canonical, key in found]
         accepted = (entry for entry in decided if entry[0] is Decision.ACCEPTED)
         decision, detail, canonical, key = next(accepted, decided[0])
+        notes = list(signature.notes)
+        if signature.jku not in (None, *self._trust.jwks_urls):
+            notes.append("its `jku` is not a trusted URL; it was not fetched, and had no say")
         return verdict(
             decision=decision,
             detail=detail,
@@ -138,7 +142,7 @@ class _Verifier:
             stated=signature.form is not None,
             uncovered=canonical.uncovered,
             payload=canonical.payload,
-            notes=(*signature.notes, *self._jku_notes(signature)),
+            notes=tuple(notes),
         )
 
     def _usable_keys(self, signature: CardSignature) -> list[TrustedKey]:
@@ -167,7 +171,8 @@ class _Verifier:
         """Return the forms in which a signature holds; several may be the same bytes."""
         # 7. It holds in the form that it states, or if it states none, as SDKs do, in any. Never in
         # another one than it states: the same bytes may be a weaker card in that one.
-        forms = [c for c in self._canonical if signature.form in (None, c.form)]
+        named = CardForm if signature.form is None else [signature.form]
+        forms = [made for form in named if (made := self._canonical(form)) is not None]
         entries = {entry.key: entry for entry in keys}
         tried: dict[bytes, VerificationKey | None] = {}
         for canonical in forms:
@@ -180,18 +185,12 @@ class _Verifier:
             raise _RefusedError(Decision.DOES_NOT_HOLD, stated)
         return found
 
-    @cached_property
-    def _canonical(self) -> list[Canonical]:
-        found = []
-        for form in CardForm:
-            with contextlib.suppress(CanonicalizationError):  # the card has none of that form
-                found.append(canonicalize(self._card, form))
-        return found
-
-    def _jku_notes(self, signature: CardSignature) -> list[str]:
-        if signature.jku is None or signature.jku in self._trust.jwks_urls:
-            return []
-        return ["its `jku` is not a trusted URL; it was not fetched, and had no say"]
+    def _canonical(self, form: CardForm) -> Canonical | None:
+        if form not in self._made:
+            self._made[form] = None
+            with contextlib.suppress(CanonicalizationError):
+                self._made[form] = canonicalize(self._card, form)
+        return self._made[form]
 
 
 def _rank(entry: SignatureVerdict) -> tuple[bool, int, int, bool]:

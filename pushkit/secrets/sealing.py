@@ -73,7 +73,8 @@ class SecretKey:
     @classmethod
     def of(cls, material: bytes) -> SecretKey:
         """Return the key of 32 random bytes."""
-        return cls(id=_hash(b"pushkit secret key id\0" + material), material=material)
+        digest = hashlib.sha256(b"pushkit secret key id\0" + material).hexdigest()
+        return cls(id=digest[: 2 * _ID_BYTES], material=material)
 
     def to_text(self) -> str:
         """Return the key as it stands in a file: the secret itself."""
@@ -213,16 +214,10 @@ def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
     """
     path, key = Path(path), SecretKey.generate()
     with locked(path):
-        present = _present(path)
-        lines = [*present, key.to_text()] if standby else [key.to_text(), *present]
-        replace_private(path, "".join(f"{line}\n" for line in lines).encode("ascii"))
+        present = list(SecretKeys.from_file(path)._by_id.values()) if path.exists() else []
+        keys = [*present, key] if standby else [key, *present]
+        replace_private(path, "".join(f"{each.to_text()}\n" for each in keys).encode("ascii"))
     return key
-
-
-def _present(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    return [key.to_text() for key in SecretKeys.from_file(path)._by_id.values()]
 
 
 def _key(number: int, text: str) -> SecretKey:
@@ -237,7 +232,3 @@ def _key(number: int, text: str) -> SecretKey:
 def _cipher(key: SecretKey, salt: bytes) -> AESGCM:
     expand = HKDFExpand(algorithm=SHA256(), length=_KEY_BYTES, info=b"pushkit sealed 1\0" + salt)
     return AESGCM(expand.derive(key.material))
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[: 2 * _ID_BYTES]

@@ -84,23 +84,15 @@ class SecretColumn:
         return f"pushkit {self.row}\0{''.join(belongs_to)}".encode()
 
 
-_SUBSCRIPTION: Final = ("tenant", "task_id", "owner", "config_id", "url")
-_REVISED: Final = ", revision = revision + 1"  # whoever remembers what it opened opens it anew
-TOKEN: Final = SecretColumn(
-    table="pushkit_subscriptions",
-    name="token",
-    row="subscription",
-    belongs_to=_SUBSCRIPTION,
-    is_text=True,
-    besides=_REVISED,
-)
-CREDENTIALS: Final = SecretColumn(
-    table="pushkit_subscriptions",
-    name="credentials",
-    row="subscription",
-    belongs_to=_SUBSCRIPTION,
-    is_text=True,
-    besides=_REVISED,
+TOKEN, CREDENTIALS = (
+    SecretColumn(
+        table="pushkit_subscriptions",
+        name=name,
+        row="subscription",
+        belongs_to=("tenant", "task_id", "owner", "config_id", "url"),
+        is_text=True,
+    )
+    for name in ("token", "credentials")
 )
 BODY: Final = SecretColumn(
     table="pushkit_deliveries", name="body", row="delivery", belongs_to=("id",), is_text=False
