@@ -22,7 +22,8 @@ from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import SigningKey
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.transport import Answer, Transport
+from pushkit.net.posting import Answer
+from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, DeliveryState, Outcome, new_delivery_id
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions import (

@@ -1,81 +1,67 @@
 """Many deadlines over one timer.
 
 A timer each costs more than the rest of a request that goes well, and almost all of them are called
-off. Here they lie in buckets of a tick, and one timer waits for the next bucket: a deadline comes
-up to a tick late, and never early.
+off. Here one timer waits for the earliest of them, and looks who is due: a deadline comes up to a
+tick late, and never early.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from typing import Final, Protocol
 
-__all__ = ["Deadlines"]
+__all__ = ["Deadlines", "Expires"]
 
-_TICK = 0.05
+_TICK: Final = 0.05
+
+
+class Expires(Protocol):
+    """What has to be done by a moment."""
+
+    def expire(self) -> None:
+        """Be told that the moment has come."""
+        ...
 
 
 class Deadlines:
-    """What is called when its moment has come, unless it was called off.
+    """Who has to be done by when, by the event loop's clock; one deadline each."""
 
-    Args:
-        tick: How late a deadline may come, in seconds.
-    """
-
-    def __init__(self, tick: float = _TICK) -> None:
-        self._tick = tick
-        self._buckets: dict[int, dict[object, Callable[[], None]]] = {}
+    def __init__(self) -> None:
+        self._when: dict[Expires, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._next = 0
+        self._next = math.inf
 
-    def add(self, owner: object, when: float, call: Callable[[], None]) -> int:
-        """Set a deadline; an owner may have one per tick.
+    def set(self, owner: Expires, when: float) -> None:
+        """Set an owner's deadline, in place of the one that it had."""
+        self._when[owner] = when
+        if when < self._next:
+            self._wait_until(when)
 
-        Args:
-            owner: Whose it is.
-            when: The moment, by the event loop's clock.
-            call: What is called then, once.
-
-        Returns:
-            What `remove` wants to have back.
-        """
-        number = math.ceil(when / self._tick)
-        bucket = self._buckets.get(number)
-        if bucket is None:
-            bucket = self._buckets[number] = {}
-            if self._timer is None or number < self._next:
-                self._wait_for(number)
-        bucket[owner] = call
-        return number
-
-    def remove(self, owner: object, number: int) -> None:
-        """Call a deadline off; nothing happens where it has come already."""
-        bucket = self._buckets.get(number)
-        if bucket is not None:
-            bucket.pop(owner, None)
+    def clear(self, owner: Expires) -> None:
+        """Call an owner's deadline off; nothing happens where there is none."""
+        self._when.pop(owner, None)
 
     def close(self) -> None:
         """Call all of them off."""
-        self._buckets.clear()
+        self._when.clear()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._next = None, math.inf
 
-    def _wait_for(self, number: int) -> None:
+    def _wait_until(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._next = number
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(number * self._tick, self._come)
+        self._next = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._look)
 
-    def _come(self) -> None:
-        self._timer = None
-        come = [number for number in self._buckets if number <= self._next]
-        called = [call for number in sorted(come) for call in self._buckets.pop(number).values()]
-        for number in [number for number, bucket in self._buckets.items() if not bucket]:
-            del self._buckets[number]
-        if self._buckets:
-            self._wait_for(min(self._buckets))
-        for call in called:
-            call()
+    def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        due = [owner for owner, when in self._when.items() if when <= now]
+        for owner in due:
+            del self._when[owner]
+        self._timer, self._next = None, math.inf
+        if self._when:
+            self._wait_until(max(min(self._when.values()), now + _TICK))
+        for owner in due:
+            owner.expire()

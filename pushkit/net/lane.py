@@ -8,21 +8,25 @@ next request. A connection that said too much, too little or something else is c
 from __future__ import annotations
 
 import asyncio
-import time
+import select
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Final, cast
 
 import httptools
 
 from pushkit.net.deadlines import Deadlines
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
+from pushkit.net.posting import MAX_ANSWER_BYTES, Answer
+from pushkit.net.timing import Probe
+from pushkit.webhook import Headers
 
-__all__ = ["Lane", "Question", "Reply"]
+__all__ = ["Lane", "Question"]
 
-_MAX_HEAD_BYTES = 64 * 1024
-_MAX_INTERIM = 16
-_JOINED_BYTES = 64 * 1024
+_KEPT_SECONDS: Final = 15.0
+_MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_INTERIM: Final = 16
+_JOINED_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +44,8 @@ class Question:
     head: bytes = field(repr=False)
     body: bytes = field(repr=False)
     until: float
-    body_within: float | None
-    max_body_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as it came.
-
-    Attributes:
-        status: The status code.
-        fields: The header fields.
-        body: The body, up to the bound.
-        complete: False if it was longer, broke off or did not end in time.
-        head_at: When its head was there, by `time.perf_counter`.
-    """
-
-    status: int
-    fields: list[tuple[bytes, bytes]] = field(repr=False)
-    body: bytes = field(repr=False)
-    complete: bool
-    head_at: float
+    body_within: float | None = None
+    max_body_bytes: int = MAX_ANSWER_BYTES
 
 
 class Lane(asyncio.Protocol):
@@ -68,78 +53,111 @@ class Lane(asyncio.Protocol):
 
     Args:
         deadlines: The timer that it shares with others.
-        on_closed: Told once, when the connection is gone.
+        on_free: Told whenever an answer is complete and another request may follow.
+        on_closed: Told once, when none may any more.
 
     Attributes:
         peer: The address at its other end, and the port.
         asked: How many requests went over it.
         heard: Whether any byte has come back since the last one.
-        idle_since: When its last answer was complete, by the event loop's clock.
+        idle_since: When its last answer ended, by the event loop's clock.
     """
 
-    def __init__(self, deadlines: Deadlines, on_closed: Callable[[Lane], None]) -> None:
+    def __init__(
+        self,
+        deadlines: Deadlines,
+        on_free: Callable[[Lane], None],
+        on_closed: Callable[[Lane], None],
+    ) -> None:
         self.peer: tuple[str, int] = ("", 0)
         self.asked = 0
         self.heard = False
         self.idle_since = 0.0
         self._deadlines = deadlines
+        self._on_free = on_free
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Reply] | None = None
+        self._poll: select.poll | None = None
+        self._waiter: asyncio.Future[Answer] | None = None
         self._closed = False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it may be asked again."""
+    def is_quiet(self) -> bool:
+        """Say whether it may be asked again: it is open, and nothing came that nobody asked for.
+
+        What the kernel holds and the loop has not read yet, an end above all, must not become the
+        next request's answer.
+        """
         if self._closed or self._waiter is not None or self._transport is None:
             return False
-        return not self._transport.is_closing()
+        if self._transport.is_closing():
+            return False
+        return self._poll is None or not self._poll.poll(0)
 
-    def fileno(self) -> int:
-        """Return the socket's number, -1 if there is none."""
-        sock = self._transport.get_extra_info("socket") if self._transport else None
-        return -1 if sock is None else int(sock.fileno())
+    async def ask(self, question: Question, probe: Probe) -> Answer:
+        """Send a request, and wait for the answer.
 
-    def ask(self, question: Question) -> asyncio.Future[Reply]:
-        """Send a request; the answer comes by the future.
-
-        Returns:
-            The answer, or `ClosedEarlyError`, `BrokenAnswerError`, `TimeoutError` or what the
-            connection broke by. Whoever cancels it closes the lane.
+        Raises:
+            ClosedEarlyError: The connection ended before the answer's head did.
+            BrokenAnswerError: What came is no answer.
+            TimeoutError: No head by the deadline.
+            OSError: What the connection broke by.
         """
         assert self._transport is not None  # noqa: S101  # it was dialled
-        waiter = self._waiter = self._loop.create_future()
+        if question.until <= self._loop.time():  # the process may have been stopped meanwhile
+            self.close()
+            raise TimeoutError
+        waiter: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiter = waiter
         self.asked += 1
         self.heard = False
         self._question = question
+        self._probe = probe
         self._parser = httptools.HttpResponseParser(self)
         self._interim = 0
         self._head_bytes = 0
         self._status = 0
-        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields: list[tuple[str, str]] = []
         self._body = bytearray()
-        self._head_at: float | None = None
+        self._has_head = False
+        self._body_is_timed = False
         self._keep = False
-        self._deadline = self._deadlines.add(self, question.until, self._out_of_time)
+        self._deadlines.set(self, question.until)
+        probe.enter("wait")
         if len(question.body) <= _JOINED_BYTES:
             self._transport.write(question.head + question.body)
         else:
             self._transport.write(question.head)
             self._transport.write(question.body)
-        return waiter
+        try:
+            return await waiter
+        finally:
+            if self._waiter is waiter:  # cancelled: what may come yet is nobody's
+                self.close()
 
     def close(self) -> None:
         """End the connection at once: nothing that is still on its way matters."""
-        self._closed = True
         if self._transport is not None:
             self._transport.abort()
+        self._gone()
+
+    def expire(self) -> None:
+        """Give up the question, or the connection that nobody needed for a while."""
+        self.close()
+        if self._waiter is not None:
+            self._end_early(TimeoutError())
 
     # --- what asyncio tells ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # else the transport itself has told all that came
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
+        if self._closed:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Read on, if there is a question; whatever comes unasked ends the connection."""
@@ -147,29 +165,35 @@ class Lane(asyncio.Protocol):
             self.close()
             return
         self.heard = True
-        if self._head_at is None:
+        if not self._has_head:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            self._break(exc)
+            self.close()
+            if self._waiter is not None:  # else the answer was whole before it
+                self._end_early(BrokenAnswerError(f"not an HTTP answer ({type(exc).__name__})"))
             return
         if self._waiter is None:
-            if not self._keep or self._unsent():
+            self._go_on()
+        elif not self._has_head:
+            if self._head_bytes > _MAX_HEAD_BYTES:
                 self.close()
-        elif self._head_at is None and self._head_bytes > _MAX_HEAD_BYTES:
-            self._break(_too_long())
+                self._end_early(_too_long())
+        elif self._question.body_within is not None and not self._body_is_timed:
+            self._body_is_timed = True
+            until = self._loop.time() + self._question.body_within
+            self._deadlines.set(self, min(until, self._question.until))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the question its end, whatever that is."""
-        self._closed = True
-        if self._waiter is not None:
-            if self._head_at is not None:
-                self._answer(complete=exc is None and self._ends_by_closing())
-            else:
-                self._fail(exc or ClosedEarlyError("closed before an answer"))
-        self._transport = None
-        self._on_closed(self)
+        self._gone()
+        if self._waiter is None:
+            return
+        if self._has_head and exc is None and self._ends_by_closing():
+            self._answer(complete=True)
+        else:
+            self._end_early(exc or ClosedEarlyError("closed before an answer"))
 
     # --- what the parser tells ------------------------------------------------------------------
 
@@ -180,11 +204,11 @@ class Lane(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a field of the head; what stands behind a chunked body is not wanted."""
-        if self._head_at is None:
-            self._fields.append((name, value))
+        if not self._has_head:
+            self._fields.append((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
-        """Begin with the body, which has its own deadline."""
+        """Begin with the body."""
         if self._waiter is None:
             return
         if self._head_bytes > _MAX_HEAD_BYTES:  # with what came behind it: count again
@@ -193,17 +217,13 @@ class Lane(asyncio.Protocol):
                 self._fail(_too_long())
                 return
         self._status = self._parser.get_status_code()
-        if self._status == 101:
+        if self._status < 100:
+            self._fail(BrokenAnswerError(f"not an HTTP answer (status {self._status:03})"))
+        elif self._status == 101:
             self._fail(BrokenAnswerError("the answer changes to a protocol that nobody asked for"))
-        if 100 <= self._status < 200:
-            return
-        self._head_at = time.perf_counter()
-        if self._question.body_within is None:
-            return
-        until = self._loop.time() + self._question.body_within
-        if until < self._question.until:
-            self._deadlines.remove(self, self._deadline)
-            self._deadline = self._deadlines.add(self, until, self._out_of_time)
+        elif self._status >= 200:
+            self._has_head = True
+            self._probe.enter("body")
 
     def on_body(self, chunk: bytes) -> None:
         """Keep a part of the body, up to the bound."""
@@ -218,7 +238,7 @@ class Lane(asyncio.Protocol):
         """Answer, or go on after an interim answer (RFC 9110 §15.2)."""
         if self._waiter is None:
             return
-        if self._head_at is None:
+        if not self._has_head:
             self._interim += 1
             self._fields.clear()
             if self._interim > _MAX_INTERIM:
@@ -230,49 +250,56 @@ class Lane(asyncio.Protocol):
     # --- ends -----------------------------------------------------------------------------------
 
     def _answer(self, *, complete: bool) -> None:
-        waiter, head_at = self._end(), self._head_at
-        assert head_at is not None  # noqa: S101  # there is no answer without a head
-        if waiter is not None and not waiter.done():
-            body = bytes(self._body)
-            waiter.set_result(Reply(self._status, self._fields, body, complete, head_at))
+        waiter = self._end()
+        if not waiter.done():
+            self._probe.dialled(self.peer)
+            waiter.set_result(
+                Answer(
+                    status=self._status,
+                    headers=Headers(self._fields),
+                    body=bytes(self._body),
+                    complete=complete,
+                    timing=self._probe.timing(),
+                )
+            )
 
     def _fail(self, error: Exception) -> None:
         waiter = self._end()
-        if waiter is not None and not waiter.done():
+        if not waiter.done():
             waiter.set_exception(error)
 
-    def _end(self) -> asyncio.Future[Reply] | None:
-        self.idle_since = self._loop.time()
-        self._deadlines.remove(self, self._deadline)
+    def _end(self) -> asyncio.Future[Answer]:
         waiter, self._waiter = self._waiter, None
+        assert waiter is not None  # noqa: S101  # a question has one end
+        self.idle_since = self._loop.time()
         return waiter
 
-    def _break(self, exc: Exception) -> None:
-        """Close, because of what came; an answer that was whole before it stands."""
-        self.close()
-        if self._waiter is None:
-            return
-        if self._head_at is not None:
-            self._answer(complete=False)
-        elif isinstance(exc, BrokenAnswerError):
-            self._fail(exc)
-        else:
-            self._fail(BrokenAnswerError(f"not an HTTP answer ({type(exc).__name__})"))
-
-    def _out_of_time(self) -> None:
-        self.close()
-        if self._head_at is not None:
+    def _end_early(self, error: Exception) -> None:
+        """End the question where the answer broke off: its status stands if its head was there."""
+        if self._has_head:
             self._answer(complete=False)
         else:
-            self._fail(TimeoutError())
+            self._fail(error)
 
-    def _unsent(self) -> bool:
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+    def _go_on(self) -> None:
+        """Be free for another request, if no more came, and no less went out, than belongs here."""
+        assert self._transport is not None  # noqa: S101  # bytes came over it
+        if self._keep and not self._closed and not self._transport.get_write_buffer_size():
+            self._deadlines.set(self, self.idle_since + _KEPT_SECONDS)
+            self._on_free(self)
+        else:
+            self.close()
+
+    def _gone(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._deadlines.clear(self)
+            self._on_closed(self)
 
     def _ends_by_closing(self) -> bool:
         """Say whether the body has no other end than the connection's (RFC 9112 §6.3)."""
         names = {name.lower() for name, _ in self._fields}
-        return names.isdisjoint({b"content-length", b"transfer-encoding"})
+        return names.isdisjoint({"content-length", "transfer-encoding"})
 
 
 def _too_long() -> BrokenAnswerError:

@@ -14,7 +14,8 @@ from urllib.parse import quote_plus, urlencode
 
 from pushkit.bounded_json import JsonObject, read_json_object
 from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
-from pushkit.net.transport import Answer, Transport
+from pushkit.net.posting import Answer
+from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
 from pushkit.work import Held, Renewing
 

@@ -74,17 +74,8 @@ class Probe:
     def timing(self) -> Timing:
         """End the phase that runs, and return what there was."""
         self.enter(None)
-        return Timing(
-            resolve=self._took("resolve"),
-            connect=self._took("connect"),
-            wait=self._took("wait"),
-            body=self._took("body"),
-            address=self._address,
-        )
-
-    def _took(self, phase: str) -> timedelta | None:
-        spent = self._spent.get(phase)
-        return None if spent is None else timedelta(seconds=spent)
+        spent = {phase: timedelta(seconds=seconds) for phase, seconds in self._spent.items()}
+        return Timing(**spent, address=self._address)
 
 
 current_probe: ContextVar[Probe | None] = ContextVar("pushkit_probe", default=None)

@@ -1,16 +1,11 @@
-"""HTTP requests to destinations that others chose, over aiohttp.
-
-No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
-decompressed, and the answer is read up to a bound; one deadline is over all of it, looking up the
-name included.
-"""
+"""HTTP requests over aiohttp to destinations that others chose: a `Poster`, and `get`."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TypedDict
@@ -29,35 +24,14 @@ from pushkit.net.failures import (
     transport_error,
 )
 from pushkit.net.guard import Guard, Resolver, dialling_socket
+from pushkit.net.posting import MAX_ANSWER_BYTES, Answer
 from pushkit.net.proxy import EgressProxy, ProxyDialler
-from pushkit.net.timing import Probe, TimedResponse, Timing, current_probe, timing_trace
+from pushkit.net.timing import Probe, TimedResponse, current_probe, timing_trace
 from pushkit.net.tls import tls_context
 from pushkit.url import host_and_port
 from pushkit.webhook import Headers
 
-__all__ = ["MAX_ANSWER_BYTES", "Answer", "Transport"]
-
-MAX_ANSWER_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a destination answered.
-
-    Attributes:
-        status: The status code.
-        headers: The header fields.
-        body: The body, up to 64 KiB or what was asked for.
-        complete: False if the body was longer, or broke off, or did not end within the timeout.
-            The status stands all the same: a 2xx was an acknowledgement when its head arrived.
-        timing: Where the time went, and which address was dialled.
-    """
-
-    status: int
-    headers: Headers
-    body: bytes = field(repr=False)
-    complete: bool = True
-    timing: Timing = field(default_factory=Timing)
+__all__ = ["Transport"]
 
 
 class _Route(TypedDict, total=False):
@@ -69,7 +43,7 @@ class _Route(TypedDict, total=False):
 
 
 class Transport:
-    """Connections under one destination policy.
+    """Connections under one destination policy: a `Poster` that gets, too.
 
     Pooled connections are not dialled again, hence not checked again: one transport per policy, and
     in it separate pools. Destinations that the operator named have one of their own, so that no
@@ -122,22 +96,7 @@ class Transport:
         tls: ssl.SSLContext | None = None,
         body_within: timedelta | None = None,
     ) -> Answer:
-        """Send one POST and return the answer, whatever its status.
-
-        Args:
-            destination: A URL that passed the policy.
-            headers: All of them but `Host` and `Content-Length`.
-            body: The body.
-            timeout: Over everything, from looking up the name to the end of the answer.
-            tls: Roots and client certificate for this destination, from `tls_context`; connections
-                are shared only under the same one.
-            body_within: How long the body of the answer may take once its head is there; None for
-                as long as `timeout` leaves it. What is not there by then is dropped, and the
-                connection with it.
-
-        Raises:
-            TransportError: No complete answer head within the timeout.
-        """
+        """Send one POST and return the answer; see `Poster`."""
         request = _Request(
             method="POST",
             destination=destination,

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError, DestinationRefusedError, TransportError
 from pushkit.net.destination import DestinationPolicy, DestinationRules
+from pushkit.net.posting import Answer
 from pushkit.net.proxy import EgressProxy, ProxyDialler
-from pushkit.net.transport import Answer
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
 from tests.pushkit.net.conftest import AnyTransport, Client

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import Answer
 from pushkit.net.tls import ClientCertificate, tls_context
-from pushkit.net.transport import Answer
 from tests.internet import HOOKS, Internet
 from tests.pushkit.net.conftest import AnyTransport, Client
 

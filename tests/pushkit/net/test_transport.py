@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.net.transport import Answer
+from pushkit.net.posting import Answer
 from pushkit.url import Url
 from tests.pushkit.net.conftest import AnyTransport, Client
 

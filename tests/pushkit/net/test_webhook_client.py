@@ -13,11 +13,13 @@ from pushkit.errors import AnswerTimeoutError, TransportError
 from pushkit.net.deadlines import Deadlines
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
-from pushkit.net.lane import Lane, Question, Reply
-from pushkit.net.transport import Answer
+from pushkit.net.lane import Lane, Question
+from pushkit.net.posting import Answer
+from pushkit.net.timing import Probe
 from pushkit.net.webhook_client import WebhookClient
 from tests.eventually import eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
+from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz
 
 PATIENT = timedelta(seconds=20)
 
@@ -38,53 +40,38 @@ async def post(
 # --- one lane, byte by byte ----------------------------------------------------------------------
 
 
-class Wire(asyncio.Transport):
-    """The other end of a lane, in the test's hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.is_aborted = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return self.is_aborted
-
-    def abort(self) -> None:
-        self.is_aborted = True
+def new_lane() -> Lane:
+    return Lane(Deadlines(), lambda _: None, lambda _: None)
 
 
-def asked(lane: Lane, wire: Wire) -> asyncio.Future[Reply]:
+async def asked(lane: Lane, wire: Wire) -> asyncio.Task[Answer]:
     until = asyncio.get_running_loop().time() + 1000
     question = Question(b"POST / HTTP/1.1\r\n\r\n", b"{}", until, 1000, 64)
     if lane.asked == 0:
         lane.connection_made(wire)
-    return lane.ask(question)
+    task = asyncio.create_task(lane.ask(question, Probe()))
+    await asyncio.sleep(0)
+    return task
 
 
 async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
     """Return what a lane makes of an answer that comes in pieces, and whether it may go on."""
-    wire, deadlines = Wire(), Deadlines()
-    lane = Lane(deadlines, lambda _: None)
-    waiter = asked(lane, wire)
+    wire, lane = Wire(), new_lane()
+    task = await asked(lane, wire)
     for piece in pieces:
         if not wire.is_aborted:
             lane.data_received(piece)
     if then_closes and not wire.is_aborted:
         lane.connection_lost(None)
-    deadlines.close()
-    if not waiter.done():
+    await asyncio.sleep(0)
+    if not task.done():
+        task.cancel()
         return "waits"
-    error = waiter.exception()
-    if error is not None:
-        return type(error)
-    reply = waiter.result()
-    return (reply.status, reply.fields, reply.body, reply.complete, lane.is_open)
+    try:
+        answer = task.result()
+    except (BrokenAnswerError, ClosedEarlyError) as exc:
+        return type(exc)
+    return (answer.status, list(answer.headers), answer.body, answer.complete, lane.is_quiet())
 
 
 LENGTH = HEAD + b"Content-Length: 5\r\nX: y\r\n\r\nhello"
@@ -181,31 +168,32 @@ async def test_a_broken_body_leaves_the_status_and_closes_the_lane(chunks: bytes
 @pytest.mark.parametrize("answer", [LENGTH, CHUNKED, b"HTTP/1.1 204 No\r\n\r\n"])
 async def test_what_comes_behind_an_answer_closes_the_lane(answer: bytes, more: bytes) -> None:
     for pieces in ([answer + more], [answer, more]):
-        wire = Wire()
-        lane = Lane(Deadlines(), lambda _: None)
-        waiter = asked(lane, wire)
+        lane = new_lane()
+        task = await asked(lane, Wire())
         for piece in pieces:
             lane.data_received(piece)
-        reply = waiter.result()
-        assert reply.complete
-        assert b"No" not in reply.body
+        found = await task
+        assert found.complete
+        assert b"No" not in found.body
         # llhttp passes over empty lines between answers, as RFC 9112 §2.2 lets it.
-        assert not lane.is_open or more == b"\r\n"
+        assert not lane.is_quiet() or more == b"\r\n"
 
 
-async def test_bytes_at_random_end_in_an_answer_or_an_error_and_never_in_an_exception() -> None:
-    chance = random.Random(11)  # noqa: S311  # no secret
-    parts = [HEAD, HINTS, LENGTH, CHUNKED, b"\r\n", b"\n", b"\0", b"0\r\n\r\n", b"HTTP/1.1 "]
-    parts += [b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b" folded\r\n", b"ffff"]
-    outcomes = set()
-    for _ in range(4000):
-        text = bytearray(b"".join(chance.choices(parts, k=chance.randint(1, 5))))
-        for _ in range(chance.choice((0, 0, 1, 3))):
-            text[chance.randrange(len(text))] = chance.randrange(256)
-        cut = chance.randint(0, len(text))
-        found = await outcome([bytes(text[:cut]), bytes(text[cut:])], then_closes=True)
-        outcomes.add("answer" if isinstance(found, tuple) else found)
-    assert outcomes == {"answer", BrokenAnswerError, ClosedEarlyError}
+async def test_answers_of_every_kind_answer_nobody_else() -> None:
+    seen = await fuzz(seed=7, cases=1500)
+    errors = {"BrokenAnswerError", "ClosedEarlyError", "TimeoutError", "ConnectionResetError"}
+    assert set(seen) == {"whole", "broke off", "asked again", *errors}
+    assert all(number > 5 for number in seen.values())
+
+
+async def test_the_fuzzer_sees_a_lane_that_does_not_look_before_it_asks() -> None:
+    class Careless(Lane):
+        def is_quiet(self) -> bool:
+            self._poll = None
+            return super().is_quiet()
+
+    with pytest.raises(FuzzFailedError, match=r"another's bytes|right answer"):
+        await fuzz(seed=7, cases=1500, kind=Careless)
 
 
 # --- lanes over sockets --------------------------------------------------------------------------
@@ -381,33 +369,39 @@ async def test_a_header_that_would_end_its_line_is_not_sent(client: WebhookClien
 # --- deadlines -----------------------------------------------------------------------------------
 
 
+class Owner:
+    """Has a deadline, and notes how late it came."""
+
+    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._when = self._loop.time() + seconds
+        self.late: list[float] = []
+        deadlines.set(self, self._when)
+
+    def expire(self) -> None:
+        self.late.append(self._loop.time() - self._when)
+
+    async def has_expired(self) -> bool:
+        return bool(self.late)
+
+
 async def test_a_deadline_never_comes_early_and_comes_once() -> None:
-    loop, come = asyncio.get_running_loop(), []
-    deadlines = Deadlines(tick=0.01)
-    for seconds in (0.03, 0.005, 0.05, 0.02):
-        when = loop.time() + seconds
-        deadlines.add(object(), when, lambda when=when: come.append(loop.time() - when))  # type: ignore[misc]
-
-    async def all_came() -> bool:
-        return len(come) == 4
-
-    await eventually(all_came)
-    await asyncio.sleep(0.03)
-    assert len(come) == 4
-    assert all(late >= -0.001 for late in come)
+    deadlines = Deadlines()
+    owners = [Owner(deadlines, seconds) for seconds in (0.03, 0.005, 0.15, 0.02)]
+    for owner in owners:
+        await eventually(owner.has_expired)
+    last = Owner(deadlines, 0.06)
+    await eventually(last.has_expired)
+    assert [len(owner.late) for owner in [*owners, last]] == [1] * 5
+    assert all(owner.late[0] >= 0 for owner in owners)
 
 
-async def test_a_deadline_that_was_called_off_does_not_come() -> None:
-    loop, come = asyncio.get_running_loop(), []
-    deadlines = Deadlines(tick=0.01)
-    owner = object()
-    number = deadlines.add(owner, loop.time() + 0.01, lambda: come.append("off"))
-    deadlines.add(object(), loop.time() + 0.03, lambda: come.append("on"))
-    deadlines.remove(owner, number)
-    deadlines.remove(owner, number)
-
-    async def one_came() -> bool:
-        return bool(come)
-
-    await eventually(one_came)
-    assert come == ["on"]
+async def test_a_deadline_that_was_called_off_or_moved_does_not_come() -> None:
+    deadlines = Deadlines()
+    off, moved, on = (Owner(deadlines, seconds) for seconds in (0.01, 0.01, 0.03))
+    deadlines.clear(off)
+    deadlines.clear(off)
+    deadlines.set(moved, asyncio.get_running_loop().time() + 1000)
+    await eventually(on.has_expired)
+    assert (off.late, moved.late) == ([], [])
+    deadlines.close()

@@ -1,0 +1,205 @@
+"""Dialling a lane: the name looked up, its addresses judged, TLS, and the egress proxy if any.
+
+Every address is judged by the guard: all of a name's at once, and the one that a socket is about
+to dial once more. What the operator named is dialled as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from typing import Final
+
+import aiohappyeyeballs
+from aiohappyeyeballs import AddrInfoType, SocketFactoryType
+from aiohttp.abc import AbstractResolver
+
+from pushkit.net.addresses import parse_address
+from pushkit.net.failures import (
+    BrokenAnswerError,
+    ClosedEarlyError,
+    LookupFailedError,
+    ProxyRefusedError,
+    ProxyUnreachableError,
+)
+from pushkit.net.guard import Guard, dialling_socket
+from pushkit.net.lane import Lane
+from pushkit.net.lanes import Way
+from pushkit.net.proxy import EgressProxy, ProxyDialler
+from pushkit.net.timing import Probe
+from pushkit.url import host_and_port
+
+__all__ = ["Dialler"]
+
+_NEXT_ADDRESS_AFTER: Final = 0.25
+_TLS_SHUTDOWN_SECONDS: Final = 1
+_MAX_PROXY_HEAD_BYTES: Final = 16 * 1024
+_PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+
+
+class Dialler:
+    """Dials lanes.
+
+    Args:
+        guard: Judges names and addresses.
+        resolver: Looks up what the operator named.
+        proxy: The egress proxy, if any; what the operator named is dialled without it.
+    """
+
+    def __init__(self, guard: Guard, resolver: AbstractResolver, proxy: EgressProxy | None) -> None:
+        self._guard = guard
+        self._resolver = resolver
+        self._proxy = proxy
+        self._to_proxy = ProxyDialler(proxy, resolver) if proxy else None
+
+    async def dial(self, way: Way, lane: Lane, probe: Probe) -> None:
+        """Connect a lane.
+
+        Raises:
+            OSError: No address could be reached, or none may be; TLS failed.
+            ProxyRefusedError: The proxy reached none of them.
+            BrokenAnswerError: The proxy does not speak as one.
+        """
+        if way.allowed_by_name:
+            sock = await _connected(
+                await self._addresses(self._resolver, way, probe), dialling_socket
+            )
+            await _open(lane, sock, way)
+            return
+        addresses = await self._addresses(self._guard, way, probe)
+        if self._proxy is None or self._to_proxy is None:
+            await _open(lane, await _connected(addresses, self._guard.open_socket), way)
+            return
+        failed: Exception = OSError(None, "the name has no address")
+        for *_, sockaddr in addresses:
+            try:
+                await self._tunnel(self._proxy, self._to_proxy, lane, way, str(sockaddr[0]))
+            except ProxyRefusedError as exc:
+                failed = exc  # nothing has been sent to the destination yet
+                continue
+            return
+        raise failed
+
+    async def _addresses(
+        self, resolver: AbstractResolver, way: Way, probe: Probe
+    ) -> list[AddrInfoType]:
+        if parse_address(way.host) is not None:  # judged when it is dialled
+            probe.enter("connect")
+            return [_info(way.host, way.port)]
+        probe.enter("resolve")
+        try:
+            answers = await resolver.resolve(way.host, way.port)
+        except OSError as exc:
+            raise LookupFailedError(exc.errno, exc.strerror) from exc
+        finally:
+            probe.enter("connect")
+        return [_info(answer["host"], way.port) for answer in answers]
+
+    async def _tunnel(
+        self, proxy: EgressProxy, to_proxy: ProxyDialler, lane: Lane, way: Way, address: str
+    ) -> None:
+        """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6)."""
+        if address == way.host:  # a literal, which no resolver judged
+            self._guard.check(address, way.port)
+        try:
+            answers = await to_proxy.resolve(proxy.host, proxy.port)
+            infos = [_info(answer["host"], proxy.port) for answer in answers]
+            sock = await _connected(infos, to_proxy.open_socket)
+        except OSError as exc:
+            raise ProxyUnreachableError(None, f"the proxy: {exc.strerror or 'failed'}") from exc
+        loop = asyncio.get_running_loop()
+        asking = _ProxyAnswer(loop.create_future())
+        transport, _ = await loop.create_connection(lambda: asking, sock=sock)
+        authority = host_and_port(address, way.port)
+        lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
+        lines += [f"{name}: {value}" for name, value in proxy.headers.items()]
+        try:
+            transport.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            await asking.accepted
+            transport = await _secured(transport, lane, way)
+        except BaseException:
+            transport.abort()
+            raise
+        lane.peer = (address, way.port)
+        lane.connection_made(transport)
+
+
+class _ProxyAnswer(asyncio.Protocol):
+    """Waits for the head of the proxy's answer; the destination speaks only once it is asked."""
+
+    def __init__(self, accepted: asyncio.Future[None]) -> None:
+        self.accepted = accepted
+        self._head = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        """Read the head."""
+        self._head += data
+        if self.accepted.done():
+            return
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0 and len(self._head) <= _MAX_PROXY_HEAD_BYTES:
+            return
+        match = _PROXY_HEAD.match(self._head)
+        if match is None or end < 0:
+            self.accepted.set_exception(BrokenAnswerError("the proxy's answer is not HTTP"))
+        elif not match[1].startswith(b"2"):
+            refused = ProxyRefusedError(f"the proxy answered {int(match[1])}")
+            self.accepted.set_exception(refused)
+        elif end + 4 != len(self._head):
+            self.accepted.set_exception(BrokenAnswerError("the proxy spoke for the destination"))
+        else:
+            self.accepted.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say that there is no answer."""
+        if not self.accepted.done():
+            self.accepted.set_exception(exc or ClosedEarlyError("the proxy closed the connection"))
+
+
+async def _secured(transport: asyncio.Transport, lane: Lane, way: Way) -> asyncio.Transport:
+    if way.tls is None:
+        transport.set_protocol(lane)
+        return transport
+    secured = await asyncio.get_running_loop().start_tls(
+        transport,
+        lane,
+        way.tls,
+        server_hostname=way.host,
+        ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS,
+    )
+    if secured is None:
+        raise ClosedEarlyError("closed in the TLS handshake")
+    return secured
+
+
+async def _connected(infos: list[AddrInfoType], factory: SocketFactoryType) -> socket.socket:
+    return await aiohappyeyeballs.start_connection(
+        infos,
+        happy_eyeballs_delay=_NEXT_ADDRESS_AFTER,
+        interleave=1,
+        loop=asyncio.get_running_loop(),
+        socket_factory=factory,
+    )
+
+
+async def _open(lane: Lane, sock: socket.socket, way: Way) -> None:
+    tls = None if way.tls is None else _TLS_SHUTDOWN_SECONDS
+    try:
+        lane.peer = sock.getpeername()
+        await asyncio.get_running_loop().create_connection(
+            lambda: lane,
+            sock=sock,
+            ssl=way.tls,
+            server_hostname=way.host if way.tls else None,
+            ssl_shutdown_timeout=tls,
+        )
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _info(address: str, port: int) -> AddrInfoType:
+    if ":" in address:
+        return (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, 0))
+    return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))

@@ -1,0 +1,80 @@
+"""What posts to webhooks, and what comes of it: one door, and two clients behind it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Protocol
+
+from pushkit.net.destination import Destination, DestinationPolicy
+from pushkit.net.timing import Timing
+from pushkit.webhook import Headers
+
+__all__ = ["MAX_ANSWER_BYTES", "Answer", "Poster"]
+
+MAX_ANSWER_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a destination answered.
+
+    Attributes:
+        status: The status code.
+        headers: The header fields.
+        body: The body, up to 64 KiB or what was asked for.
+        complete: False if the body was longer, or broke off, or did not end within the timeout.
+            The status stands all the same: a 2xx was an acknowledgement when its head arrived.
+        timing: Where the time went, and which address was dialled.
+    """
+
+    status: int
+    headers: Headers
+    body: bytes = field(repr=False)
+    complete: bool = True
+    timing: Timing = field(default_factory=Timing)
+
+
+class Poster(Protocol):
+    """Posts to destinations, under one policy.
+
+    No redirect is followed, no proxy is taken from the environment, no cookie is kept, nothing is
+    decompressed, and answers are read up to a bound; one deadline is over all of it, looking up
+    the name included.
+    """
+
+    policy: DestinationPolicy
+
+    async def post(
+        self,
+        destination: Destination,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        *,
+        timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced there
+        tls: ssl.SSLContext | None = None,
+        body_within: timedelta | None = None,
+    ) -> Answer:
+        """Send one POST and return the answer, whatever its status.
+
+        Args:
+            destination: A URL that passed the policy.
+            headers: All of them but `Host` and `Content-Length`.
+            body: The body.
+            timeout: Over everything, from looking up the name to the end of the answer.
+            tls: Roots and client certificate for this destination, from `tls_context`; connections
+                are shared only under the same one.
+            body_within: How long the body of the answer may take once its head is there; None for
+                as long as `timeout` leaves it. What is not there by then is dropped, and the
+                connection with it.
+
+        Raises:
+            TransportError: No complete answer head within the timeout.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections."""
+        ...
