@@ -37,6 +37,7 @@ class Delivering:
     keep_dead: timedelta | None
     keep_answers: bool
     go_token_spelling: bool
+    use_aiohttp: bool
 
     def options(self) -> dict[str, Any]:
         """Return what that is in `SenderOptions`."""
@@ -51,6 +52,7 @@ class Delivering:
             "retain": Retention(delivered=self.keep_delivered, dead=self.keep_dead),
             "keep_answers": self.keep_answers,
             "go_token_spelling": self.go_token_spelling,
+            "use_aiohttp": self.use_aiohttp,
         }
 
 
@@ -117,5 +119,8 @@ _OPTIONS = (
     ),
     click.option(
         "--go-token-spelling", is_flag=True, help="Send the token as A2A-Notification-Token too."
+    ),
+    click.option(
+        "--use-aiohttp", is_flag=True, help="Post over aiohttp in place of pushkit's own client."
     ),
 )

@@ -29,8 +29,8 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.source import KeySource
+from pushkit.net.posting import Answer, Poster
 from pushkit.net.timing import Timing
-from pushkit.net.transport import Answer, Transport
 from pushkit.outbox import Delivery, Made, Outcome, Result
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions import StoredSubscription
@@ -67,7 +67,7 @@ class Attempt:
     Attributes:
         routes: What is known of each subscription.
         keys: Where the key that is active now is found.
-        transport: How destinations are reached, under which policy.
+        poster: How destinations are reached, under which policy.
         vault: Opens bodies.
         ownership: Asks destinations for proof that they want notifications; None to ask for none.
         pace: How fast one destination is written to.
@@ -81,7 +81,7 @@ class Attempt:
 
     routes: Routes
     keys: KeySource
-    transport: Transport
+    poster: Poster
     vault: Vault
     ownership: Ownership | None
     pace: Pace
@@ -181,7 +181,7 @@ class Attempt:
         if not isinstance(key, SigningKey):
             signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
         headers = await signed
-        return await self.transport.post(
+        return await self.poster.post(
             route.destination,
             headers,
             body,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from pushkit.a2a import (
     AnyUpdate,
@@ -50,7 +50,9 @@ from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import Poster
 from pushkit.net.transport import Transport
+from pushkit.net.webhook_client import WebhookClient
 from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
@@ -71,6 +73,8 @@ __all__ = ["PushSender", "SenderOptions"]
 _log = logging.getLogger("pushkit.delivery")
 
 _MAX_ID_BYTES = 512  # what a receiver takes
+
+_Client = TypeVar("_Client", Transport, WebhookClient)
 
 
 class PushSender:
@@ -125,12 +129,11 @@ class PushSender:
         self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
-        self._transport = Transport(
-            self._policy,
-            connections=self.options.concurrency,
-            connections_per_host=self.options.concurrency_per_host,
-            proxy=self.options.proxy,
-            ca_file=self.options.ca_file,
+        self._transport = _http_client(Transport, self._policy, self.options)
+        self._poster: Poster = (
+            self._transport
+            if self.options.use_aiohttp
+            else _http_client(WebhookClient, self._policy, self.options)
         )
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
         self._ownership = (
@@ -147,7 +150,7 @@ class PushSender:
                 go_token_spelling=self.options.go_token_spelling,
             ),
             keys=self._keys,
-            transport=self._transport,
+            poster=self._poster,
             vault=self._vault,
             ownership=self._ownership,
             pace=Pace(
@@ -248,6 +251,7 @@ class PushSender:
         await self._credentials.close()
         if self._ownership is not None:
             await self._ownership.close()
+        await self._poster.close()
         await self._transport.close()
         await self._database.close()
 
@@ -604,3 +608,15 @@ def _parse_profile(profile: Profile | str) -> Profile:
     except ValueError as exc:
         known = ", ".join(entry.value for entry in Profile)
         raise ConfigError(f"profile: found {profile!r}, expected one of {known}") from exc
+
+
+def _http_client(
+    client: type[_Client], policy: DestinationPolicy, options: SenderOptions
+) -> _Client:
+    return client(
+        policy,
+        connections=options.concurrency,
+        connections_per_host=options.concurrency_per_host,
+        proxy=options.proxy,
+        ca_file=options.ca_file,
+    )

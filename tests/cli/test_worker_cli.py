@@ -202,7 +202,15 @@ def test_what_is_finished_can_be_kept_for_ever() -> None:
 def test_without_options_it_delivers_as_a_sender_does() -> None:
     found = delivering_with()
     options, default = SenderOptions(**found.options()), SenderOptions()
-    for name in ("timeout", "disable_after", "retain", "keep_answers", "go_token_spelling"):
+    same = (
+        "timeout",
+        "disable_after",
+        "retain",
+        "keep_answers",
+        "go_token_spelling",
+        "use_aiohttp",
+    )
+    for name in same:
         assert getattr(options, name) == getattr(default, name)
     now = datetime.now(UTC)
     waits = [wait.total_seconds() for wait in found.waits]

@@ -186,17 +186,24 @@ CUTS = (
     _cut(
         "time-out",
         "An attempt ends in time, whatever the webhook does.",
-        "pushkit.net.transport",
+        "pushkit.net.webhook_client",
         (
-            "async with asyncio.timeout(seconds) as deadline:",
-            "async with asyncio.timeout(seconds + 1e6) as deadline:",
+            "asyncio.get_running_loop().time() + timeout.total_seconds(),",
+            "asyncio.get_running_loop().time() + timeout.total_seconds() + 1e6,",
         ),
     ),
     _cut(
         "no redirect",
         "A redirect is not followed.",
-        "pushkit.net.transport",
-        ("allow_redirects=False", "allow_redirects=True"),
+        "pushkit.net.webhook_client",
+        (
+            "            return await self._ask(way, question, probe)\n",
+            "            answer = await self._ask(way, question, probe)\n"
+            "            moved = answer.headers.one('Location')\n"
+            "            if moved is None:\n"
+            "                return answer\n"
+            "            return await self.post(self.policy.check(moved), headers, body, timeout=timeout)\n",
+        ),
     ),
     _cut(
         "guard",
@@ -207,8 +214,36 @@ CUTS = (
     _cut(
         "name at dial",
         "A name is looked up for each connection.",
-        "pushkit.net.transport",
-        ("use_dns_cache=False,", "use_dns_cache=True, ttl_dns_cache=3600,"),
+        "pushkit.net.dialling",
+        (
+            "_NEXT_ADDRESS_AFTER: Final = 0.25",
+            "_NEXT_ADDRESS_AFTER: Final = 0.25\n_KNOWN: Any = {}",
+        ),
+        ("from typing import Final", "from typing import Any, Final"),
+        (
+            "            answers = await resolver.resolve(way.host, way.port)\n",
+            "            if way.host not in _KNOWN:\n"
+            "                _KNOWN[way.host] = await resolver.resolve(way.host, way.port)\n"
+            "            answers = _KNOWN[way.host]\n",
+        ),
+    ),
+    _cut(
+        "unasked answer",
+        "A connection that says something unasked is not used again.",
+        "pushkit.net.lane",
+        (
+            "        if self._waiter is None:\n            self.close()\n            return\n        self.heard",
+            "        if self._waiter is None:\n            return\n        self.heard",
+        ),
+    ),
+    _cut(
+        "second answer",
+        "Nor one that answers twice at once.",
+        "pushkit.net.lane",
+        (
+            "            self._keep = False\n\n    def on_header",
+            "            pass\n\n    def on_header",
+        ),
     ),
     # --- subscriptions and operators ------------------------------------------------------------
     _cut(

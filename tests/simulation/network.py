@@ -291,6 +291,11 @@ class SimulatedSocket:
         if process is None or address[0] != process.host:
             raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
 
+    def getpeername(self) -> tuple[str, int]:
+        if self.connected is None:
+            raise OSError(errno.ENOTCONN, "not connected")
+        return self.connected.address
+
     def getsockname(self) -> tuple[str, int]:
         return self._bound or ("0.0.0.0", 0)  # noqa: S104
 

@@ -459,13 +459,13 @@ class _Play:
             machine.disk.lose_power()
 
     def do_upgrade(self, unit: str, apart: float) -> None:
-        """Replace the programs of a machine by a later version, one after another.
+        """Replace the programs that share a database by a later version, one after another.
 
         It knows one migration more, beside which the old ones may run; none of these may start
         again, and whichever is down comes back as the new version.
         """
-        machine = self.units[unit].machine
-        others = [name for name, each in self.units.items() if each.machine is machine]
+        disk = _disk_of(self.units[unit].machine)
+        others = [name for name, each in self.units.items() if _disk_of(each.machine) is disk]
         for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
             self.world.loop.call_later(number * apart, self._upgrade, self.units[name])
 

@@ -26,6 +26,10 @@ __all__ = ["TRANSITIONS", "Promises"]
 _AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
+_ANSWERS = (
+    "SELECT a.delivery_id, a.answer, d.origin FROM pushkit_attempts a"
+    " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE a.answer IS NOT NULL"
+)
 _UNCALLED = (
     "SELECT id, delivery_id, task_id, seq, status, attempts, last_error FROM pushkit_inbox"
     " WHERE status IN ('received', 'in_progress') LIMIT 3"
@@ -310,6 +314,16 @@ class Promises:
                 self._world.violated(f"said not to be stored, and stored: {notice.marker}")
         for row in rows.values():
             self._check_state(origin_of(row["origin"]), row)
+        for row in self._outbox.select(_ANSWERS):
+            if origin_of(row["origin"]) not in self.inboxes:
+                self._check_answer(row["delivery_id"], bytes(row["answer"]))
+
+    def _check_answer(self, delivery_id: str, answer: bytes) -> None:
+        """What a webhook answered is written down with the delivery that it was asked with."""
+        said = answer.decode(errors="replace")
+        is_its_own = said.startswith(delivery_id) or delivery_id.startswith(said)
+        if not is_its_own and not any(each.after_babble for each in self.arrivals[delivery_id]):
+            self._world.violated(f"another's answer: {delivery_id} was answered {said[:40]!r}")
 
     def _check_state(self, host: str, row: sqlite3.Row) -> None:
         """A delivery's state, and its reason, are what was asked for, or what webhooks did."""
@@ -320,7 +334,10 @@ class Promises:
             self._world.violated(f"dead without that reason: {_brief(row)} {statuses}")
         if host in self.inboxes:
             self._check_called(host, row)
-        elif row["state"] == "delivered" and not any(s and 200 <= s < 300 for s in statuses):
+        elif row["state"] == "delivered" and not any(
+            each.after_babble or (each.status and 200 <= each.status < 300)
+            for each in self.arrivals[row["id"]]
+        ):
             self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
 
     def check_fairness(self) -> None:

@@ -23,7 +23,7 @@ __all__ = ["Strikes", "add_strikes"]
 _ENDS = ("crash", "crash", "stop", "freeze", "freeze", "blip")
 _BLIPS = ("uncertain", "seldom", "error", "full", "busy")
 _ASKED_FOR = ("pause", "unsubscribe", "redrive", "resend", "retry_now")
-_ODD = ("410", "400", "503 Retry-After 7", "redirect")
+_ODD = ("410", "400", "503 Retry-After 7", "redirect", "babble", "babble late", "leave")
 _LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
 
 

@@ -204,6 +204,17 @@ def _unfair(stage: Stage) -> None:
     stage.promises.check_fairness()
 
 
+def _answered_by_another(stage: Stage) -> None:
+    stage.store("one", state="delivered")
+    stage.arrive("one", 200)
+    stage.outbox.select(
+        "INSERT INTO pushkit_attempts (delivery_id, number, started_at, duration, outcome, answer)"
+        " VALUES ('one', 1, 0, 0, 'delivered', ?)",
+        b"two",
+    )
+    stage.end()
+
+
 def _called_twice(stage: Stage) -> None:
     stage.store("one")
     stage.call_back("one").ended = stage.world.loop.time()
@@ -235,6 +246,7 @@ def _answered(what: bytes) -> Callable[[Stage], None]:
         pytest.param(_refused, "refused without a reason", id="refused without a reason"),
         pytest.param(_lost, "acknowledged and lost", id="lost"),
         pytest.param(_unfair, "an innocent waited 30.0 s", id="unfair"),
+        pytest.param(_answered_by_another, "another's answer", id="another's answer"),
         pytest.param(_called_twice, "called back twice", id="called back twice"),
         pytest.param(_finished("pending"), "not drained", id="left pending"),
         pytest.param(

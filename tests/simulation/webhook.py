@@ -31,17 +31,23 @@ class Mood:
         closes: It closes the connection in place of answering.
         is_garbage: What it answers is no HTTP.
         retry_after: `Retry-After`; `+20` for the date in 20 s.
+        babbles_after: Seconds after its answer until it says another one that nobody asked for.
+        leaves_after: Seconds after its answer until it closes the connection.
     """
 
-    status: int | None = 204
+    status: int | None = 200
     after: float = 0.001
     headers: tuple[tuple[str, str], ...] = ()
     drips: float | None = None
     closes: bool = False
     is_garbage: bool = False
     retry_after: str | None = None
+    babbles_after: float | None = None
+    leaves_after: float | None = None
 
 
+_BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
+_AWAY = 0.1  # seconds after which a babble has been heard, and its connection left
 _MOODS = {
     "ok": Mood(),
     "slow": Mood(after=3.0),
@@ -52,6 +58,10 @@ _MOODS = {
     "drip": Mood(status=200, drips=0.2),
     "drip 500": Mood(status=500, drips=0.2),
     "redirect": Mood(status=302, headers=(("Location", "https://hook0.example.com/elsewhere"),)),
+    "babble": Mood(babbles_after=0.0),
+    "babble late": Mood(status=503, babbles_after=0.3),
+    "leave": Mood(leaves_after=0.0),
+    "leave late": Mood(leaves_after=0.5),
     "garbage": Mood(status=200, headers=(("Content-Length", "abc"),), is_garbage=True),
 }
 
@@ -82,6 +92,7 @@ class Arrival:
         asked_for: How many seconds of rest the answer asked for.
         is_heard: Says whether the answer has reached who asked.
         is_open: Says whether its connection still is.
+        after_babble: Whether an answer that nobody asked for may have been taken for its own.
     """
 
     at: float
@@ -97,6 +108,7 @@ class Arrival:
     asked_for: float = 0.0
     is_heard: Callable[[], bool] = lambda: False
     is_open: Callable[[], bool] = lambda: False
+    after_babble: bool = False
 
     @property
     def is_taken(self) -> bool:
@@ -138,6 +150,7 @@ class _Connection(asyncio.Protocol):
         self._received = b""
         self._transport: Any = None
         self._answering = False
+        self._babbled_at: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -167,6 +180,11 @@ class _Connection(asyncio.Protocol):
         arrival = _arrival(webhook, path, fields, body, self._transport.peer_process)
         transport = self._transport
         arrival.is_open = lambda: not transport.is_closing()
+        if self._babbled_at is not None:
+            arrival.after_babble = True
+            waited = arrival.at - max(self._babbled_at, getattr(arrival.process, "thawed_at", 0.0))
+            if waited > _AWAY:
+                world.violated(f"asked over a connection that babbled: {arrival.delivery_id}")
         world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker}")
         webhook.on_arrival(arrival)
         self._answering = True
@@ -188,17 +206,26 @@ class _Connection(asyncio.Protocol):
             lines.append(f"Retry-After: {self._retry_after(mood.retry_after)}")
             if mood.status in (429, 503) and mood.retry_after.isdigit():
                 arrival.asked_for = float(mood.retry_after)
-        if mood.drips is not None:
-            lines.append("Content-Length: 1000000")
-        elif mood.status != 204:
-            lines.append("Content-Length: 0")
-        self._transport.write("\r\n".join([*lines, "", ""]).encode())
+        body = b"" if mood.status in (204, 304) else arrival.delivery_id.encode()
+        lines.append(f"Content-Length: {len(body) if mood.drips is None else 1_000_000}")
+        answer = "\r\n".join([*lines, "", ""]).encode() + body
+        self._transport.write(answer + _BABBLE if mood.babbles_after == 0 else answer)
         if not mood.is_garbage:
             arrival.is_heard = self._transport.all_arrived()
         if mood.drips is not None:
             self._drip(mood.drips)
-        else:
-            self._next()
+            return
+        if mood.leaves_after is not None:
+            self._webhook.world.loop.call_later(mood.leaves_after, self._transport.close)
+        elif mood.babbles_after == 0:
+            self._babbled_at = self._webhook.world.loop.time()
+        elif mood.babbles_after is not None:
+            self._webhook.world.loop.call_later(mood.babbles_after, self._babble)
+        self._next()
+
+    def _babble(self) -> None:
+        self._babbled_at = self._webhook.world.loop.time()
+        self._transport.write(_BABBLE)
 
     def _retry_after(self, wanted: str) -> str:
         if not wanted.startswith("+"):

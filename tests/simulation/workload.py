@@ -61,7 +61,10 @@ _RARE_SHAPES = ("submitted", "input-required", "auth-required", "unknown", "big"
 _ENDS = ("completed", "completed", "failed", "canceled", "rejected")
 _WAITS = ("7", "0", "30", "+20", "+-3600", "soon", "-5", "1, 2", "1e3", "Fri, 31 Feb 2026 25:61")
 _STATUSES = (200, 202, 301, 304, 307, 400, 401, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422)
-_WORDS = ("ok", "slow", "late", "hang", "close", "drip", "drip 500", "redirect", "garbage")
+_WORDS = (
+    *("ok", "slow", "late", "hang", "close", "drip", "drip 500", "redirect", "garbage"),
+    *("babble", "babble late", "leave", "leave late"),
+)
 
 
 def _step(at: float, kind: str, *args: Any) -> Step:

@@ -137,6 +137,7 @@ async def test_an_answer_is_the_same_wherever_it_is_split(
         pytest.param(b"HTTP/2 200 OK\r\n\r\n", id="another version"),
         pytest.param(b"ICY 200 OK\r\n\r\n", id="another protocol"),
         pytest.param(b"HTTP/1.1 20 OK\r\n\r\n", id="a status of two digits"),
+        pytest.param(b"HTTP/1.1 099 OK\r\n\r\n", id="a status below 100"),
         pytest.param(b"\0" * 100, id="zeros"),
         pytest.param(HINTS * 17 + LENGTH, id="more interim answers than anybody needs"),
         pytest.param(b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", id="101"),
@@ -177,6 +178,35 @@ async def test_what_comes_behind_an_answer_closes_the_lane(answer: bytes, more: 
         assert b"No" not in found.body
         # llhttp passes over empty lines between answers, as RFC 9112 §2.2 lets it.
         assert not lane.is_quiet() or more == b"\r\n"
+
+
+async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_lane() -> None:
+    wire, lane = Wire(), new_lane()
+    task = await asked(lane, wire)
+    lane.data_received(LENGTH)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert lane.is_quiet()
+
+
+async def test_who_is_cancelled_before_leaves_no_lane_behind() -> None:
+    wire, lane = Wire(), new_lane()
+    task = await asked(lane, wire)
+    lane.data_received(LENGTH[:-1])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert wire.is_aborted
+
+
+async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
+    wire, lane = Wire(), new_lane()
+    lane.connection_made(wire)
+    with pytest.raises(TimeoutError):
+        await lane.ask(Question(b"POST", b"", asyncio.get_running_loop().time()), Probe())
+    assert not wire.written
+    assert wire.is_aborted
 
 
 async def test_answers_of_every_kind_answer_nobody_else() -> None:
@@ -270,6 +300,22 @@ async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
     assert (server.connections, len(server.requests)) == (2, 3)
 
 
+async def test_the_one_reconnect_goes_over_no_lane_that_was_kept() -> None:
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections_per_host=1)
+
+    async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(2)
+        writer.write(OK)
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(answers_one) as server:
+        assert (await post(client, server.url)).status == 200
+        answers = await asyncio.gather(post(client, server.url), post(client, server.url))
+    assert [answer.status for answer in answers] == [200, 200]
+    assert server.connections == 3
+    await client.close()
+
+
 async def test_a_request_is_not_sent_again_once_a_byte_of_an_answer_came(
     client: WebhookClient,
 ) -> None:
@@ -333,6 +379,30 @@ async def test_an_idle_lane_makes_room_for_another_host() -> None:
     async with serving(answers_all) as one, serving(answers_all) as two, serving(says(OK)) as three:
         for server in (one, two, three, one, two):
             assert (await post(client, server.url)).status == 200
+    await client.close()
+
+
+async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections=1)
+    may_answer = asyncio.Event()
+
+    async def when_it_may(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await may_answer.wait()
+        writer.write(OK)
+        await reader.read()
+
+    async with serving(when_it_may) as slow, serving(says(OK)) as other:
+        holder = asyncio.create_task(post(client, slow.url))
+
+        async def is_held() -> bool:
+            return bool(slow.requests)
+
+        await eventually(is_held)
+        waiting = asyncio.create_task(post(client, other.url))
+        await asyncio.sleep(0)
+        assert other.connections == 0
+        may_answer.set()
+        assert [(await each).status for each in (holder, waiting)] == [200, 200]
     await client.close()
 
 
