@@ -67,6 +67,11 @@ class Notice:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether something may have been stored of it before."""
+        return self.idempotency_key is not None and not self.idempotency_key.is_new
+
     def reserve(self, recipient: Recipient, now: datetime) -> Claim | None:
         """Take a slot for the delivery to a recipient, if it can have one now."""
         claim = None if self.worker is None else self.worker.reserve(recipient, now)
@@ -198,8 +203,8 @@ class Enqueuer:
         tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
         recipients, apart = yield from self._hold(tasks, wait=wait)
         now = yield from self.database.now()
-        keys = [key for notice in notices if (key := notice.task_key) is not None]
-        enqueued = yield from find_enqueued(list(dict.fromkeys(keys)))
+        keys = [notice.task_key for notice in notices if notice.may_repeat]
+        enqueued = yield from find_enqueued([key for key in dict.fromkeys(keys) if key])
         lines = Lines(self.outbox, self.subscriptions)
         yield from lines.open(recipients)
         whole = _Share((yield from self.whole_backlog.of(None, now)))

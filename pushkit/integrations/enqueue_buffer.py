@@ -14,7 +14,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -260,10 +260,11 @@ class Buffered:
     ) -> None:
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
-        key = IdempotencyKey(key=next(self._keys), update_sha256="")
+        key = IdempotencyKey(key=next(self._keys), update_sha256="", is_new=True)
+        keys = itertools.chain([key], itertools.repeat(replace(key, is_new=False)))
         await self.buffer.run(
             task_id,
-            lambda: self._sender.notify(update, snapshot=snapshot, idempotency_key=key),
+            lambda: self._sender.notify(update, snapshot=snapshot, idempotency_key=next(keys)),
             size=size,
             is_last=update.state is not None and update.state.terminal,
         )

@@ -81,10 +81,12 @@ class IdempotencyKey:
     Attributes:
         key: The caller's own.
         update_sha256: Tells two updates apart: see `update_digest`.
+        is_new: Whether nothing can have been stored with it yet, so that nobody need look.
     """
 
     key: str
     update_sha256: str
+    is_new: bool = False
 
     @classmethod
     def of(cls, key: str, update: TaskUpdate) -> Self:
