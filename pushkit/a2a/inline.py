@@ -12,20 +12,19 @@ from dataclasses import replace
 
 from pushkit.a2a.config import PushConfig
 from pushkit.a2a.config_wire import parse_push_config
+from pushkit.a2a.table import snake_case
 from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
 
 __all__ = ["parse_inline_config"]
 
-# Where each version has its config: in `configuration` or beside the message, under which names.
-_IN_CONFIGURATION = {
-    WireVersion.V1_0: ("taskPushNotificationConfig", "task_push_notification_config"),
-    WireVersion.V0_3: ("pushNotificationConfig", "push_notification_config"),
-}
-_IN_PARAMS = {
-    WireVersion.V0_1: ("pushNotification", "push_notification"),
-    WireVersion.AGENTVAULT_0_2: ("webhookUrl", "webhook_url"),
+# Where each version has its config: within `configuration`, or beside the message.
+_PLACES = {
+    WireVersion.V1_0: ("configuration.", "taskPushNotificationConfig"),
+    WireVersion.V0_3: ("configuration.", "pushNotificationConfig"),
+    WireVersion.V0_1: ("", "pushNotification"),
+    WireVersion.AGENTVAULT_0_2: ("", "webhookUrl"),
 }
 
 
@@ -47,17 +46,24 @@ def parse_inline_config(
         UnsupportedVersionError: A version that pushkit does not speak.
     """
     version = WireVersion.parse(str(version))
-    configuration = _object(params, "configuration")
-    _refuse_others(configuration, _IN_CONFIGURATION, version, "configuration.")
-    _refuse_others(params, _IN_PARAMS, version, "")
-    if version in _IN_CONFIGURATION:
-        found = _one_of(configuration, _IN_CONFIGURATION[version], "configuration.")
-    else:
-        found = _one_of(params, _IN_PARAMS[version], "")
+    found = None
+    for other, (path, name) in _PLACES.items():
+        document = _object(params, "configuration") if path else params
+        given = _either_spelling(document, path, name)
+        if other is version:
+            found = given
+        elif given:
+            raise InvalidPushConfigError(
+                f"{path}{name}: of {other}, but the client speaks {version}"
+            )
     if found is None:
         return None
-    name, value = found
-    config = parse_push_config(_config_object(name, value, version), version)
+    spelling, value = found
+    if version is WireVersion.AGENTVAULT_0_2:
+        value = {"webhookUrl": value}
+    elif not isinstance(value, dict):
+        raise InvalidPushConfigError(f"{spelling}: expected an object")
+    config = parse_push_config(value, version)
     return replace(
         config,
         task_id=config.task_id or _task_id(params, version),
@@ -65,40 +71,19 @@ def parse_inline_config(
     )
 
 
-def _config_object(name: str, value: JsonValue, version: WireVersion) -> Mapping[str, JsonValue]:
-    if version is WireVersion.AGENTVAULT_0_2:
-        return {"webhookUrl": value}
-    if not isinstance(value, dict):
-        raise InvalidPushConfigError(f"{name}: expected an object")
-    return value
-
-
 def _task_id(params: Mapping[str, JsonValue], version: WireVersion) -> str | None:
-    if version in _IN_PARAMS:
+    if not _PLACES[version][0]:
         return _text(params, "id")
     message = _object(params, "message")
     return _text(message, "taskId") or _text(message, "task_id")
 
 
-def _refuse_others(
-    document: Mapping[str, JsonValue],
-    names: Mapping[WireVersion, tuple[str, ...]],
-    version: WireVersion,
-    path: str,
-) -> None:
-    for other, spellings in names.items():
-        if other is not version and _one_of(document, spellings, path):
-            raise InvalidPushConfigError(
-                f"{path}{spellings[0]}: of {other}, but the client speaks {version}"
-            )
-
-
-def _one_of(
-    document: Mapping[str, JsonValue], spellings: tuple[str, ...], path: str
+def _either_spelling(
+    document: Mapping[str, JsonValue], path: str, name: str
 ) -> tuple[str, JsonValue] | None:
-    found = [name for name in spellings if document.get(name) is not None]
+    found = [each for each in (name, snake_case(name)) if document.get(each) is not None]
     if len(found) > 1:
-        raise InvalidPushConfigError(f"{path}{spellings[0]}: given in both spellings")
+        raise InvalidPushConfigError(f"{path}{name}: given in both spellings")
     return (path + found[0], document[found[0]]) if found else None
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "Name",
     "format_base64",
     "format_timestamp",
+    "is_index",
     "many",
     "names",
     "one",
@@ -74,8 +75,21 @@ TEXT = Kind(read=lambda value: _text(value) or None, write=_text, absent="", as_
 EXACT_TEXT = Kind(read=_text, write=_text, empty_says=True, as_it_is=str)
 FLAG = Kind(read=_flag, write=_flag, as_it_is=bool)
 SAID_FLAG = Kind(read=_flag, write=_flag, empty_says=True, as_it_is=bool)
-INDEX = Kind(read=lambda value: str(_integer(value)), write=lambda value, _: int(value), absent="0")
-"""An id that is a number."""
+_NUMBER = re.compile(r"0|-?[1-9]\d{0,4000}", re.ASCII)
+
+
+def is_index(text: str) -> bool:
+    """Say whether an id is a number, as 0.1's are."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+INDEX = Kind(
+    read=lambda value: str(_integer(value)),
+    write=lambda value, _: int(value) if is_index(value) else 0,
+    absent="0",
+    empty_says=True,
+)
+"""An id that is a number; another one is written as the first."""
 TEXTS = Kind(read=_read_texts, write=_write_texts, absent=())
 
 
@@ -150,24 +164,17 @@ def names(
 
 # RFC 3339, and what is met: a space for the T, and no offset (the first Python SDKs wrote none).
 _TIMESTAMP = re.compile(
-    r"(?P<date>\d{4}-\d\d-\d\d)[Tt ](?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d+))?"
-    r"(?P<offset>[Zz]|[+-]\d\d:\d\d)?",
-    re.ASCII,
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)?", re.ASCII
 )
 
 
 def read_timestamp(text: str) -> datetime | None:
     """Read a timestamp, cut to microseconds; without offset it is UTC; None if it is none."""
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
+    if _TIMESTAMP.fullmatch(text) is None:
         return None
-    micros = (match["fraction"] or "")[:6].ljust(6, "0")
-    offset = match["offset"] or "Z"
-    zone = "+00:00" if offset in "Zz" else offset
     try:
-        return datetime.fromisoformat(f"{match['date']}T{match['time']}.{micros}{zone}").astimezone(
-            UTC
-        )
+        moment = datetime.fromisoformat(text.upper())
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):  # 30 February, a leap second, the year 0
         return None
 

@@ -8,17 +8,15 @@ status (`taskId`); what is written says both names of the task. 0.3 (§6, §7.2,
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 from pushkit.a2a.columns import Tables
-from pushkit.a2a.kinds import one
+from pushkit.a2a.kinds import is_index, one
 from pushkit.a2a.members import ARTIFACT_UPDATE, MESSAGE, OBJECTS, STATUS_UPDATE, TASK
 from pushkit.a2a.parts import PARTS
 from pushkit.a2a.table import Dialect, Member, MismatchError, Table, Writer, Writing
 from pushkit.a2a.updates import (
-    Artifact,
     ArtifactUpdate,
     MessageUpdate,
     TaskSnapshot,
@@ -77,8 +75,11 @@ def _read_0_1(document: JsonObject) -> TaskUpdate:
 
 
 def _write_task_0_1(update: TaskSnapshot, writing: Writing) -> JsonObject:
-    task = replace(update.task, artifacts=_indexed(update.task.artifacts))
-    return TASK[WireVersion.V0_1].write(task, writing)
+    said: dict[str, Any] = TASK[WireVersion.V0_1].write(update.task, writing)
+    if not all(is_index(artifact.artifact_id) for artifact in update.task.artifacts):
+        for place, artifact in enumerate(said["artifacts"]):  # or two could have the same index
+            artifact["index"] = place
+    return said
 
 
 def _write_message_0_1(_: MessageUpdate, __: Writing) -> JsonObject:
@@ -86,9 +87,6 @@ def _write_message_0_1(_: MessageUpdate, __: Writing) -> JsonObject:
 
 
 def _write_artifact_0_1(update: ArtifactUpdate, writing: Writing) -> JsonObject:
-    [artifact] = _indexed((update.artifact,))
-    if artifact is not update.artifact:
-        update = replace(update, artifact=artifact)
     said = ARTIFACT_UPDATE[WireVersion.V0_1].write(update, writing)
     # What the neutral form says of the event, 0.1 says of its artifact (§6.7).
     flags = {"append": update.append, "lastChunk": update.last_chunk}
@@ -105,18 +103,6 @@ def _with_flags(update: ArtifactUpdate) -> ArtifactUpdate:
         return update
     artifact = replace(update.artifact, extra=rest)
     return replace(update, artifact=artifact, append=bool(append), last_chunk=bool(last_chunk))
-
-
-_NUMBER = re.compile(r"0|-?[1-9]\d{0,4000}", re.ASCII)
-
-
-def _indexed(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
-    """Return artifacts whose ids are numbers: those that they are, or their positions."""
-    if all(_NUMBER.fullmatch(artifact.artifact_id) for artifact in artifacts):
-        return artifacts
-    return tuple(
-        replace(artifact, artifact_id=str(index)) for index, artifact in enumerate(artifacts)
-    )
 
 
 def _check_one_task(document: JsonObject) -> None:

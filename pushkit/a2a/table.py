@@ -35,6 +35,7 @@ __all__ = [
     "Writing",
     "json_copy",
     "reading",
+    "snake_case",
 ]
 
 
@@ -192,8 +193,8 @@ class Table:
         ]
         self._by_name: dict[str, Member | None] = dict.fromkeys(self._fixed)
         for row in members:
-            self._by_name |= {row.wire: row, _snake_case(row.wire): row}
-        self._spoken = {name for row in written for name in (row.wire, _snake_case(row.wire))}
+            self._by_name |= {row.wire: row, snake_case(row.wire): row}
+        self._spoken = {name for row in written for name in (row.wire, snake_case(row.wire))}
         self._needed = [row for row in members if row.need is Need.BOTH]
         needed = {row.neutral for row in self._needed}
         self._absent: dict[str, Any] = {} if origin is None else {"origin": origin}
@@ -317,5 +318,6 @@ def _without_default(node: object) -> set[str]:
     }
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
+    """Return a camelCase name as ProtoJSON readers take it besides."""
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
