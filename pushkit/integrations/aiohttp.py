@@ -1,12 +1,17 @@
-"""aiohttp: a route that serves the sender's public keys."""
+"""aiohttp: routes that serve the sender's public keys, and the agent's card, signed."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from aiohttp import web
 
+from pushkit.caching import DocumentResponse
+from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH, CardPublisher
+from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 
-__all__ = ["JWKS_PATH", "jwks_route"]
+__all__ = ["JWKS_PATH", "card_routes", "jwks_route"]
 
 JWKS_PATH = "/.well-known/jwks.json"
 
@@ -14,8 +19,35 @@ JWKS_PATH = "/.well-known/jwks.json"
 def jwks_route(sender: PushSender, path: str = JWKS_PATH) -> web.RouteDef:
     """Return a route for `app.add_routes([...])`."""
 
+    async def document(if_none_match: str | None) -> DocumentResponse:
+        return sender.jwks(if_none_match)
+
+    return _route(path, document)
+
+
+def card_routes(
+    publisher: CardPublisher, legacy: CardPublisher | None = None
+) -> list[web.RouteDef]:
+    """Return the routes for `app.add_routes(...)`.
+
+    Args:
+        publisher: The card, served at `/.well-known/agent-card.json`.
+        legacy: What clients of A2A 0.1 and 0.2 get at `/.well-known/agent.json`; the same card if
+            None.
+    """
+
+    def route(path: str, card: CardPublisher) -> web.RouteDef:
+        return _route(path, lambda if_none_match: card.response(utc_now(), if_none_match))
+
+    return [route(CARD_PATH, publisher), route(LEGACY_CARD_PATH, legacy or publisher)]
+
+
+def _route(
+    path: str, document: Callable[[str | None], Awaitable[DocumentResponse]]
+) -> web.RouteDef:
     async def serve(request: web.Request) -> web.Response:
-        answer = sender.jwks(request.headers.get("If-None-Match"))
+        wanted = ", ".join(request.headers.getall("If-None-Match", [])) or None
+        answer = await document(wanted)
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
     return web.get(path, serve)

@@ -1,20 +1,61 @@
-"""ASGI: the sender's public keys as a small application, for Starlette, FastAPI and a2a-sdk agents.
+"""ASGI: the sender's public keys, and the agent's signed card, as small applications.
 
-Starlette(routes=[*agent_routes, Route("/.well-known/jwks.json", JwksApp(sender))])
+For Starlette, FastAPI and a2a-sdk agents. The card's route goes before those of the SDK, which
+serves the card unsigned at the same path:
+
+    Starlette(routes=[
+        Route("/.well-known/jwks.json", JwksApp(sender)),
+        Route("/.well-known/agent-card.json", CardApp(publisher)),
+        *agent_routes,
+    ])
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias
 
 from pushkit.caching import DocumentResponse
+from pushkit.cards.publishing import CardPublisher
+from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
-from pushkit.integrations.asgi_document import DocumentApp
 
-__all__ = ["JwksApp"]
+__all__ = ["CardApp", "JwksApp", "Message", "Receive", "Send", "answer"]
+
+# The three names of the ASGI specification; its messages are loosely typed by design.
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
-class JwksApp(DocumentApp):
+async def answer(send: Send, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """Send a whole answer."""
+    fields = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+class _DocumentApp(ABC):
+    """Answers every GET and HEAD with a document, whatever the path."""
+
+    @abstractmethod
+    async def _document(self, if_none_match: str | None) -> DocumentResponse: ...
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the interface
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        if scope["method"] not in ("GET", "HEAD"):
+            await answer(send, 405, {"Allow": "GET, HEAD"}, b"")
+            return
+        wanted = [v.decode("latin-1") for k, v in scope["headers"] if k.lower() == b"if-none-match"]
+        found = await self._document(", ".join(wanted) or None)
+        body = b"" if scope["method"] == "HEAD" else found.body
+        await answer(send, found.status, found.headers, body)
+
+
+class JwksApp(_DocumentApp):
     """Answers every GET and HEAD with the public JWK Set.
 
     Args:
@@ -24,6 +65,19 @@ class JwksApp(DocumentApp):
     def __init__(self, sender: PushSender) -> None:
         self._sender = sender
 
-    async def document(self, if_none_match: Sequence[str]) -> DocumentResponse:
-        """Return the JWK Set as it is now."""
-        return self._sender.jwks(next(iter(if_none_match), None) or None)
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
+        return self._sender.jwks(if_none_match)
+
+
+class CardApp(_DocumentApp):
+    """Answers every GET and HEAD with the signed card, whatever the path.
+
+    Args:
+        publisher: The card and the keys.
+    """
+
+    def __init__(self, publisher: CardPublisher) -> None:
+        self._publisher = publisher
+
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:
+        return await self._publisher.response(utc_now(), if_none_match)

@@ -28,7 +28,7 @@ from pushkit.cards import (
 )
 from pushkit.cards.document import MAX_CARD_BYTES
 from pushkit.errors import CardUnavailableError, DestinationRefusedError, TransportError
-from pushkit.integrations.aiohttp_card import card_routes
+from pushkit.integrations.aiohttp import card_routes
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing

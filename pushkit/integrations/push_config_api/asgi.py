@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
+from pushkit.integrations.asgi import Message, Receive, Send, answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
 
 __all__ = ["OwnerOfScope", "PushConfigAsgi"]
-
-# The names of the ASGI specification; its messages are loosely typed by design.
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
@@ -34,13 +30,13 @@ class PushConfigAsgi:
         self._api = api
         self._owner = owner
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
         named = self._owner(scope)
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = await self._api.handle(
+        found = await self._api.handle(
             ApiRequest(
                 owner=await named if isawaitable(named) else named,
                 method=scope["method"],
@@ -51,9 +47,7 @@ class PushConfigAsgi:
                 body=await _read_body(receive, self._api.max_body_bytes),
             )
         )
-        fields = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": fields})
-        await send({"type": "http.response.body", "body": answer.body})
+        await answer(send, found.status, found.headers, found.body)
 
 
 def _segments(scope: Mapping[str, Any]) -> list[str]:
@@ -64,7 +58,7 @@ def _segments(scope: Mapping[str, Any]) -> list[str]:
     return [unquote(segment) if raw else segment for segment in path.split("/")]
 
 
-async def _read_body(receive: _Receive, limit: int) -> bytes | None:
+async def _read_body(receive: Receive, limit: int) -> bytes | None:
     body = bytearray()
     while True:
         message = await receive()

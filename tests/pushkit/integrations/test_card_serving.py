@@ -18,8 +18,8 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pushkit.cards import CARD_PATH, LEGACY_CARD_PATH, CardPublisher, TrustedKeys, verify_card
-from pushkit.integrations.aiohttp_card import card_routes
-from pushkit.integrations.asgi_card import CardApp
+from pushkit.integrations.aiohttp import card_routes
+from pushkit.integrations.asgi import CardApp
 from pushkit.keys.files import save_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, generate_key, public_pem
 from pushkit.keys.ring import KeyRing
