@@ -107,6 +107,14 @@ class VerificationKey:
     def __post_init__(self) -> None:
         _require_fit(self.kid, self.algorithm, self.public_key)
 
+    @classmethod
+    def of(
+        cls, public_key: PublicKey, *, kid: str | None = None, algorithm: Algorithm | None = None
+    ) -> VerificationKey:
+        """Return a key, by default named by its thumbprint, for what follows from its type."""
+        kid = thumbprint(public_key) if kid is None else kid
+        return cls(kid=kid, algorithm=algorithm or _fitting(public_key)[0], public_key=public_key)
+
 
 class KeyPair(Protocol):
     """A key that signs, wherever its private half is."""
@@ -127,11 +135,18 @@ class SigningKey:
     def __post_init__(self) -> None:
         _require_fit(self.kid, self.algorithm, self.private_key.public_key())
 
+    @classmethod
+    def of(
+        cls, private_key: PrivateKey, *, kid: str | None = None, algorithm: Algorithm | None = None
+    ) -> SigningKey:
+        """Return a key, by default named by its thumbprint, for what follows from its type."""
+        public = VerificationKey.of(private_key.public_key(), kid=kid, algorithm=algorithm)
+        return cls(kid=public.kid, algorithm=public.algorithm, private_key=private_key)
+
     def to_verification_key(self) -> VerificationKey:
         """Return the public half."""
-        return VerificationKey(
-            kid=self.kid, algorithm=self.algorithm, public_key=self.private_key.public_key()
-        )
+        public_key = self.private_key.public_key()
+        return VerificationKey(kid=self.kid, algorithm=self.algorithm, public_key=public_key)
 
 
 def generate_key(algorithm: Algorithm) -> SigningKey:
@@ -146,9 +161,7 @@ def generate_key(algorithm: Algorithm) -> SigningKey:
             private_key = ed25519.Ed25519PrivateKey.generate()
         case Algorithm.RS256 | Algorithm.PS256:
             private_key = rsa.generate_private_key(65537, _GENERATED_RSA_BITS)
-    return SigningKey(
-        kid=thumbprint(private_key.public_key()), algorithm=algorithm, private_key=private_key
-    )
+    return SigningKey.of(private_key, algorithm=algorithm)
 
 
 def thumbprint(public_key: PublicKey) -> str:
@@ -171,11 +184,7 @@ def verification_key(jwk: Mapping[str, JsonValue]) -> VerificationKey:
     material = {name: jwk[name] for name in _MATERIAL[kty] if name in jwk}
     try:
         public_key = cast("PublicKey", JWK(**material).get_op_key("verify"))
-        return VerificationKey(
-            kid=thumbprint(public_key) if kid is None else kid,
-            algorithm=algorithm,
-            public_key=public_key,
-        )
+        return VerificationKey.of(public_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
         raise JwksError(str(exc)) from exc
     except _NO_KEY as exc:
@@ -250,12 +259,7 @@ def signing_key_from_pem(
         if not jwk.has_private:
             raise KeyFileError("expected a private key in PEM, found a public one")
         private_key = cast("PrivateKey", jwk.get_op_key("sign"))
-        public_key = private_key.public_key()
-        return SigningKey(
-            kid=thumbprint(public_key) if kid is None else kid,
-            algorithm=algorithm or _fitting(public_key)[0],
-            private_key=private_key,
-        )
+        return SigningKey.of(private_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
     except TypeError as exc:  # how cryptography reports a passphrase too few or too many
@@ -286,11 +290,7 @@ def verification_key_from_pem(
         if jwk.has_private:
             raise KeyFileError("expected a public key in PEM, found a private one")
         public_key = cast("PublicKey", jwk.get_op_key("verify"))
-        return VerificationKey(
-            kid=thumbprint(public_key) if kid is None else kid,
-            algorithm=algorithm or _fitting(public_key)[0],
-            public_key=public_key,
-        )
+        return VerificationKey.of(public_key, kid=kid, algorithm=algorithm)
     except ConfigError as exc:
         raise KeyFileError(str(exc)) from exc
     except _NO_KEY as exc:

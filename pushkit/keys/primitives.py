@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from pushkit.errors import ConfigError
-from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, thumbprint
+from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 
 __all__ = [
     "HTTP",
@@ -122,9 +122,7 @@ def ed25519_signing_key(seed: bytes) -> SigningKey:
     Raises:
         ConfigError: Not 32 bytes.
     """
-    private_key = _ed25519(ed25519.Ed25519PrivateKey.from_private_bytes, seed)
-    kid = thumbprint(private_key.public_key())
-    return SigningKey(kid=kid, algorithm=Algorithm.EDDSA, private_key=private_key)
+    return SigningKey.of(_ed25519(ed25519.Ed25519PrivateKey.from_private_bytes, seed))
 
 
 def ed25519_verification_key(point: bytes) -> VerificationKey:
@@ -133,9 +131,7 @@ def ed25519_verification_key(point: bytes) -> VerificationKey:
     Raises:
         ConfigError: Not 32 bytes.
     """
-    public_key = _ed25519(ed25519.Ed25519PublicKey.from_public_bytes, point)
-    kid = thumbprint(public_key)
-    return VerificationKey(kid=kid, algorithm=Algorithm.EDDSA, public_key=public_key)
+    return VerificationKey.of(_ed25519(ed25519.Ed25519PublicKey.from_public_bytes, point))
 
 
 def _ed25519(read: Callable[[bytes], _Key], raw: bytes) -> _Key:
