@@ -28,7 +28,6 @@ from pushkit.logs import printable
 from pushkit.signing.content_digest import check_content_digest
 from pushkit.signing.http_message_signatures import (
     VerifiedHttpSignature,
-    check_signature_times,
     verify_http_signature,
 )
 from pushkit.signing.notification_jwt import (
@@ -38,7 +37,6 @@ from pushkit.signing.notification_jwt import (
     check_audience,
     check_body,
     check_issuer,
-    check_times,
     check_webhook_id,
     verify_signature,
 )
@@ -48,7 +46,7 @@ from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     read_unverified_webhook,
 )
-from pushkit.signing.times import check_timestamp
+from pushkit.signing.times import check_times, check_timestamp
 from pushkit.signing.token import hash_token
 from pushkit.url import audience_of, audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
@@ -108,7 +106,7 @@ class VerifiedHead:
         if self.claims is not None:
             return self.claims.issued_at
         if self.signature is not None:
-            return self.signature.created
+            return self.signature.issued_at
         return self.webhook.timestamp if self.webhook else None
 
 
@@ -325,7 +323,7 @@ def _verified_signature(
         except InvalidSignatureError as exc:
             refusal = exc
             continue
-        check_signature_times(verified, now, tolerance=selected.sender.tolerance)
+        check_times(verified, now, tolerance=selected.sender.tolerance)
         return verified
     if refusal is not None:
         own = " or ".join(masked_url(url) for url in audiences)

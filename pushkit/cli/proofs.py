@@ -139,7 +139,7 @@ def _by_jwt(request: WebhookRequest, expected: Expected) -> Examined:
             f"signed {claims.body_sha256}, received {body_sha256(request.body)}",
         ),
         _time(claims.issued_at, expected),
-        _expiry(claims.expires_at, expected, "the JWT"),
+        _expiry(claims.expires_at, expected),
         _issuer(claims, expected.issuer, found["issuer"]),
         _audience(claims, expected.audience, request.target, found["audience"]),
         _or_found(
@@ -252,13 +252,13 @@ def _by_http_signature(request: WebhookRequest, expected: Expected) -> Examined:
             "Content-Digest",
             lambda: check_content_digest(read_content_digest(request.headers), request.body),
         ),
-        _time(signature.created, expected),
-        _expiry(signature.expires, expected, "the HTTP message signature"),
+        _time(signature.issued_at, expected),
+        _expiry(signature.expires_at, expected),
     )
     facts = {
         "kid": signature.keyid,
         "audience": url,
-        "issued": _moment(signature.created, expected.now),
+        "issued": _moment(signature.issued_at, expected.now),
         "delivery": ", ".join(request.headers.all("webhook-id")),
     }
     return Examined(checks=checks, facts=facts)
@@ -318,14 +318,14 @@ def _time(issued_at: datetime, expected: Expected) -> Check:
     )
 
 
-def _expiry(expires_at: datetime | None, expected: Expected, what: str) -> Check:
+def _expiry(expires_at: datetime | None, expected: Expected) -> Check:
     if expires_at is None:
         return Check(name="expiry", holds=None, says="none is stated")
     return _or_found(
         checked(
             "expiry",
             f"{expires_at:%Y-%m-%dT%H:%M:%SZ}",
-            lambda: check_expiry(expires_at, expected.now, EXPIRY_LEEWAY, what),
+            lambda: check_expiry(expires_at, expected.now, EXPIRY_LEEWAY),
         ),
         _moment(expires_at, expected.now),
     )

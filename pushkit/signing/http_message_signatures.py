@@ -8,7 +8,7 @@ As with the JWT, the sender must be known before a key can be looked for:
 
 1. `read_unverified_signatures` parses what carries our tag, and says which `keyid` it claims.
 2. `verify_http_signature` proves it with the key that the caller trusts for that `keyid`.
-3. `check_signature_times`, and `check_content_digest` once the body has been read, do the rest.
+3. `times.check_times`, and `check_content_digest` once the body has been read, do the rest.
 """
 
 from __future__ import annotations
@@ -33,14 +33,7 @@ from pushkit.signing.structured import (
     read_dictionary,
     write_inner_list,
 )
-from pushkit.signing.times import (
-    EXPIRY_LEEWAY,
-    TOKEN_LIFETIME,
-    TOLERANCE,
-    check_expiry,
-    check_timestamp,
-    read_moment,
-)
+from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 
@@ -50,7 +43,6 @@ __all__ = [
     "TAG",
     "UnverifiedHttpSignature",
     "VerifiedHttpSignature",
-    "check_signature_times",
     "read_unverified_signatures",
     "required_components",
     "sign_http_message",
@@ -76,8 +68,8 @@ class UnverifiedHttpSignature:
         keyid: The key that it claims.
         algorithm: `alg`, if it is stated.
         components: The names of what it covers, in order.
-        created: When it was made.
-        expires: When it ends.
+        issued_at: `created`.
+        expires_at: `expires`.
         parameters: The value of `@signature-params`.
         signature: Its bytes.
     """
@@ -86,8 +78,8 @@ class UnverifiedHttpSignature:
     keyid: str
     algorithm: str | None
     components: tuple[str, ...]
-    created: datetime
-    expires: datetime
+    issued_at: datetime
+    expires_at: datetime
     parameters: str = field(repr=False)
     signature: bytes = field(repr=False)
 
@@ -99,15 +91,15 @@ class VerifiedHttpSignature:
     Attributes:
         keyid: Who signed.
         delivery_id: `webhook-id`.
-        created: When.
-        expires: Until when it is good.
+        issued_at: When: `created`.
+        expires_at: Until when it is good: `expires`.
         digests: Of the body, by algorithm: to be held against it with `check_content_digest`.
     """
 
     keyid: str
     delivery_id: str
-    created: datetime
-    expires: datetime
+    issued_at: datetime
+    expires_at: datetime
     digests: Mapping[str, bytes] = field(repr=False)
 
 
@@ -252,26 +244,10 @@ def verify_http_signature(
     return VerifiedHttpSignature(
         keyid=key.kid,
         delivery_id=delivery_id,
-        created=unverified.created,
-        expires=unverified.expires,
+        issued_at=unverified.issued_at,
+        expires_at=unverified.expires_at,
         digests=digests,
     )
-
-
-def check_signature_times(
-    verified: VerifiedHttpSignature,
-    now: datetime,
-    *,
-    tolerance: timedelta = TOLERANCE,
-    leeway: timedelta = EXPIRY_LEEWAY,
-) -> None:
-    """Hold `created` and `expires` against the clock.
-
-    Raises:
-        TimestampError: Made more than `tolerance` ago or ahead, or expired by over `leeway`.
-    """
-    check_timestamp(verified.created, now, tolerance)
-    check_expiry(verified.expires, now, leeway, "the HTTP message signature")
 
 
 # --- parsing ------------------------------------------------------------------------------------
@@ -299,8 +275,8 @@ def _read_one(
         keyid=keyid,
         algorithm=_text(parameters, "alg"),
         components=_components(covered),
-        created=created,
-        expires=expires,
+        issued_at=created,
+        expires_at=expires,
         parameters=write_inner_list((covered, parameters)),
         signature=signature[0],
     )

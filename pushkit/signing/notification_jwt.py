@@ -5,8 +5,8 @@ verified in pieces, because the receiver must know the sender before it can look
 
 1. `read_unverified` parses the token, and says which `kid` and issuer it claims.
 2. `verify_signature` proves the claims with the key that the caller trusts for them.
-3. `check_body`, `check_times`, `check_issuer`, `check_audience` and `check_webhook_id` hold the
-   proven claims against the request.
+3. `check_body`, `times.check_times`, `check_issuer`, `check_audience` and `check_webhook_id` hold
+   the proven claims against the request.
 """
 
 from __future__ import annotations
@@ -31,14 +31,7 @@ from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
 from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt
-from pushkit.signing.times import (
-    EXPIRY_LEEWAY,
-    TOKEN_LIFETIME,
-    TOLERANCE,
-    check_expiry,
-    check_timestamp,
-    read_moment,
-)
+from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
 
@@ -52,7 +45,6 @@ __all__ = [
     "check_audience",
     "check_body",
     "check_issuer",
-    "check_times",
     "check_webhook_id",
     "find_jwt",
     "read_unverified",
@@ -293,23 +285,6 @@ def check_body(verified: JwtClaims, body: bytes) -> None:
     """
     if not hmac.compare_digest(verified.body_sha256.encode(), body_sha256(body).encode()):
         raise DigestMismatchError("request_body_sha256 is not the SHA-256 of the body received")
-
-
-def check_times(
-    verified: JwtClaims,
-    now: datetime,
-    *,
-    tolerance: timedelta = TOLERANCE,
-    leeway: timedelta = EXPIRY_LEEWAY,
-) -> None:
-    """Hold `iat` and `exp` against the clock.
-
-    Raises:
-        TimestampError: Issued more than `tolerance` ago or ahead, or expired by over `leeway`.
-    """
-    check_timestamp(verified.issued_at, now, tolerance)
-    if verified.expires_at is not None:
-        check_expiry(verified.expires_at, now, leeway, "the JWT")
 
 
 def check_issuer(verified: JwtClaims, issuer: str) -> None:

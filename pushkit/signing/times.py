@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from pushkit.errors import InvalidSignatureError, TimestampError
 
@@ -12,7 +12,9 @@ __all__ = [
     "LARGEST_EPOCH",
     "TOKEN_LIFETIME",
     "TOLERANCE",
+    "Stated",
     "check_expiry",
+    "check_times",
     "check_timestamp",
     "read_moment",
 ]
@@ -21,6 +23,20 @@ TOKEN_LIFETIME: Final = timedelta(seconds=300)
 TOLERANCE: Final = timedelta(seconds=300)
 EXPIRY_LEEWAY: Final = timedelta(seconds=60)
 LARGEST_EPOCH: Final = 253402300799  # 9999-12-31: beyond it, no datetime
+
+
+class Stated(Protocol):
+    """What a signature states of its time."""
+
+    @property
+    def issued_at(self) -> datetime:
+        """When it was made."""
+        ...
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """Until when it is good; None if that is not stated."""
+        ...
 
 
 def read_moment(value: object, what: str) -> datetime | None:
@@ -38,6 +54,23 @@ def read_moment(value: object, what: str) -> datetime | None:
     return datetime.fromtimestamp(value, UTC)
 
 
+def check_times(
+    stated: Stated,
+    now: datetime,
+    *,
+    tolerance: timedelta = TOLERANCE,
+    leeway: timedelta = EXPIRY_LEEWAY,
+) -> None:
+    """Hold the times that a signature states against the clock.
+
+    Raises:
+        TimestampError: Issued more than `tolerance` ago or ahead, or expired by over `leeway`.
+    """
+    check_timestamp(stated.issued_at, now, tolerance)
+    if stated.expires_at is not None:
+        check_expiry(stated.expires_at, now, leeway)
+
+
 def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> None:
     """Refuse a moment that is further than `tolerance` from now, either way."""
     age = now - moment
@@ -47,8 +80,8 @@ def check_timestamp(moment: datetime, now: datetime, tolerance: timedelta) -> No
         raise TimestampError(f"issued {found}, expected within {seconds} s: check the clocks")
 
 
-def check_expiry(moment: datetime, now: datetime, leeway: timedelta, what: str) -> None:
+def check_expiry(moment: datetime, now: datetime, leeway: timedelta) -> None:
     """Refuse what expired more than `leeway` ago."""
     # The leeway goes to the clock's side: at the end of the calendar there is none to add.
     if now - leeway > moment:
-        raise TimestampError(f"{what} has expired")
+        raise TimestampError("the signature has expired")

@@ -215,10 +215,10 @@ WEAKENED = [
     row("body", "receiver.verify.check_body", passes, ["samples", "trpc", *JWT]),
     row("body", "receiver.verify.check_content_digest", passes, HTTP),
     row("window", "receiver.verify.check_times", passes, JWT),
-    row("window", "receiver.verify.check_signature_times", passes, HTTP),
+    row("window", "receiver.verify.check_times", passes, HTTP),
     row("window", "receiver.verify.check_timestamp", passes, HOOKS),
-    row("expiry", f"{SIGNING}.notification_jwt.check_expiry", passes, JWT),
-    row("expiry", f"{SIGNING}.http_message_signatures.check_expiry", passes, HTTP),
+    row("expiry", f"{SIGNING}.times.check_expiry", passes, JWT),
+    row("expiry", f"{SIGNING}.times.check_expiry", passes, HTTP),
     row("audience", "receiver.verify.check_audience", passes, JWT),
     row("audience", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row(

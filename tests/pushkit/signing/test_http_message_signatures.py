@@ -33,7 +33,6 @@ from pushkit.signing.content_digest import (
 from pushkit.signing.http_message_signatures import (
     TAG,
     VerifiedHttpSignature,
-    check_signature_times,
     read_unverified_signatures,
     sign_http_message,
     verify_http_signature,
@@ -41,6 +40,7 @@ from pushkit.signing.http_message_signatures import (
 from pushkit.signing.jose import at_once
 from pushkit.signing.signature_base import SignedMessage, signature_base
 from pushkit.signing.structured import write_inner_list
+from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
 
 VECTORS = {
@@ -110,7 +110,7 @@ def verify(
         algorithms=algorithms,
     )
     check_content_digest(verified.digests, body)
-    check_signature_times(verified, now)
+    check_times(verified, now)
     return verified
 
 
@@ -218,7 +218,7 @@ def test_verifies_what_the_reference_library_signs(algorithm: Algorithm) -> None
     )
     verified = verify(message.headers.items(), signer=key(algorithm))
     assert verified.delivery_id == "dlv_1"
-    assert verified.created == NOW.replace(microsecond=0)
+    assert verified.issued_at == NOW.replace(microsecond=0)
 
 
 # --- what is signed -----------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_a_verified_signature_names_delivery_key_and_times() -> None:
     verified = verify(signed())
     created = NOW.replace(microsecond=0)
     assert (verified.keyid, verified.delivery_id) == (key().kid, "dlv_1")
-    assert (verified.created, verified.expires) == (created, created + timedelta(seconds=300))
+    assert (verified.issued_at, verified.expires_at) == (created, created + timedelta(seconds=300))
 
 
 def test_one_of_several_urls_is_enough() -> None:
@@ -631,12 +631,12 @@ def test_a_digest_twice_is_refused() -> None:
 )
 def test_the_window_has_two_ends(seconds: int, *, holds: bool) -> None:
     verified = verify(signed())
-    moment = verified.created + timedelta(seconds=seconds)
+    moment = verified.issued_at + timedelta(seconds=seconds)
     if holds:
-        check_signature_times(verified, moment)
+        check_times(verified, moment)
         return
     with pytest.raises(TimestampError, match="expected within 300 s"):
-        check_signature_times(verified, moment)
+        check_times(verified, moment)
 
 
 def test_a_signature_ends_when_it_says_so() -> None:

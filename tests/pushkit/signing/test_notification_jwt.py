@@ -33,13 +33,13 @@ from pushkit.signing.notification_jwt import (
     check_audience,
     check_body,
     check_issuer,
-    check_times,
     check_webhook_id,
     find_jwt,
     read_unverified,
     sign_notification,
     verify_signature,
 )
+from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)

@@ -26,11 +26,11 @@ from pushkit.signing.notification_jwt import (
     check_audience,
     check_body,
     check_issuer,
-    check_times,
     find_jwt,
     read_unverified,
     verify_signature,
 )
+from pushkit.signing.times import check_times
 from pushkit.signing.token import hash_token, read_token, token_matches
 from pushkit.webhook import Headers
 from receiver.testing import ReceiverUnderTest, SigningAgent
