@@ -20,7 +20,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.storage.gathering import Gathering, held_too_long
+from pushkit.storage.group_commit import Batch, Ended, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate
 from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
@@ -33,6 +33,7 @@ T = TypeVar("T")
 _log = logging.getLogger("pushkit.storage")
 
 _CHANNEL = "pushkit_work"
+_MAX_BATCH = 128
 _NOT_OPEN = "PostgreSQL: not open: call open() first"
 _WHERE = "PostgreSQL"  # a DSN may hold a password
 _HAS_TABLE = "SELECT 1 AS found WHERE to_regclass($1) IS NOT NULL"
@@ -118,7 +119,8 @@ class PostgresDatabase:
         self._pool: asyncpg.Pool | None = None
         self._waiting = asyncio.Semaphore()
         self._faults = RepeatedLog(_log)
-        self._gatherings: dict[Group[Any, Any], Gathering[Any, Any]] = {}
+        self._group_commits: dict[Group[Any, Any], GroupCommit] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._scripts = 0
         self._idle = asyncio.Event()
@@ -202,8 +204,8 @@ class PostgresDatabase:
         self._closing = True
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT.total_seconds()):
-                for gathering in self._gatherings.values():
-                    await gathering.drain()
+                for group_commit in self._group_commits.values():
+                    await group_commit.drain()
                 await self._idle.wait()  # the pool turns away who still waits for a connection
                 await pool.close()
         except TimeoutError:
@@ -273,11 +275,30 @@ class PostgresDatabase:
         It goes on if the future is cancelled.
         """
         self._check_open()
-        gathering = self._gatherings.get(group)
-        if gathering is None:
-            gathering = Gathering(group, self._write, patience=self._command_timeout)
-            self._gatherings[group] = gathering
-        return gathering.run(item)
+        group_commit = self._group_commits.get(group)
+        if group_commit is None:
+            group_commit = GroupCommit(
+                self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
+            )
+            self._group_commits[group] = group_commit
+        return group_commit.submit_or_lead(group, item)
+
+    def _run_batches(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+        """Run each batch in a transaction of its own."""
+        for batch in batches:
+            self._tasks.add(task := asyncio.create_task(self._run_batch(batch)))
+            task.add_done_callback(functools.partial(self._batch_ended, batch, ended))
+
+    async def _run_batch(self, batch: Batch[Any, Any]) -> None:
+        try:
+            await self._write(batch.script())
+        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+            # A second time might be once too often, if it may have been stored.
+            batch.fail(exc, is_final=isinstance(exc, CommitUncertainError))
+
+    def _batch_ended(self, batch: Batch[Any, Any], ended: Ended, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        ended([batch])
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's connection is in; commit nothing.

@@ -1,9 +1,7 @@
 """SQLite: one writer thread with group commit, one reader thread.
 
-A durable commit costs a flush of the disk, whatever is in it. All scripts that wait while one
-transaction is being flushed therefore share the next one: each runs under a savepoint of its own,
-so that one that fails takes nothing with it, and nobody is told "done" before the commit. Items
-of a group that wait side by side share even the script; if it fails, each gets one of its own.
+What goes together into a transaction (`group_commit`) runs under a savepoint each, so that a script
+that fails takes nothing with it, and nobody is told "done" before the commit.
 """
 
 from __future__ import annotations
@@ -11,24 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import queue
 import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
+from pushkit.storage.group_commit import Batch, Ended, GroupCommit
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate, schema_of
-from pushkit.storage.script import Group, Refused, Rows, Script, driver_connection
+from pushkit.storage.script import Group, Rows, Script, driver_connection
 
 __all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
 
@@ -74,6 +71,7 @@ class SqliteDatabase:
         self._busy_timeout = busy_timeout
         self._access = Access.UPGRADE
         self._writer: _Writer | None = None
+        self._group_commit: GroupCommit | None = None
         self._reader: ThreadPoolExecutor | None = None
         self._read_connection: sqlite3.Connection | None = None
 
@@ -99,15 +97,20 @@ class SqliteDatabase:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pushkit-reader")
 
     async def _start_writer(self, access: Access, first: Script[None] | None) -> None:
-        writer = _Writer(lambda: self._connect(access))
+        writer = self._new_writer(access)
         writer.start()
+        # With one writer there is nobody to wait for.
+        group_commit = GroupCommit(writer, most=_MAX_BATCH, patience=self._busy_timeout, wait=True)
         try:
             if first is not None:
-                await writer.submit(first)
+                await group_commit.submit_script(first)
         except BaseException:
             writer.stop()
             raise
-        self._writer = writer
+        self._writer, self._group_commit = writer, group_commit
+
+    def _new_writer(self, access: Access) -> _Writer:
+        return _Writer(lambda: self._connect(access))
 
     async def schema(self) -> Schema:
         """Return what the file holds, open or not, without changing anything.
@@ -133,11 +136,11 @@ class SqliteDatabase:
     async def close(self) -> None:
         """Finish what was submitted, then close both connections."""
         writer, self._writer = self._writer, None
+        group_commit, self._group_commit = self._group_commit, None
         reader, self._reader = self._reader, None
         loop = asyncio.get_running_loop()
-        if writer is not None:
-            writer.stop()
-            await loop.run_in_executor(None, writer.join)
+        if writer is not None and group_commit is not None:
+            await asyncio.shield(_finish(group_commit, writer))
         if reader is not None:
             await loop.run_in_executor(reader, self._close_read_connection)
             reader.shutdown()
@@ -150,7 +153,7 @@ class SqliteDatabase:
             StorageError: The database refused; nothing of the script has been stored.
             PushkitError: What the script itself raised; nothing of it has been stored.
         """
-        return await self._open_writer().submit(script)
+        return await self._open_group_commit().submit_script(script)
 
     async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
         """Run a script as `write` does: there is one writing transaction at a time anyway."""
@@ -165,7 +168,7 @@ class SqliteDatabase:
             group: Makes the script; called in the writer's thread, again where items are run alone.
             item: One of them.
         """
-        return self._open_writer().submit_to(group, item)
+        return self._open_group_commit().submit(group, item)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the transaction that a caller's connection is in; commit nothing.
@@ -214,11 +217,11 @@ class SqliteDatabase:
             [busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
 
-    def _open_writer(self) -> _Writer:
-        if self._writer is None:
+    def _open_group_commit(self) -> GroupCommit:
+        if self._group_commit is None:
             how = "is open for reading alone" if self._reader else "is not open: call open() first"
             raise StorageError(f"{self.path} {how}")
-        return self._writer
+        return self._group_commit
 
     def now(self) -> Script[datetime]:
         """Return the present by this process's clock: all workers are on one machine."""
@@ -358,93 +361,70 @@ def in_sqlite(sql: str) -> str:
     return re.sub(r"\$(\d+)", r"?\1", re.sub(r" FOR UPDATE( OF \w+)?( SKIP LOCKED)?", "", sql))
 
 
-@dataclass(slots=True, eq=False)
-class _Job(Generic[T]):
-    """What somebody waits for: a group's result for an item."""
-
-    group: Group[Any, T]
-    item: object
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[T]
-    result: T | None = None
-    error: BaseException | None = None
-
-    def resolve(self) -> None:
-        if self.future.done():  # the caller went away; what it asked for is stored all the same
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]  # set by the script
+async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
+    await group_commit.drain()
+    writer.stop()
+    await asyncio.get_running_loop().run_in_executor(None, writer.join)
 
 
 class _Writer(threading.Thread):
-    """The one thread that writes."""
+    """The one thread that writes; each call of it is one transaction."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._connection: sqlite3.Connection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._asked: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], Ended] | None]
+        self._asked = queue.SimpleQueue()
 
-    async def submit(self, script: Script[T]) -> T:
-        return await self.submit_to(_one_script, script)
-
-    def submit_to(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        job = _Job(group, item, loop, loop.create_future())
-        self._jobs.put(job)
-        return job.future
+    def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+        """Let the thread run batches in a transaction, and tell the event loop."""
+        self._asked.put((batches, ended))
 
     def stop(self) -> None:
-        self._jobs.put(None)
+        """Let the thread end after what was asked for."""
+        self._asked.put(None)
 
     def run(self) -> None:
-        connection: sqlite3.Connection | None = None
-        while True:
-            batch, stopping = self._next_batch()
-            if batch:
-                try:
-                    connection = connection or self._connect()
-                    self._commit(connection, batch)
-                except StorageError as exc:
-                    _fail(batch, exc)
-                except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
-                    _fail(batch, StorageError(f"the writer failed: {type(exc).__name__}: {exc}"))
-                _resolve(batch)
-            if stopping:
-                if connection is not None:
-                    connection.close()
-                return
+        """Do what is asked for, until stopped."""
+        while (asked := self._asked.get()) is not None:
+            batches, ended = asked
+            self.commit(batches)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(ended, batches)
+        if self._connection is not None:
+            self._connection.close()
 
-    def _next_batch(self) -> tuple[list[_Job[Any]], bool]:
-        batch: list[_Job[Any]] = []
-        job = self._jobs.get()
-        while job is not None:
-            batch.append(job)
-            if len(batch) == _MAX_BATCH:
-                return batch, False
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return batch, False
-        return batch, True
-
-    def _commit(self, connection: sqlite3.Connection, batch: Sequence[_Job[Any]]) -> None:
+    def commit(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        """Run batches in a transaction, and note on each what went wrong."""
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            if len(batch) == 1:
-                error = _run_script_of(connection, batch)
-                if error is not None:
-                    connection.execute("ROLLBACK")
-                    return
-            else:
-                for jobs in _side_by_side(batch):
-                    _run_beside_others(connection, jobs)
-            _make_durable(connection)
-        except sqlite3.Error as exc:
-            if connection.in_transaction:
+            self._connection = self._connection or self._connect()
+            _commit(self._connection, batches)
+        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+            error = exc
+            if not isinstance(exc, StorageError):
+                error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
+            for batch in batches:
+                batch.fail(error, is_final=True)
+
+
+def _commit(connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        if len(batches) == 1:
+            _run_batch(connection, batches[0])
+            if batches[0].error is not None:
                 connection.execute("ROLLBACK")
-            raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
+                return
+        else:
+            for batch in batches:
+                _run_beside_others(connection, batch)
+        _make_durable(connection)
+    except sqlite3.Error as exc:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
 
 
 def _make_durable(connection: sqlite3.Connection) -> None:
@@ -460,68 +440,21 @@ def _make_durable(connection: sqlite3.Connection) -> None:
         ) from exc
 
 
-def _one_script(scripts: Sequence[Script[T]], /, *, wait: bool) -> Script[Sequence[T]]:  # noqa: ARG001
-    """Make a script of one: those that are no group never share."""
-    [script] = scripts
-    return [(yield from script)]
+def _run_beside_others(connection: sqlite3.Connection, batch: Batch[Any, Any]) -> None:
+    connection.execute("SAVEPOINT batch")
+    _run_batch(connection, batch)
+    if batch.error is not None:
+        connection.execute("ROLLBACK TO batch")
+    connection.execute("RELEASE batch")
 
 
-def _side_by_side(batch: Sequence[_Job[Any]]) -> Iterator[Sequence[_Job[Any]]]:
-    """Split a batch into jobs that may share a script, keeping their order."""
-    for group, found in itertools.groupby(batch, key=lambda job: job.group):
-        jobs = tuple(found)
-        yield from ((job,) for job in jobs) if group is _one_script else (jobs,)
-
-
-def _run_beside_others(connection: sqlite3.Connection, jobs: Sequence[_Job[Any]]) -> None:
-    connection.execute("SAVEPOINT job")
-    error = _run_script_of(connection, jobs)
-    if error is not None:
-        connection.execute("ROLLBACK TO job")
-    connection.execute("RELEASE job")
-    if error is not None and len(jobs) > 1:
-        for job in jobs:
-            _run_beside_others(connection, (job,))
-
-
-def _run_script_of(
-    connection: sqlite3.Connection, jobs: Sequence[_Job[Any]]
-) -> BaseException | None:
-    """Run one script of some jobs; note its results, or its error, which is returned."""
-    error: BaseException | None = None
-    results: Sequence[Any] = [None] * len(jobs)
+def _run_batch(connection: sqlite3.Connection, batch: Batch[Any, Any]) -> None:
+    """Run a batch's script; note what it raises."""
     try:
-        # With one writer there is nobody to wait for.
-        script = jobs[0].group([job.item for job in jobs], wait=True)
-        results = run_script(connection, script)
+        run_script(connection, batch.script())
     except sqlite3.Error as exc:
         if not connection.in_transaction:  # disk full and the like end the whole transaction
             raise
-        error = StorageError(f"the database refused: {exc}; nothing was stored")
+        batch.fail(StorageError(f"the database refused: {exc}; nothing was stored"))
     except Exception as exc:  # noqa: BLE001  # a script's bug belongs to its caller, not here
-        error = exc
-    for job, result in zip(jobs, results, strict=True):
-        job.result = result
-        job.error = result.error if isinstance(result, Refused) else error
-    return error
-
-
-def _fail(batch: Sequence[_Job[Any]], error: StorageError) -> None:
-    for job in batch:
-        job.error = error
-
-
-def _resolve(batch: Sequence[_Job[Any]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
-    for job in batch:
-        by_loop.setdefault(job.loop, []).append(job)
-    for loop, jobs in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_resolve_all, jobs)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            continue
-
-
-def _resolve_all(jobs: Sequence[_Job[Any]]) -> None:
-    for job in jobs:
-        job.resolve()
+        batch.fail(exc)

@@ -286,12 +286,10 @@ CUTS = (
     _cut(
         "uncertain commit",
         "What may have been committed is not run again.",
-        "pushkit.storage.gathering",
+        "pushkit.storage.postgres",
         (
-            "            for each in items:\n"
-            "                each.fail(exc)  # a second time might be once too often\n",
-            "            for each in items:\n"
-            "                self._start(self._run([each]), [each])\n",
+            "batch.fail(exc, is_final=isinstance(exc, CommitUncertainError))",
+            "batch.fail(exc)",
         ),
     ),
     _cut(
@@ -308,7 +306,7 @@ CUTS = (
         "Of a script that failed beside others nothing is stored.",
         _SQLITE,
         (
-            '    if error is not None:\n        connection.execute("ROLLBACK TO job")\n',
+            '    if batch.error is not None:\n        connection.execute("ROLLBACK TO batch")\n',
             "",
         ),
     ),

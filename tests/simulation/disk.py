@@ -9,21 +9,20 @@ that had it.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
+from pushkit.storage.group_commit import Batch, Ended
 from pushkit.storage.migrations import Access, Migration
-from pushkit.storage.script import Group, Script
-from pushkit.storage.sqlite import SqliteDatabase, _fail, _Job, _Writer, run_script
+from pushkit.storage.script import Script
+from pushkit.storage.sqlite import SqliteDatabase, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
 
 __all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "watch_moves"]
 
-Item = TypeVar("Item")
 T = TypeVar("T")
 
 _SYNCHRONOUS = "PRAGMA synchronous = "
@@ -170,51 +169,33 @@ class _Connection(sqlite3.Connection):
 
 
 class _InlineWriter(_Writer):
-    """The writer, without its thread: works off what waits a moment later."""
+    """The writer, without its thread: does what is asked for a moment later."""
 
     def __init__(self, database: DiskDatabase, connect: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connect)
         self._database = database
-        self._connection: sqlite3.Connection | None = None
-        self._is_due = False
 
-    def submit_to(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
-        loop = self._database.disk.loop
-        job = _Job(group, item, loop, loop.create_future())
-        self._jobs.put(job)
-        if not self._is_due:
-            delay = self._database.delay()
-            if loop.leap(delay):
-                self.work()
-            else:
-                self._is_due = True
-                loop.call_later(delay, self.work)
-        return job.future
+    def start(self) -> None: ...
 
-    def work(self) -> None:
-        self._is_due = False
-        batch = []
-        while not self._jobs.empty():
-            job = self._jobs.get()
-            if job is not None:
-                batch.append(job)
-        if not batch:
-            return
+    def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+        loop, delay = self._database.disk.loop, self._database.delay()
+        if loop.leap(delay):
+            self._work(batches, ended)
+        else:
+            loop.call_later(delay, self._work, batches, ended)
+
+    def _work(self, batches: Sequence[Batch[Any, Any]], ended: Ended) -> None:
         disk, process = self._database.disk, self._database.process
         disk.running = process
         try:
-            self._connection = self._connection or self._connect()
-            self._commit(self._connection, batch)
-        except StorageError as exc:
-            _fail(batch, exc)
+            self.commit(batches)
         except Crash:
             disk.recover()
             process.alive = False  # at once: the rest of its end follows
             return
         finally:
             disk.running = None
-        for job in batch:
-            job.resolve()
+        ended(batches)
 
 
 class DiskDatabase(SqliteDatabase):
@@ -238,11 +219,11 @@ class DiskDatabase(SqliteDatabase):
         return 0.0002 + self.disk.loop.random.random() * 0.003
 
     async def _start_writer(self, access: Access, first: Script[None] | None) -> None:
-        writer = _InlineWriter(self, lambda: self._connect(access))
-        if first is not None:
-            await writer.submit(first)
+        await super()._start_writer(access, first)
         self.disk.watch()
-        self._writer = writer
+
+    def _new_writer(self, access: Access) -> _Writer:
+        return _InlineWriter(self, lambda: self._connect(access))
 
     def _connect(self, access: Access) -> sqlite3.Connection:
         try:
@@ -252,9 +233,9 @@ class DiskDatabase(SqliteDatabase):
         return self.disk.connection
 
     async def close(self) -> None:
-        writer, self._writer, self._reader = self._writer, None, None
-        if isinstance(writer, _InlineWriter):
-            writer.work()
+        group_commit, self._group_commit, self._reader = self._group_commit, None, None
+        if group_commit is not None:
+            await group_commit.drain()
 
     async def read(self, script: Script[T]) -> T:
         if self._reader is None:

@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
 from pushkit.storage import APART, Apart, Refused, Script
-from pushkit.storage.gathering import Gathering
+from pushkit.storage.group_commit import Batch, Ended, GroupCommit
 from tests.eventually import DEADLINE
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -24,7 +22,7 @@ class Store:
 
     held: set[str] = field(default_factory=set)
     made: list[list[str]] = field(default_factory=list)
-    at_work: int = 0
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def group(self, names: Sequence[str], /, *, wait: bool) -> Script[list[str | Apart | Refused]]:
         yield from ()
@@ -41,17 +39,32 @@ class Store:
             return Refused(PushkitError(name))
         return APART if name in self.held and not wait else name
 
-    async def write(self, script: Script[T]) -> T:
-        self.at_work += 1
+    def run(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+        for batch in batches:
+            self.tasks.add(task := asyncio.create_task(self._write(batch)))
+            task.add_done_callback(self.tasks.discard)
+            task.add_done_callback(lambda _, batch=batch: ended([batch]))  # type: ignore[misc]
+
+    async def _write(self, batch: Batch[Any, Any]) -> None:
+        await asyncio.sleep(0.001)
         try:
-            await asyncio.sleep(0.001)
-            next(script)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            self.at_work -= 1
-        raise AssertionError("a statement")
+            for _ in batch.script():
+                raise AssertionError("a statement")
+        except CommitUncertainError as exc:
+            batch.fail(exc, is_final=True)
+        except PushkitError as exc:
+            batch.fail(exc)
+
+
+class Asking:
+    """Asks for names, all of one group."""
+
+    def __init__(self, store: Store, patience: timedelta = timedelta(seconds=60)) -> None:
+        self.store = store
+        self.commit = GroupCommit(store.run, most=128, patience=patience, wait=False)
+
+    def run(self, name: str) -> asyncio.Future[str]:
+        return self.commit.submit_or_lead(self.store.group, name)
 
 
 @pytest.fixture
@@ -60,61 +73,51 @@ async def store() -> Store:
 
 
 @pytest.fixture
-async def gathering(store: Store) -> AsyncIterator[Gathering[str, str]]:
-    gathering = Gathering(store.group, store.write, patience=timedelta(seconds=60))
+async def asking(store: Store) -> AsyncIterator[Asking]:
+    asking = Asking(store)
     async with asyncio.timeout(DEADLINE):
-        yield gathering
+        yield asking
         store.held.clear()
-        await gathering.drain()
+        await asking.commit.drain()
 
 
-async def all_of(gathering: Gathering[str, str], names: Sequence[str]) -> list[object]:
-    return list(
-        await asyncio.gather(*(gathering.run(name) for name in names), return_exceptions=True)
-    )
+async def all_of(asking: Asking, names: Sequence[str]) -> list[object]:
+    return list(await asyncio.gather(*(asking.run(name) for name in names), return_exceptions=True))
 
 
 async def test_who_comes_first_goes_alone_and_the_others_together(
-    store: Store, gathering: Gathering[str, str]
+    store: Store, asking: Asking
 ) -> None:
-    assert await all_of(gathering, "abcd") == list("abcd")
+    assert await all_of(asking, "abcd") == list("abcd")
     assert store.made == [["a"], ["b", "c", "d"]]
-    assert await all_of(gathering, "e") == ["e"]
+    assert await all_of(asking, "e") == ["e"]
 
 
-async def test_an_error_reaches_only_whose_it_is(
-    store: Store, gathering: Gathering[str, str]
-) -> None:
-    found = await all_of(gathering, ["a", "b", "raises", "c"])
+async def test_an_error_reaches_only_whose_it_is(store: Store, asking: Asking) -> None:
+    found = await all_of(asking, ["a", "b", "raises", "c"])
     assert [str(each) for each in found] == ["a", "b", "raises", "c"]
     assert [type(each) for each in found] == [str, str, PushkitError, str]
     assert store.made[1:] == [["b", "raises", "c"], ["b"], ["raises"], ["c"]]
 
 
-async def test_who_is_refused_makes_nobody_run_again(
-    store: Store, gathering: Gathering[str, str]
-) -> None:
-    found = await all_of(gathering, ["refused", "b", "refused", "c"])
+async def test_who_is_refused_makes_nobody_run_again(store: Store, asking: Asking) -> None:
+    found = await all_of(asking, ["refused", "b", "refused", "c"])
     assert [type(each) for each in found] == [PushkitError, str, PushkitError, str]
     assert store.made == [["refused"], ["b", "refused", "c"]]
 
 
-async def test_what_may_have_happened_is_not_done_again(
-    store: Store, gathering: Gathering[str, str]
-) -> None:
-    found = await all_of(gathering, ["a", "b", "uncertain", "c"])
+async def test_what_may_have_happened_is_not_done_again(store: Store, asking: Asking) -> None:
+    found = await all_of(asking, ["a", "b", "uncertain", "c"])
     assert [type(each) for each in found] == [str, *[CommitUncertainError] * 3]
     assert store.made == [["a"], ["b", "uncertain", "c"]]
 
 
-async def test_what_is_held_keeps_nobody_else_waiting(
-    store: Store, gathering: Gathering[str, str]
-) -> None:
+async def test_what_is_held_keeps_nobody_else_waiting(store: Store, asking: Asking) -> None:
     store.held = {"held"}
-    waiting = [gathering.run(name) for name in ("lead", *["held"] * 10)]
+    waiting = [asking.run(name) for name in ("lead", *["held"] * 10)]
     for n in range(20):
-        assert await all_of(gathering, [f"{n}"]) == [f"{n}"]
-        assert [type(each) for each in await all_of(gathering, ["a", "raises"])] == [
+        assert await all_of(asking, [f"{n}"]) == [f"{n}"]
+        assert [type(each) for each in await all_of(asking, ["a", "raises"])] == [
             str,
             PushkitError,
         ]
@@ -124,17 +127,15 @@ async def test_what_is_held_keeps_nobody_else_waiting(
 
 
 async def test_patience_ends(store: Store) -> None:
-    gathering = Gathering(store.group, store.write, patience=timedelta(milliseconds=30))
+    asking = Asking(store, patience=timedelta(milliseconds=30))
     store.held = {"held"}
-    found = await all_of(gathering, ["a", "held", "b"])
+    found = await all_of(asking, ["a", "held", "b"])
     assert [type(each) for each in found] == [str, StorageError, str]
-    await gathering.drain()
+    await asking.commit.drain()
 
 
-async def test_a_caller_that_goes_away_stops_nothing(
-    store: Store, gathering: Gathering[str, str]
-) -> None:
-    callers = [gathering.run(name) for name in "abc"]
+async def test_a_caller_that_goes_away_stops_nothing(store: Store, asking: Asking) -> None:
+    callers = [asking.run(name) for name in "abc"]
     await asyncio.sleep(0)
     callers[1].cancel()
     found = await asyncio.gather(*callers, return_exceptions=True)
@@ -144,17 +145,17 @@ async def test_a_caller_that_goes_away_stops_nothing(
 
 @pytest.mark.parametrize("steps", range(8))
 async def test_what_is_cancelled_at_the_end_of_a_loop_leaves_nobody_waiting(
-    store: Store, gathering: Gathering[str, str], steps: int
+    store: Store, asking: Asking, steps: int
 ) -> None:
     store.held = {"held"}
     names = ["a", "held", "b", "raises", "c"]
-    callers = [gathering.run(name) for name in names]
+    callers = [asking.run(name) for name in names]
     for _ in range(steps):
         await asyncio.sleep(0.001 if steps > 4 else 0)
-    for task in gathering._tasks:
+    for task in [*store.tasks]:
         task.cancel()  # as `asyncio.run` does when it ends
     await asyncio.wait(callers[:1])
     store.held.clear()
     await asyncio.gather(*callers, return_exceptions=True)
-    assert await all_of(gathering, "xyz") == list("xyz")
-    assert store.at_work == 0
+    assert await all_of(asking, "xyz") == list("xyz")
+    assert not store.tasks

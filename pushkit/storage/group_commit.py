@@ -1,0 +1,252 @@
+"""Group commit: what is asked for while a transaction is at work goes into the next one together.
+
+A durable commit costs a flush of the disk or a round trip, whatever is in it. Items are therefore
+collected in the event loop, those of one group become one script, and a driver runs what was
+collected. Its results are handed out in the loop, and nobody hears of another's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from pushkit.errors import StorageError
+from pushkit.storage.script import Apart, Group, Refused, Script
+
+__all__ = ["Batch", "Driver", "Ended", "GroupCommit", "held_too_long"]
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+_FIRST_PAUSE: Final = 0.005  # seconds
+_LONGEST_PAUSE: Final = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Item, T]):
+    """An item, and who waits for its result: until when and how often, if it was left apart."""
+
+    group: Group[Item, T]
+    item: Item
+    future: asyncio.Future[T]
+    until: float | None = None
+    pause: float = _FIRST_PAUSE
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():  # whoever asked may be gone
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Batch(Generic[Item, T]):
+    """Items of one group, which share a script; a driver runs it, and notes what went wrong.
+
+    Attributes:
+        waiting: The items.
+        wait: Whether the script may wait for rows that somebody holds.
+        results: What the script came to. Without them, and without an error, the event loop ends.
+        error: What was raised instead.
+        is_final: Whether nobody may be tried alone: all hear of the error.
+    """
+
+    waiting: Sequence[_Waiting[Item, T]]
+    wait: bool
+    results: Sequence[T | Apart | Refused] | None = None
+    error: Exception | None = None
+    is_final: bool = False
+
+    def script(self) -> Script[None]:
+        """Run the group's script over the items."""
+        items = [each.item for each in self.waiting]
+        results = yield from self.waiting[0].group(items, wait=self.wait)
+        if len(results) != len(items):
+            raise TypeError(f"a group's script has {len(results)} results for {len(items)} items")
+        self.results = results
+
+    def fail(self, error: Exception, *, is_final: bool = False) -> None:
+        """Note an error, upon which nothing of it is stored, or nobody knows."""
+        self.error, self.is_final = error, is_final
+
+
+Ended: TypeAlias = Callable[[Sequence[Batch[Any, Any]]], None]
+
+
+class Driver(Protocol):
+    """Runs batches of items."""
+
+    def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
+        """Begin to run batches; call `ended` with them in the event loop when all is over."""
+
+
+class GroupCommit:
+    """Collects items, and hands them to a driver: what comes meanwhile goes together afterwards.
+
+    Items of a group share a script. If it fails, each is run alone, beside what comes next. What
+    a script leaves apart, because somebody holds a row, goes into a later one. What was submitted
+    is done even if whoever asked for it is cancelled.
+
+    Belongs to the event loop in which it is made.
+
+    Args:
+        driver: Runs batches.
+        most: How many items go together.
+        patience: How long something may be left apart.
+        wait: Whether scripts may wait for rows that somebody holds.
+    """
+
+    def __init__(self, driver: Driver, *, most: int, patience: timedelta, wait: bool) -> None:
+        self._driver = driver
+        self._most = most
+        self._patience = patience.total_seconds()
+        self._wait = wait
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting[Any, Any]] = deque()
+        self._is_due = False  # a driver is at work, or will be in a moment
+        self._leads = False
+        self._unfinished = 0
+        self._nothing_left = asyncio.Event()
+
+    def submit(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+        """Return what will be the group's result for an item, or what its script raises for it.
+
+        It is a `StorageError` if somebody held what it needs for longer than there was patience.
+        """
+        waiting = self._new(group, item)
+        self._put([waiting])
+        return waiting.future
+
+    def submit_script(self, script: Script[T]) -> asyncio.Future[T]:
+        """Return what will be the result of a script that shares its transaction at most."""
+        return self.submit(_one_script, script)
+
+    def submit_or_lead(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+        """Submit an item; one that comes when it is quiet goes at once, and may wait for rows.
+
+        Others go on beside it: a row that is held for long keeps nobody else.
+        """
+        if self._is_due or self._leads:
+            return self.submit(group, item)
+        waiting = self._new(group, item)
+        self._leads = True
+        self._driver([Batch([waiting], wait=True)], self._leader_ended)
+        return waiting.future
+
+    async def drain(self) -> None:
+        """Wait until all is done that was submitted."""
+        while self._unfinished:
+            self._nothing_left.clear()
+            await self._nothing_left.wait()
+
+    def _new(self, group: Group[Item, T], item: Item) -> _Waiting[Item, T]:
+        if asyncio.get_running_loop() is not self._loop:
+            raise StorageError("the database was opened in another event loop: open one in each")
+        self._unfinished += 1
+        return _Waiting(group, item, self._loop.create_future())
+
+    def _put(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
+        self._waiting.extend(waiting)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
+
+    def _run_next(self) -> None:
+        if not self._waiting:
+            self._is_due = False
+            return
+        most = min(len(self._waiting), self._most)
+        together = _by_group([self._waiting.popleft() for _ in range(most)])
+        self._driver([Batch(each, self._wait) for each in together], self._next_ended)
+
+    def _next_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        self._hand_out(batches)
+        self._loop.call_soon(self._run_next)  # with what those ask for who were just told
+
+    def _leader_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        self._leads = False
+        self._hand_out(batches)
+
+    def _hand_out(self, batches: Sequence[Batch[Any, Any]]) -> None:
+        again: list[Batch[Any, Any]] = []
+        for batch in batches:
+            if batch.results is not None and batch.error is None:
+                self._tell(batch.waiting, batch.results)
+            elif batch.error is None:
+                self._cancel([*batch.waiting, *self._waiting])
+            elif len(batch.waiting) > 1 and not batch.is_final:
+                again += [Batch([each], self._wait) for each in batch.waiting]
+            else:
+                for each in batch.waiting:
+                    each.fail(batch.error)
+                self._finished(len(batch.waiting))
+        if again:
+            self._driver(again, self._hand_out)
+
+    def _cancel(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
+        self._waiting.clear()
+        for each in waiting:
+            each.future.cancel()
+        self._finished(len(waiting))
+
+    def _tell(self, waiting: Sequence[_Waiting[Any, Any]], results: Sequence[Any]) -> None:
+        apart = []
+        for each, result in zip(waiting, results, strict=True):
+            if isinstance(result, Apart):
+                apart.append(each)
+            elif isinstance(result, Refused):
+                each.fail(result.error)
+            elif not each.future.done():
+                each.future.set_result(result)
+        left = self._leave_apart(apart) if apart else 0
+        self._finished(len(waiting) - left)
+
+    def _leave_apart(self, apart: Sequence[_Waiting[Any, Any]]) -> int:
+        """Let items come again after a pause, if there is patience left; return how many do."""
+        now = self._loop.time()
+        later = []
+        for each in apart:
+            each.until = now + self._patience if each.until is None else each.until
+            if now < each.until:
+                later.append(each)
+            else:
+                each.fail(held_too_long(self._patience))
+        if later:
+            self._loop.call_later(min(each.pause for each in later), self._put, later)
+        for each in later:
+            each.pause = min(each.pause * 2, _LONGEST_PAUSE)
+        return len(later)
+
+    def _finished(self, number: int) -> None:
+        self._unfinished -= number
+        if not self._unfinished:
+            self._nothing_left.set()
+
+
+def _one_script(scripts: Sequence[Script[T]], /, *, wait: bool) -> Script[Sequence[T]]:  # noqa: ARG001
+    """Make a script of one: those that are no group never share."""
+    [script] = scripts
+    return [(yield from script)]
+
+
+def _by_group(waiting: Sequence[_Waiting[Any, Any]]) -> Iterator[Sequence[_Waiting[Any, Any]]]:
+    """Put items of a group together that wait side by side; a script of its own keeps its place."""
+    groups: dict[Group[Any, Any], list[_Waiting[Any, Any]]] = {}
+    for each in waiting:
+        if each.group is _one_script:
+            yield from groups.values()
+            groups.clear()
+            yield [each]
+        else:
+            groups.setdefault(each.group, []).append(each)
+    yield from groups.values()
+
+
+def held_too_long(seconds: float) -> StorageError:
+    """Return what is raised for somebody who has waited this long for a row."""
+    return StorageError(
+        f"PostgreSQL: another transaction holds what this needs, for {seconds:g} s already; nothing"
+        " was stored: keep transactions that notify short"
+    )
