@@ -64,6 +64,7 @@ SECRETS_MIGRATION = Migration(
             " WHERE expectation IS NOT NULL"
         ),
     ),
+    may_roll=True,
 )
 
 

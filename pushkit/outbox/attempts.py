@@ -52,6 +52,7 @@ ATTEMPTS_MIGRATION = Migration(
         )
         """,
     ),
+    may_roll=True,
 )
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -17,6 +17,7 @@ CANCELLING_MIGRATION: Final = Migration(
         "ALTER TABLE pushkit_subscriptions ADD COLUMN disabled_by TEXT",
         "ALTER TABLE pushkit_subscriptions ADD COLUMN disabled_at BIGINT",
     ),
+    may_roll=True,
 )
 
 

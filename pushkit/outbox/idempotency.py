@@ -39,6 +39,7 @@ IDEMPOTENCY_MIGRATION = Migration(
             " WHERE idempotency_key IS NOT NULL"
         ),
     ),
+    may_roll=True,
 )
 
 

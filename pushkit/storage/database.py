@@ -50,7 +50,14 @@ class Database(Protocol):
         """Finish what was submitted, and disconnect."""
 
     async def write(self, script: Script[T]) -> T:
-        """Run a script in a transaction; return its result once that is durable."""
+        """Run a script in a transaction; return its result once that is durable.
+
+        Raises:
+            CommitUncertainError: Disk or connection failed in the very commit.
+            SchemaError: The database was upgraded meanwhile, beyond what this code may write.
+            StorageError: The database refused; nothing of the script has been stored.
+            PushkitError: What the script itself raised; nothing of it has been stored.
+        """
 
     async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
         """Run a script that may have to wait for rows that others hold; return its result.
@@ -77,7 +84,14 @@ class Database(Protocol):
         """
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
-        """Run a script in the transaction that a caller's own connection is in; commit nothing."""
+        """Run a script in the transaction that a caller's own connection is in; commit nothing.
+
+        Raises:
+            ConfigError: It is no connection of the driver's, or in no transaction, or in one that
+                does not see what others commit.
+            StorageError: The database refused; of the script nothing is in the transaction.
+            PushkitError: What the script itself raised; the same holds.
+        """
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""

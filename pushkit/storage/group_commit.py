@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.storage.script import Apart, Group, Refused, Script
@@ -67,19 +67,10 @@ class Batch(Generic[Item, T]):
             raise TypeError(f"a group's script has {len(results)} results for {len(items)} items")
         self.results = results
 
-    def fail(self, error: Exception, *, is_final: bool = False) -> None:
-        """Note an error, upon which nothing of it is stored, or nobody knows."""
-        self.error, self.is_final = error, is_final
-
 
 Ended: TypeAlias = Callable[[Sequence[Batch[Any, Any]]], None]
-
-
-class Driver(Protocol):
-    """Runs batches of items."""
-
-    def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
-        """Begin to run batches; call `ended` with them in the event loop when all is over."""
+# Begins to run batches, and calls `ended` with them in the event loop when all is over.
+Driver: TypeAlias = Callable[[Sequence[Batch[Any, Any]], Ended], None]
 
 
 class GroupCommit:

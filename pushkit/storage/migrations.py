@@ -2,7 +2,8 @@
 
 Every component (the sender's tables, the receiver's tables) counts its own versions, so that both
 may live in one database. The whole migration runs in one exclusive transaction: two processes that
-start together apply each step once.
+start together apply each step once. A step that older code could not live with is noted beside the
+version, and every write looks there: a process that was left behind is refused, not misled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from enum import Enum
 from pushkit.errors import SchemaError
 from pushkit.storage.script import Script, Statement
 
-__all__ = ["Access", "Migration", "Schema", "find_schema", "migrate", "schema_of"]
+__all__ = [
+    "Access",
+    "Migration",
+    "Schema",
+    "check_writer",
+    "find_schema",
+    "left_behind",
+    "migrate",
+    "schema_of",
+]
 
 
 class Access(Enum):
@@ -33,10 +43,15 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of a component's schema: statements that take it to `version`."""
+    """One step of a component's schema: statements that take it to `version`.
+
+    Attributes:
+        may_roll: Whether processes of the version before may go on writing beside it.
+    """
 
     version: int
     statements: tuple[str, ...]
+    may_roll: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +189,12 @@ def find_schema(
     return schema_of(where, component, migrations, versions)
 
 
-def migrate(component: str, migrations: Sequence[Migration], where: str = "") -> Script[None]:
+def migrate(
+    component: str, migrations: Sequence[Migration], where: str = "", *, alone: str | None = None
+) -> Script[None]:
     """Bring a component's tables to the newest version that the code knows.
+
+    If there is anything to do, `alone` runs first: it waits for those who write already.
 
     Raises:
         SchemaError: The database was written by newer code.
@@ -184,8 +203,14 @@ def migrate(component: str, migrations: Sequence[Migration], where: str = "") ->
         "CREATE TABLE IF NOT EXISTS pushkit_schema"
         " (component TEXT PRIMARY KEY, version INTEGER NOT NULL)"
     )
+    yield Statement(
+        "CREATE TABLE IF NOT EXISTS pushkit_writers"
+        " (component TEXT PRIMARY KEY, oldest INTEGER NOT NULL)"
+    )
     schema = schema_of(where or "the database", component, migrations, (yield from _versions()))
     schema.check_not_newer()
+    if alone is not None and schema.missing:
+        yield Statement(alone)
     for migration in migrations:
         if migration.version in schema.missing:
             for sql in migration.statements:
@@ -194,6 +219,31 @@ def migrate(component: str, migrations: Sequence[Migration], where: str = "") ->
         "INSERT INTO pushkit_schema (component, version) VALUES ($1, $2)"
         " ON CONFLICT (component) DO UPDATE SET version = excluded.version",
         (component, schema.newest),
+    )
+    yield Statement(
+        "INSERT INTO pushkit_writers (component, oldest) VALUES ($1, $2)"
+        " ON CONFLICT (component) DO UPDATE SET oldest = excluded.oldest",
+        (component, max((each.version for each in migrations if not each.may_roll), default=0)),
+    )
+
+
+def check_writer(where: str, component: str, newest: int) -> Script[None]:
+    """Refuse to write for code that knows versions up to `newest`, if that is not enough.
+
+    Raises:
+        SchemaError: The database was upgraded while this process ran.
+    """
+    rows = yield Statement("SELECT oldest FROM pushkit_writers WHERE component = $1", (component,))
+    if rows and rows[0]["oldest"] > newest:
+        raise left_behind(where, component, rows[0]["oldest"], newest)
+
+
+def left_behind(where: str, component: str, oldest: int, newest: int) -> SchemaError:
+    """Return what is raised for a process whose database was upgraded while it ran."""
+    return SchemaError(
+        f"{where}: the {_names(component).tables} was upgraded while this process ran: writing"
+        f" there takes code of schema version {oldest}, this code knows up to {newest}; nothing was"
+        " stored: stop this process, and start the newer pushkit"
     )
 
 

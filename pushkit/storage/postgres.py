@@ -2,7 +2,8 @@
 
 Scripts call two functions that every database of ours has: `pushkit_now()`, microseconds since the
 epoch by the database's own clock, and `pushkit_wake()`, which tells idle workers on every machine
-that there is work (`NOTIFY`, delivered when the transaction commits).
+that there is work (`NOTIFY`, delivered when the transaction commits). `pushkit_check()` refuses a
+process that an upgrade has left behind, in the round trip in which its transaction begins.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
-from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate
+from pushkit.storage.migrations import (
+    Access,
+    Migration,
+    Schema,
+    find_schema,
+    left_behind,
+    migrate,
+)
 from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
 
 __all__ = ["PostgresDatabase", "run_script"]
@@ -43,6 +51,9 @@ _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
 _CLOSE_TIMEOUT = timedelta(seconds=10)
 _MIGRATION_LOCK = 0x70757368  # "push": one migration at a time in a database
+_LEFT_BEHIND = "PK001"  # the SQLSTATE of `pushkit_check`
+# Whoever has read it is let end, and sees nothing of what comes; who comes later sees it.
+_LOCK_WRITERS = "LOCK TABLE pushkit_writers IN ACCESS EXCLUSIVE MODE"
 _FAULTS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -69,6 +80,17 @@ _FUNCTIONS = (
     CREATE OR REPLACE FUNCTION pushkit_wake() RETURNS integer LANGUAGE plpgsql VOLATILE AS
     $$ BEGIN PERFORM pg_notify('{_CHANNEL}', ''); RETURN 0; END $$
     """,
+    f"""
+    CREATE OR REPLACE FUNCTION pushkit_check(whose text, known integer) RETURNS integer
+    LANGUAGE plpgsql VOLATILE AS $$
+    DECLARE needed integer := (SELECT oldest FROM pushkit_writers WHERE component = whose);
+    BEGIN
+        IF needed > known THEN
+            RAISE EXCEPTION '%', needed USING ERRCODE = '{_LEFT_BEHIND}';
+        END IF;
+        RETURN needed;
+    END $$
+    """,  # noqa: S608  # put together from constants
 )
 
 
@@ -113,6 +135,7 @@ class PostgresDatabase:
         self._dsn = dsn
         self._component = component
         self._migrations = migrations
+        self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
         self._connections = connections
         self._command_timeout = command_timeout
         self._connect_timeout = connect_timeout
@@ -128,13 +151,7 @@ class PostgresDatabase:
         self.locks = None  # workers are on many machines: leases alone tell who is dead
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Connect for what is meant. Does nothing if it is open already.
-
-        Raises:
-            SchemaError: The schema is newer than the code; but for `UPGRADE`, any other than the
-                code's.
-            StorageError: The server cannot be reached, or refuses.
-        """
+        """Connect for what is meant."""
         if self._pool is not None:
             return
         pool = await self._connected(access)
@@ -150,11 +167,7 @@ class PostgresDatabase:
         self._pool = pool
 
     async def schema(self) -> Schema:
-        """Return what the database holds, open or not, without changing anything.
-
-        Raises:
-            StorageError: The server cannot be reached, or refuses.
-        """
+        """Return what the database holds, open or not, without changing anything."""
         if self._pool is not None:
             return await self._schema_on(self._pool)
         pool = await self._connected(Access.READ)
@@ -218,29 +231,22 @@ class PostgresDatabase:
             self._pool, self._closing = None, False
 
     async def write(self, script: Script[T]) -> T:
-        """Run a script in a transaction; return its result once that is committed.
-
-        Raises:
-            CommitUncertainError: The connection broke in the very commit.
-            StorageError: The database refused; nothing of the script has been stored.
-            PushkitError: What the script itself raised; nothing of it has been stored.
-        """
+        """Run a script in a transaction; return its result once that is committed."""
         self._check_open()
         return await self._write(script)
 
     async def _write(self, script: Script[T]) -> T:
         async with self._connection() as connection:
-            # Whoever looks after it has waited for a row must see what the one before it did.
-            transaction = connection.transaction(isolation="read_committed")
-            await transaction.start()
             try:
+                # Whoever looks after it has waited for a row must see what the one before it did.
+                await connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {self._check}")
                 result = await run_script(connection, script)
             except BaseException:
                 with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already
-                    await transaction.rollback()
+                    await connection.execute("ROLLBACK")
                 raise
             try:
-                await transaction.commit()
+                await connection.execute("COMMIT")
             except _BROKEN as exc:
                 raise CommitUncertainError(
                     "the connection broke in the commit: it may have been stored or not;"
@@ -249,11 +255,7 @@ class PostgresDatabase:
             return result
 
     async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
-        """Run a script that may have to wait for rows that others hold; raise as `write` does.
-
-        Args:
-            make: Makes the script: again, where one was broken off because a row is held.
-        """
+        """Run a script that may have to wait for rows that others hold; without a connection."""
         clock = asyncio.get_running_loop().time
         patience = self._command_timeout.total_seconds()
         until = clock() + patience
@@ -270,10 +272,7 @@ class PostgresDatabase:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
-        """Run a group's script over this item and those that come meanwhile; fail as `write` does.
-
-        It goes on if the future is cancelled.
-        """
+        """Run a group's script over this item and those that come meanwhile."""
         self._check_open()
         group_commit = self._group_commits.get(group)
         if group_commit is None:
@@ -294,21 +293,14 @@ class PostgresDatabase:
             await self._write(batch.script())
         except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
             # A second time might be once too often, if it may have been stored.
-            batch.fail(exc, is_final=isinstance(exc, CommitUncertainError))
+            batch.error, batch.is_final = exc, isinstance(exc, CommitUncertainError)
 
     def _batch_ended(self, batch: Batch[Any, Any], ended: Ended, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         ended([batch])
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
-        """Run a script in the transaction that a caller's connection is in; commit nothing.
-
-        Raises:
-            ConfigError: No `asyncpg` connection, one that is not in a transaction, or in one that
-                is stricter than READ COMMITTED.
-            StorageError: The database refused; of the script nothing is in the transaction.
-            PushkitError: What the script itself raised; the same holds.
-        """
+        """Run a script in the READ COMMITTED transaction that a caller's connection is in."""
         found = driver_connection(connection)
         if not isinstance(found, asyncpg.Connection | PoolConnectionProxy):
             raise ConfigError(
@@ -322,11 +314,9 @@ class PostgresDatabase:
             )
         try:
             await _check_isolation(found)
-            return await _run_nested(found, script)
+            return await _run_nested(found, self._check, script)
         except _FAULTS as exc:
-            raise StorageError(
-                f"PostgreSQL refused: {_reason(exc)}; roll the transaction back"
-            ) from exc
+            raise self._refusal(exc, "roll the transaction back") from exc
 
     async def read(self, script: Script[T]) -> T:
         """Run a script that only reads, on a consistent snapshot."""
@@ -387,24 +377,25 @@ class PostgresDatabase:
         self._scripts += 1
         self._idle.clear()
         try:
-            async with self._acquired(pool) as connection:
+            connection = await pool.acquire()
+            try:
                 yield connection
+            finally:
+                with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
+                    await pool.release(connection)
         except _FAULTS as exc:
-            kind = _HeldError if isinstance(exc, asyncpg.LockNotAvailableError) else StorageError
-            raise kind(f"PostgreSQL refused: {_reason(exc)}; nothing was stored") from exc
+            raise self._refusal(exc, "nothing was stored") from exc
         finally:
             self._scripts -= 1
             if not self._scripts:
                 self._idle.set()
 
-    @contextlib.asynccontextmanager
-    async def _acquired(self, pool: asyncpg.Pool) -> AsyncIterator[PoolConnectionProxy]:
-        connection = await pool.acquire()
-        try:
-            yield connection
-        finally:
-            with contextlib.suppress(*_FAULTS):  # broken, and what it did is committed
-                await pool.release(connection)
+    def _refusal(self, exc: Exception, outcome: str) -> StorageError:
+        if isinstance(exc, asyncpg.PostgresError) and exc.sqlstate == _LEFT_BEHIND:
+            newest = self._migrations[-1].version
+            return left_behind(_WHERE, self._component, int(str(exc)), newest)
+        kind = _HeldError if isinstance(exc, asyncpg.LockNotAvailableError) else StorageError
+        return kind(f"PostgreSQL refused: {_reason(exc)}; {outcome}")
 
     async def _migrate(self, pool: asyncpg.Pool) -> None:
         try:
@@ -416,7 +407,10 @@ class PostgresDatabase:
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
                 for function in _FUNCTIONS:
                     await connection.execute(function)
-                await run_script(connection, migrate(self._component, self._migrations, _WHERE))
+                await run_script(
+                    connection,
+                    migrate(self._component, self._migrations, _WHERE, alone=_LOCK_WRITERS),
+                )
         except _FAULTS as exc:
             raise StorageError(f"PostgreSQL: the schema: {_reason(exc)}") from exc
 
@@ -437,10 +431,13 @@ async def _check_isolation(connection: asyncpg.Connection | PoolConnectionProxy)
         )
 
 
-async def _run_nested(connection: asyncpg.Connection | PoolConnectionProxy, script: Script[T]) -> T:
+async def _run_nested(
+    connection: asyncpg.Connection | PoolConnectionProxy, check: str, script: Script[T]
+) -> T:
     # By name: asyncpg's own savepoints refuse a transaction that was begun with a statement.
     await connection.execute("SAVEPOINT pushkit")
     try:
+        await connection.execute(check)
         result = await run_script(connection, script)
     except BaseException:
         with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already

@@ -24,7 +24,15 @@ from pushkit.clock import utc_now
 from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit
 from pushkit.storage.liveness import WorkerLocks
-from pushkit.storage.migrations import Access, Migration, Schema, find_schema, migrate, schema_of
+from pushkit.storage.migrations import (
+    Access,
+    Migration,
+    Schema,
+    check_writer,
+    find_schema,
+    migrate,
+    schema_of,
+)
 from pushkit.storage.script import Group, Rows, Script, driver_connection
 
 __all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
@@ -76,13 +84,7 @@ class SqliteDatabase:
         self._read_connection: sqlite3.Connection | None = None
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
-        """Open the file for what is meant. Does nothing if it is open already.
-
-        Raises:
-            SchemaError: Its schema is newer than the code; but for `UPGRADE`, any other than the
-                code's.
-            StorageError: The file cannot be opened, or is no database.
-        """
+        """Open the file for what is meant."""
         if self._reader is not None:
             return
         if access is Access.UPGRADE:
@@ -104,20 +106,25 @@ class SqliteDatabase:
         try:
             if first is not None:
                 await group_commit.submit_script(first)
+            writer.check = self._check
         except BaseException:
             writer.stop()
             raise
         self._writer, self._group_commit = writer, group_commit
 
+    def _check(self) -> Script[None]:
+        newest = self._migrations[-1].version
+        return check_writer(str(self.path), self._component, newest)
+
+    def _checked(self, script: Script[T]) -> Script[T]:
+        yield from self._check()
+        return (yield from script)
+
     def _new_writer(self, access: Access) -> _Writer:
         return _Writer(lambda: self._connect(access))
 
     async def schema(self) -> Schema:
-        """Return what the file holds, open or not, without changing anything.
-
-        Raises:
-            StorageError: The file cannot be read, or is no database.
-        """
+        """Return what the file holds, open or not, without changing anything."""
         return await asyncio.get_running_loop().run_in_executor(None, self._look_at_schema)
 
     def _look_at_schema(self) -> Schema:
@@ -146,13 +153,7 @@ class SqliteDatabase:
             reader.shutdown()
 
     async def write(self, script: Script[T]) -> T:
-        """Run a script in a transaction; return its result once that is on disk.
-
-        Raises:
-            CommitUncertainError: The disk failed in the very commit.
-            StorageError: The database refused; nothing of the script has been stored.
-            PushkitError: What the script itself raised; nothing of it has been stored.
-        """
+        """Run a script in a transaction; return its result once that is on disk."""
         return await self._open_group_commit().submit_script(script)
 
     async def write_patiently(self, make: Callable[[], Script[T]]) -> T:
@@ -160,26 +161,11 @@ class SqliteDatabase:
         return await self.write(make())
 
     def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
-        """Run a group's script over all items that wait side by side; fail as `write` does.
-
-        What was submitted is done if the future is cancelled, too.
-
-        Args:
-            group: Makes the script; called in the writer's thread, again where items are run alone.
-            item: One of them.
-        """
+        """Run a group's script over all items that wait; it is made in the writer's thread."""
         return self._open_group_commit().submit(group, item)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
-        """Run a script in the transaction that a caller's connection is in; commit nothing.
-
-        It runs in the caller's thread, to which the connection belongs.
-
-        Raises:
-            ConfigError: No `sqlite3` connection, or one that is not in a transaction.
-            StorageError: The database refused; of the script nothing is in the transaction.
-            PushkitError: What the script itself raised; the same holds.
-        """
+        """Run a script in the caller's thread, to which the connection belongs."""
         found = driver_connection(connection)
         if not isinstance(found, sqlite3.Connection):
             raise ConfigError(
@@ -192,7 +178,7 @@ class SqliteDatabase:
                 " notification together: execute BEGIN IMMEDIATE first"
             )
         try:
-            return _run_nested(found, script)
+            return _run_nested(found, self._checked(script))
         except sqlite3.Error as exc:
             raise StorageError(f"the database refused: {exc}; roll the transaction back") from exc
 
@@ -368,7 +354,13 @@ async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
 
 
 class _Writer(threading.Thread):
-    """The one thread that writes; each call of it is one transaction."""
+    """The one thread that writes; each call of it is one transaction.
+
+    Attributes:
+        check: Makes a script that runs first in each, and may refuse it.
+    """
+
+    check: Callable[[], Script[None]] | None = None
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
@@ -400,31 +392,34 @@ class _Writer(threading.Thread):
         """Run batches in a transaction, and note on each what went wrong."""
         try:
             self._connection = self._connection or self._connect()
-            _commit(self._connection, batches)
+            self._commit(self._connection, batches)
         except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
             error = exc
             if not isinstance(exc, StorageError):
                 error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
             for batch in batches:
-                batch.fail(error, is_final=True)
+                batch.error, batch.is_final = error, True
 
-
-def _commit(connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        if len(batches) == 1:
-            _run_batch(connection, batches[0])
-            if batches[0].error is not None:
+    def _commit(self, connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            if self.check is not None:
+                run_script(connection, self.check())
+            if len(batches) == 1:
+                _run_batch(connection, batches[0])
+                if batches[0].error is not None:
+                    connection.execute("ROLLBACK")
+                    return
+            else:
+                for batch in batches:
+                    _run_beside_others(connection, batch)
+            _make_durable(connection)
+        except Exception as exc:
+            if connection.in_transaction:
                 connection.execute("ROLLBACK")
-                return
-        else:
-            for batch in batches:
-                _run_beside_others(connection, batch)
-        _make_durable(connection)
-    except sqlite3.Error as exc:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
+            if not isinstance(exc, sqlite3.Error):
+                raise
+            raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
 
 
 def _make_durable(connection: sqlite3.Connection) -> None:
@@ -455,6 +450,6 @@ def _run_batch(connection: sqlite3.Connection, batch: Batch[Any, Any]) -> None:
     except sqlite3.Error as exc:
         if not connection.in_transaction:  # disk full and the like end the whole transaction
             raise
-        batch.fail(StorageError(f"the database refused: {exc}; nothing was stored"))
+        batch.error = StorageError(f"the database refused: {exc}; nothing was stored")
     except Exception as exc:  # noqa: BLE001  # a script's bug belongs to its caller, not here
-        batch.fail(exc)
+        batch.error = exc

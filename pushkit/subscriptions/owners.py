@@ -29,6 +29,7 @@ OWNERS_MIGRATION = Migration(
         """,
         "CREATE INDEX pushkit_proved_urls_age ON pushkit_proved_urls (proved_at)",
     ),
+    may_roll=True,
 )
 
 QUOTAS_MIGRATION = Migration(
@@ -41,6 +42,7 @@ QUOTAS_MIGRATION = Migration(
         ),
         "DROP INDEX pushkit_subscriptions_owner",
     ),
+    may_roll=True,
 )
 
 

@@ -136,4 +136,5 @@ FAIRNESS_MIGRATION = Migration(
             " WHERE head = 1 AND status = 'received'"
         ),
     ),
+    may_roll=True,
 )

@@ -46,6 +46,20 @@ def test_there_are_commands_to_try() -> None:
     assert {"inbox stats", "inbox redrive"} <= set(RECEIVER_COMMANDS)
 
 
+def test_the_page_on_migrations_says_which_steps_may_roll() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "migrations.md").read_text()
+    for component, migrations in (
+        ("sender", SENDER_MIGRATIONS),
+        ("receiver", RECEIVER_MIGRATIONS),
+    ):
+        rows = page.partition(f"\n| {component} | what it brings")[2].partition("\n\n")[0]
+        said: dict[int, bool] = {}
+        for row in rows.splitlines()[2:]:
+            _, versions, _, rolls, _ = row.split("|")
+            said |= {int(version): rolls.strip()[:3] == "yes" for version in versions.split(",")}
+        assert said == {each.version: each.may_roll for each in migrations}
+
+
 @pytest.fixture
 def run(pushkit_command: Run, receiver_command: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Call a component's command."""

@@ -288,8 +288,8 @@ CUTS = (
         "What may have been committed is not run again.",
         "pushkit.storage.postgres",
         (
-            "batch.fail(exc, is_final=isinstance(exc, CommitUncertainError))",
-            "batch.fail(exc)",
+            "batch.error, batch.is_final = exc, isinstance(exc, CommitUncertainError)",
+            "batch.error = exc",
         ),
     ),
     _cut(

@@ -403,6 +403,8 @@ class PostgresServer:
         self, transaction: _Transaction, sql: str, values: Sequence[Any]
     ) -> list[sqlite3.Row] | None:
         """Run what is about no row: locks by name, settings, the schema; None if it is none."""
+        if sql.startswith("LOCK TABLE"):
+            return []  # who migrates is alone anyway
         if sql.startswith(_ADVISORY):
             self._lock(transaction, [("advisory", tuple(values))])
             if isinstance(values[0], int):
@@ -748,9 +750,15 @@ class _Connection:
             raise asyncpg.ConnectionDoesNotExistError("connection was closed")
 
     async def execute(self, sql: str, *values: Any) -> None:
-        if "FUNCTION" in sql:
-            return
-        await self.fetch(sql, *values)
+        transaction = _TransactionContext(self, read_only=False)
+        if sql.startswith("BEGIN"):
+            await transaction.start()
+        elif sql == "COMMIT":
+            await transaction.commit()
+        elif sql == "ROLLBACK":
+            await transaction.rollback()
+        elif "FUNCTION" not in sql and not sql.startswith(("SELECT pushkit_check", "LOCK TABLE")):
+            await self.fetch(sql, *values)
 
     async def fetchval(self, sql: str, *values: Any) -> Any:
         rows = await self.fetch(sql, *values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from pushkit.errors import CommitUncertainError, PushkitError, StorageError
+from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
 from pushkit.storage import (
     Database,
     Migration,
@@ -90,6 +90,14 @@ def names() -> Script[list[str]]:
 def insert_then_fail(name: str, error: Exception) -> Script[None]:
     yield from insert(name)
     raise error
+
+
+def waits_for_a_table() -> Script[bool]:
+    rows = yield Statement(
+        "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+        " AND relation = 'pushkit_writers'::regclass"
+    )
+    return bool(rows)
 
 
 def versions() -> Script[dict[str, int]]:
@@ -375,6 +383,89 @@ async def test_a_newer_schema_is_refused_and_left_alone(location: str) -> None:
     with pytest.raises(StorageError, match="schema version 2, this code knows up to 1"):
         await older.open()
     assert await newer.read(versions()) == {"things": 2}
+    await newer.close()
+
+
+async def test_a_process_that_an_upgrade_left_behind_writes_no_more(location: str) -> None:
+    older, newer = things(location, THINGS), things(location, THINGS, COLOURS)
+    inserter = Inserter()
+    await older.open()
+    await older.write(insert("a"))
+    await newer.open()
+    for write in (
+        lambda: older.write(insert("b")),
+        lambda: older.write_patiently(lambda: insert("b")),
+        lambda: older.write_together(inserter.insert, "b"),
+    ):
+        with pytest.raises(SchemaError, match="takes code of schema version 2, this code knows"):
+            await write()
+    assert await older.read(names()) == ["a"]
+    assert await newer.write(insert("c")) == "c"
+    await older.close()
+    await newer.close()
+
+
+async def test_a_process_that_an_upgrade_left_behind_tells_all_who_wait(location: str) -> None:
+    older, newer = things(location, THINGS), things(location, THINGS, COLOURS)
+    inserter = Inserter()
+    await older.open()
+    await newer.open()
+    found = await asyncio.gather(
+        *(older.write_together(inserter.insert, name) for name in "abc"), return_exceptions=True
+    )
+    assert {type(each) for each in found} == {SchemaError}
+    assert inserter.made == []
+    await older.close()
+    await newer.close()
+
+
+async def test_a_process_goes_on_writing_beside_a_step_that_may_roll(location: str) -> None:
+    rolling = replace(COLOURS, may_roll=True)
+    older, newer = things(location, THINGS), things(location, THINGS, rolling)
+    await older.open()
+    await newer.open()
+    assert await older.write(insert("a")) == "a"
+    assert await newer.write(insert("b")) == "b"
+    await older.close()
+    await newer.close()
+
+
+async def test_an_upgrade_of_other_tables_leaves_nobody_behind(location: str) -> None:
+    others = Migration(1, ("CREATE TABLE others (id TEXT)",))
+    more = Migration(2, ("CREATE TABLE more (id TEXT)",))
+    database = things(location)
+    await database.open()
+    for migrations in ((others,), (others, more)):
+        other = things(location, *migrations, component="others")
+        await other.open()
+        await other.close()
+    assert await database.write(insert("a")) == "a"
+    await database.close()
+
+
+async def test_an_upgrade_waits_for_those_who_write_already(postgres_dsn: str) -> None:
+    older, newer = things(postgres_dsn, THINGS), things(postgres_dsn, THINGS, COLOURS)
+    await older.open()
+    own = await asyncpg.connect(postgres_dsn)
+    transaction = own.transaction()
+    await transaction.start()
+    await older.write_on(own, insert("a"))
+    upgrading = asyncio.create_task(newer.open())
+
+    async def it_waits() -> bool:
+        return await older.read(waits_for_a_table())
+
+    await eventually(it_waits)
+    assert not upgrading.done()
+    await transaction.commit()
+    await upgrading
+    assert await newer.read(names()) == ["a"]
+    async with own.transaction():
+        with pytest.raises(SchemaError, match="upgraded while this process ran"):
+            await older.write_on(own, insert("b"))
+    assert await newer.read(names()) == ["a"]
+    await own.close()
+    await older.close()
     await newer.close()
 
 

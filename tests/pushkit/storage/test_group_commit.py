@@ -51,9 +51,9 @@ class Store:
             for _ in batch.script():
                 raise AssertionError("a statement")
         except CommitUncertainError as exc:
-            batch.fail(exc, is_final=True)
+            batch.error, batch.is_final = exc, True
         except PushkitError as exc:
-            batch.fail(exc)
+            batch.error = exc
 
 
 class Asking:

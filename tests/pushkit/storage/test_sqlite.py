@@ -15,7 +15,7 @@ from sys import executable
 
 import pytest
 
-from pushkit.errors import CommitUncertainError, PushkitError, StorageError
+from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
 from pushkit.storage import Migration, Refused, Script, SqliteDatabase, Statement
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
@@ -553,6 +553,21 @@ async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     with pytest.raises(StorageError, match="schema version 2, this code knows up to 1"):
         await older.open()
     await newer.open()
+    await newer.close()
+
+
+async def test_who_was_left_behind_is_refused_in_a_transaction_of_his_own_too(path: Path) -> None:
+    older, newer = things(path), things(path, SIZES)
+    await older.open()
+    await newer.open()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as own:
+        own.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SchemaError, match="upgraded while this process ran"):
+            await older.write_on(own, insert("a"))
+        assert await newer.write_on(own, insert("b")) == "b"
+        own.execute("COMMIT")
+    assert await newer.read(names()) == ["b"]
+    await older.close()
     await newer.close()
 
 
