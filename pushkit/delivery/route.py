@@ -6,10 +6,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pushkit.bounded_json import JsonValue
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.authorization import Access, Credentials, credential_header
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.secrets.vault import Vault
+from pushkit.signing.notification_jwt import static_claims
 from pushkit.signing.token import token_headers
 from pushkit.storage import Script
 from pushkit.subscriptions import (
@@ -34,8 +36,7 @@ class Route:
         owner: Whose it is.
         destination: Its URL, checked.
         access: What the operator adds for it.
-        issuer: `iss`.
-        audience: `aud`; None in the profile that has none.
+        claims: What the JWT of every notification states.
         algorithm: What is signed with; None for the ring's default.
         headers: The header fields (wire profile §2) that are the same in every request.
         has_authorization: Whether credentials fill `Authorization`, a token of OAuth included.
@@ -45,8 +46,7 @@ class Route:
     owner: Owner
     destination: Destination
     access: Access
-    issuer: str
-    audience: str | None
+    claims: Mapping[str, JsonValue] = field(repr=False)
     algorithm: Algorithm | None
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     has_authorization: bool
@@ -144,8 +144,12 @@ class Routes:
             owner=owner,
             destination=destination,
             access=access,
-            issuer=self._issuer,
-            audience=None if is_samples else destination.url.audience,
+            claims=static_claims(
+                issuer=self._issuer,
+                audience=None if is_samples else destination.url.audience,
+                task_id=key.task_id,
+                config_id=key.config_id,
+            ),
             algorithm=Algorithm.RS256 if is_samples else None,
             headers=(
                 ("User-Agent", USER_AGENT),

@@ -15,11 +15,7 @@ from pushkit.keys.remote import RemoteKey
 from pushkit.outbox import Delivery
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
-from pushkit.signing.notification_jwt import (
-    NotificationClaims,
-    body_sha256,
-    sign_notification,
-)
+from pushkit.signing.notification_jwt import body_sha256, sign_attempt
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     ID_HEADER,
@@ -142,18 +138,16 @@ async def signed_headers(
     fields = [("Content-Type", delivery.content_type), *route.headers]
     if token is not None:
         fields.append((_AUTHORIZATION, f"Bearer {token}"))
+    issued_at = int(now.timestamp())
     if Scheme.JWT in signing.schemes:
-        claims = NotificationClaims(
-            issuer=route.issuer,
-            audience=route.audience,
-            issued_at=now,
+        jwt = await sign_attempt(
+            route.claims,
+            key,
+            issued_at=issued_at,
             delivery_id=delivery.id,
-            task_id=delivery.task_id,
-            config_id=delivery.config_id,
             seq=delivery.seq,
             body_sha256=body_sha256(body),
         )
-        jwt = await sign_notification(claims, key)
         fields.append(
             (JWT_HEADER, jwt) if route.has_authorization else (_AUTHORIZATION, f"Bearer {jwt}")
         )
@@ -161,7 +155,7 @@ async def signed_headers(
     if Scheme.STANDARD_WEBHOOKS in signing.schemes:
         fields += sign_webhook(body, delivery_id=delivery.id, now=now, signers=signing.signers)
     else:
-        fields += [(ID_HEADER, delivery.id), (TIMESTAMP_HEADER, str(int(now.timestamp())))]
+        fields += [(ID_HEADER, delivery.id), (TIMESTAMP_HEADER, str(issued_at))]
     if Scheme.HTTP_MESSAGE_SIGNATURES in signing.schemes:
         target = route.destination.url.audience
         request = WebhookRequest(target=target, headers=Headers(fields), body=body)

@@ -41,10 +41,12 @@ class Method(NamedTuple):
     Attributes:
         name: What it is called on the wire.
         arguments: What `cryptography` takes besides data and signature, to sign and to verify.
+        curve_bits: The size of its curve, where a signature is two numbers of that size.
     """
 
     name: str
     arguments: tuple[object, ...] = ()
+    curve_bits: int | None = None
 
 
 Methods: TypeAlias = Mapping[Algorithm, Method]
@@ -58,16 +60,16 @@ _SHA256, _SHA384, _SHA512 = hashes.SHA256(), hashes.SHA384(), hashes.SHA512()
 
 # RFC 7518 §3.1, RFC 8037 §3.1.
 JOSE: Final[Methods] = {
-    Algorithm.ES256: Method("ES256", (ec.ECDSA(_SHA256),)),
-    Algorithm.ES384: Method("ES384", (ec.ECDSA(_SHA384),)),
+    Algorithm.ES256: Method("ES256", (ec.ECDSA(_SHA256),), 256),
+    Algorithm.ES384: Method("ES384", (ec.ECDSA(_SHA384),), 384),
     Algorithm.EDDSA: Method("EdDSA"),
     Algorithm.RS256: Method("RS256", (padding.PKCS1v15(), _SHA256)),
     Algorithm.PS256: Method("PS256", (_pss(_SHA256), _SHA256)),
 }
 # RFC 9421 §6.2.2. Its registry has no RSASSA-PSS with SHA-256: a PS256 key signs with SHA-512 here.
 HTTP: Final[Methods] = {
-    Algorithm.ES256: Method("ecdsa-p256-sha256", (ec.ECDSA(_SHA256),)),
-    Algorithm.ES384: Method("ecdsa-p384-sha384", (ec.ECDSA(_SHA384),)),
+    Algorithm.ES256: Method("ecdsa-p256-sha256", (ec.ECDSA(_SHA256),), 256),
+    Algorithm.ES384: Method("ecdsa-p384-sha384", (ec.ECDSA(_SHA384),), 384),
     Algorithm.EDDSA: Method("ed25519"),
     Algorithm.RS256: Method("rsa-v1_5-sha256", (padding.PKCS1v15(), _SHA256)),
     Algorithm.PS256: Method("rsa-pss-sha512", (_pss(_SHA512), _SHA512)),
@@ -77,10 +79,9 @@ HTTP: Final[Methods] = {
 def sign_bytes(key: SigningKey, data: bytes, methods: Methods = JOSE) -> bytes:
     """Return the signature over some bytes, by the key's algorithm."""
     sign = cast("Callable[..., bytes]", key.private_key.sign)
-    signature = sign(data, *methods[key.algorithm].arguments)
-    if isinstance(key.private_key, ec.EllipticCurvePrivateKey):
-        return ecdsa_from_der(signature, key.private_key.key_size)
-    return signature
+    method = methods[key.algorithm]
+    signature = sign(data, *method.arguments)
+    return ecdsa_from_der(signature, method.curve_bits) if method.curve_bits else signature
 
 
 def signature_holds(

@@ -27,6 +27,7 @@ _FETCH_MARGIN: Final = timedelta(seconds=30)
 # A token lives at most 300 s, and a receiver tolerates a clock 300 s off.
 DEFAULT_GRACE: Final = timedelta(seconds=300) + timedelta(seconds=300)
 _FORGET_AFTER: Final = timedelta(days=30)
+_IN_UTC: Final = timedelta(0)
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -375,5 +376,5 @@ def _new_entry(algorithm: Algorithm, now: datetime) -> RingKey:
 
 
 def _require_utc(moment: datetime) -> None:
-    if moment.utcoffset() != timedelta(0):
+    if moment.utcoffset() != _IN_UTC:
         raise KeyRingError(f"expected an aware time in UTC, found {moment.isoformat()}")

@@ -91,6 +91,7 @@ TOKEN, CREDENTIALS = (
         row="subscription",
         belongs_to=("tenant", "task_id", "owner", "config_id", "url"),
         is_text=True,
+        besides=", revision = revision + 1",  # whoever remembers what it opened opens it anew
     )
     for name in ("token", "credentials")
 )

@@ -9,6 +9,7 @@ of `pushkit verify`.
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ _MAX_COMPACT_CHARS: Final = 8000
 _MAX_HEADER_CHARS: Final = 8192
 _MAX_SIGNATURE_CHARS: Final = 2048  # RSA of 8192 bits takes 1366
 
+
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _T = TypeVar("_T")
 
@@ -181,7 +184,8 @@ def holding_key(
 
 def encoded(data: bytes) -> str:
     """Write base64url without padding (RFC 7515 §2)."""
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    written = binascii.b2a_base64(data, newline=False)
+    return written.translate(_URL_SAFE).rstrip(b"=").decode("ascii")
 
 
 async def sign_jwt(claims: Mapping[str, JsonValue], key: SigningKey | RemoteKey) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -49,13 +49,16 @@ __all__ = [
     "find_jwt",
     "read_unverified",
     "read_unverified_claims",
+    "sign_attempt",
     "sign_notification",
+    "static_claims",
     "verify_signature",
 ]
 
 SIGNATURE_HEADER = "X-A2A-Signature"
 
 _MAX_SEQ = 2**63 - 1  # what a database column holds
+_MAX_LIFETIME = int(TOKEN_LIFETIME.total_seconds())
 _SHOWN_URLS = 3
 
 
@@ -100,19 +103,54 @@ async def sign_notification(claims: NotificationClaims, key: SigningKey | Remote
     Raises:
         SigningError: The remote key did not sign, or not this.
     """
-    issued_at = int(claims.issued_at.timestamp())
-    written: JsonObject = {
-        "iss": claims.issuer,
+    static = static_claims(
+        issuer=claims.issuer,
+        audience=claims.audience,
+        task_id=claims.task_id,
+        config_id=claims.config_id,
+    )
+    return await sign_attempt(
+        static,
+        key,
+        issued_at=int(claims.issued_at.timestamp()),
+        delivery_id=claims.delivery_id,
+        seq=claims.seq,
+        body_sha256=claims.body_sha256,
+        lifetime=int(claims.lifetime.total_seconds()),
+    )
+
+
+def static_claims(
+    *, issuer: str, audience: str | None, task_id: str, config_id: str
+) -> Mapping[str, JsonValue]:
+    """Return what every notification of one subscription states."""
+    stated = {"iss": issuer, "taskId": task_id, "configId": config_id}
+    return stated if audience is None else {**stated, "aud": audience}
+
+
+async def sign_attempt(
+    static: Mapping[str, JsonValue],
+    key: SigningKey | RemoteKey,
+    *,
+    issued_at: int,
+    delivery_id: str,
+    seq: int,
+    body_sha256: str,
+    lifetime: int = _MAX_LIFETIME,
+) -> str:
+    """Return the compact JWS of one attempt, `static` prepared for its subscription.
+
+    Raises:
+        SigningError: The remote key did not sign, or not this.
+    """
+    written = {
+        **static,
         "iat": issued_at,
-        "exp": issued_at + int(min(claims.lifetime, TOKEN_LIFETIME).total_seconds()),
-        "jti": claims.delivery_id,
-        "taskId": claims.task_id,
-        "configId": claims.config_id,
-        "seq": claims.seq,
-        "request_body_sha256": claims.body_sha256,
+        "exp": issued_at + min(lifetime, _MAX_LIFETIME),
+        "jti": delivery_id,
+        "seq": seq,
+        "request_body_sha256": body_sha256,
     }
-    if claims.audience is not None:
-        written["aud"] = claims.audience
     return await sign_jwt(written, key)
 
 
