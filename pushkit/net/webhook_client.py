@@ -140,12 +140,9 @@ def _head(destination: Destination, headers: Sequence[tuple[str, str]], length: 
         TransportError: A field has a line break or a zero in it.
     """
     url = destination.url
-    lines = [f"{name}: {value}\r\n" for name, value in headers]
-    text = (
-        f"POST {url.target} HTTP/1.1\r\nHost: {url.authority}\r\n"
-        f"{''.join(lines)}Content-Length: {length}\r\n\r\n"
-    )
-    ends = len(lines) + 4
-    if text.count("\n") != ends or text.count("\r") != ends or "\0" in text:
+    lines = [f"{name}: {value}" for name, value in headers]
+    flat = "".join(lines)
+    if "\r" in flat or "\n" in flat or "\0" in flat:
         raise TransportError(f"{destination.origin}: a header field holds a line break or a zero")
-    return text.encode()
+    first = (f"POST {url.target} HTTP/1.1", f"Host: {url.authority}")
+    return "\r\n".join([*first, *lines, f"Content-Length: {length}", "", ""]).encode()

@@ -523,11 +523,22 @@ class _End(asyncio.Transport):
                 if self.closing:
                     continue
                 self.received += len(piece)
-                self.protocol.data_received(piece)
+                self._hand_over(piece)
         other = self.other
         if other._stopped_writer and self._waiting_bytes <= _HIGH_WATER // 4 and not other._lost:
             other._stopped_writer = False
             self._loop.call_soon(other.protocol.resume_writing, context=other.context)
+
+    def _hand_over(self, piece: bytes) -> None:
+        """Give a protocol what came, as it wants it; as much as it has room for at once."""
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
+            self.protocol.data_received(piece)
+            return
+        while piece:
+            buffer = memoryview(self.protocol.get_buffer(len(piece)))
+            now, piece = piece[: len(buffer)], piece[len(buffer) :]
+            buffer[: len(now)] = now
+            self.protocol.buffer_updated(len(now))
 
     def lose(self, error: Exception | None) -> None:
         if self._lost:

@@ -26,7 +26,7 @@ from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer
 from pushkit.net.timing import Probe
 
-__all__ = ["FuzzFailedError", "Wire", "fuzz"]
+__all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 
 _EXPECTED = (BrokenAnswerError, ClosedEarlyError, TimeoutError, ConnectionResetError)
 _MAX_BODY = 256
@@ -150,6 +150,15 @@ class Wire(asyncio.Transport):
         self.is_aborted = True
 
 
+def hear(lane: Lane, said: bytes) -> None:
+    """Let a lane read some bytes, as a loop does."""
+    buffer = lane.get_buffer(len(said))
+    for at in range(0, len(said), len(buffer)):
+        piece = said[at : at + len(buffer)]
+        buffer[: len(piece)] = piece
+        lane.buffer_updated(len(piece))
+
+
 def _said(chance: random.Random, parts: tuple[bytes, ...], token: bytes, number: int = 0) -> bytes:
     """Return one of the parts, with the token or the number where it has a place for them."""
     part = chance.choice(parts)
@@ -238,7 +247,7 @@ def _converse(kind: type[Lane], chance: random.Random, seen: Counter[str]) -> No
             if chance.random() < 0.5:
                 far.sendall(b"".join(pieces))
             else:
-                _hear(lane, wire, pieces)
+                _hear_all(lane, wire, pieces)
             name = found if isinstance(found, str) else "whole" if found.complete else "broke off"
             seen[name] += 1
             seen["asked again"] += len(tokens) > 1
@@ -256,9 +265,9 @@ def _unread(near: socket.socket) -> list[bytes]:
         return []
 
 
-def _hear(lane: Lane, wire: Wire, pieces: list[bytes]) -> None:
+def _hear_all(lane: Lane, wire: Wire, pieces: list[bytes]) -> None:
     while pieces and not wire.is_aborted:
-        lane.data_received(pieces.pop(0))
+        hear(lane, pieces.pop(0))
 
 
 def _asked(lane: Lane, wire: Wire, pieces: list[bytes], chance: random.Random) -> Answer | str:
@@ -267,7 +276,7 @@ def _asked(lane: Lane, wire: Wire, pieces: list[bytes], chance: random.Random) -
     asking = lane.ask(Question(b"POST", b"", until, 1000, _MAX_BODY), Probe())
     waiter = asking.send(None)
     while pieces and not waiter.done() and not wire.is_aborted:
-        lane.data_received(pieces.pop(0))
+        hear(lane, pieces.pop(0))
     if not waiter.done():
         how = chance.choice((None, ConnectionResetError(), TimeoutError()))
         if isinstance(how, TimeoutError):

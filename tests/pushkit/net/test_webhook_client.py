@@ -19,7 +19,7 @@ from pushkit.net.timing import Probe
 from pushkit.net.webhook_client import WebhookClient
 from tests.eventually import eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
-from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz
+from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear
 
 PATIENT = timedelta(seconds=20)
 
@@ -60,7 +60,7 @@ async def outcome(pieces: list[bytes], *, then_closes: bool) -> object:
     task = await asked(lane, wire)
     for piece in pieces:
         if not wire.is_aborted:
-            lane.data_received(piece)
+            hear(lane, piece)
     if then_closes and not wire.is_aborted:
         lane.connection_lost(None)
     await asyncio.sleep(0)
@@ -172,7 +172,7 @@ async def test_what_comes_behind_an_answer_closes_the_lane(answer: bytes, more: 
         lane = new_lane()
         task = await asked(lane, Wire())
         for piece in pieces:
-            lane.data_received(piece)
+            hear(lane, piece)
         found = await task
         assert found.complete
         assert b"No" not in found.body
@@ -183,7 +183,7 @@ async def test_what_comes_behind_an_answer_closes_the_lane(answer: bytes, more: 
 async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_lane() -> None:
     wire, lane = Wire(), new_lane()
     task = await asked(lane, wire)
-    lane.data_received(LENGTH)
+    hear(lane, LENGTH)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -193,7 +193,7 @@ async def test_who_is_cancelled_when_the_answer_is_there_already_costs_no_lane()
 async def test_who_is_cancelled_before_leaves_no_lane_behind() -> None:
     wire, lane = Wire(), new_lane()
     task = await asked(lane, wire)
-    lane.data_received(LENGTH[:-1])
+    hear(lane, LENGTH[:-1])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
