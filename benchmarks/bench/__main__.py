@@ -23,6 +23,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmarks.bench.sides import Load
+from tests.databases import PostgresServer, fresh
+
 HERE = Path(__file__).resolve().parent.parent.parent
 
 
@@ -69,6 +72,7 @@ Side: TypeAlias = tuple[str, Mapping[str, Any]]
 OURS: Side = ("pushkit", {})
 READY: Side = ("pushkit", {"events": False})
 SDK: Side = ("a2a-sdk", {})
+POSTGRES: Side = ("pushkit", {"database": "PostgreSQL"})
 
 SCENARIOS = [
     Scenario(
@@ -115,12 +119,59 @@ SCENARIOS = [
         load={"tasks": 64, "updates": 3200, "rate": 1000.0},
     ),
     Scenario(
+        name="64 tasks, PostgreSQL",
+        sides=(POSTGRES, OURS),
+        load={"tasks": 64, "updates": 3200},
+    ),
+    Scenario(
+        name="1 of 100 destinations hangs, 500 a second",
+        sides=(("pushkit", {"hanging": 1}), ("pushkit", {"left_out": 1})),
+        load={"tasks": 200, "updates": 4000, "rate": 500.0},
+        ports=100,
+        hang=1,
+    ),
+    Scenario(
+        name="out of a backlog",
+        sides=(("draining", {"backlog": 100_000}), ("draining", {"backlog": 3200})),
+        load={"tasks": 64, "updates": 3200},
+    ),
+    Scenario(
+        name="one call",
+        sides=(READY, ("bare commit", {})),
+        load={"tasks": 1, "updates": 600},
+        quick=True,
+    ),
+    Scenario(
         name="what it is made of",
         sides=(("bare POST", {}), ("aiohttp POST", {}), ("bare ES256", {})),
         load={"tasks": 64, "updates": 6400},
         quick=True,
     ),
 ]
+
+
+class Server:
+    """A PostgreSQL server, started when it is first wanted.
+
+    Args:
+        dsn: One that runs; schemas are made and left there.
+    """
+
+    def __init__(self, dsn: str | None) -> None:
+        self._dsn = dsn
+        self._own: PostgresServer | None = None
+
+    def fresh(self) -> str:
+        """Return a DSN with an empty schema."""
+        if self._dsn is None:
+            self._own = PostgresServer()
+            self._dsn = self._own.dsn
+        return fresh(self._dsn)
+
+    def remove(self) -> None:
+        """Stop it, if it was started here."""
+        if self._own is not None:
+            self._own.remove()
 
 
 @dataclass
@@ -166,15 +217,19 @@ def serving(scenario: Scenario) -> Iterator[Sink]:
             process.kill()
 
 
-def once(scenario: Scenario, side: str, special: Mapping[str, Any], sink: Sink) -> Figures:
+def once(
+    scenario: Scenario, side: str, special: Mapping[str, Any], sink: Sink, server: Server
+) -> Figures:
     """Run one side once."""
     load = {"updates": 1000, **scenario.load, **special, "ports": sink.ports}
+    if "database" in special:
+        load["database"] = server.fresh()
     command = python("benchmarks.bench.sides", side, json.dumps(load), core=0)
     sink.taken()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
     said, seen = json.loads(done.stdout), sink.taken()
-    number = load["updates"] // load.get("tasks", 64) * load.get("tasks", 64)
-    if side != "bare ES256" and len(seen["ages"]) < number:
+    number = Load.parse(json.dumps(load)).answered
+    if not side.startswith("bare ") and len(seen["ages"]) < number:
         raise RuntimeError(f"{side}: {len(seen['ages'])} of {number} arrived")
     waits, ages = sorted(said["waits"]) or [0.0], sorted(seen["ages"]) or [0]
     return Figures(
@@ -191,7 +246,14 @@ def once(scenario: Scenario, side: str, special: Mapping[str, Any], sink: Sink) 
 
 def label(side: str, special: Mapping[str, Any]) -> str:
     """Return a side's name in the table."""
-    words = ["ready" if k == "events" else str(v) for k, v in special.items()]
+    words = [
+        "ready"
+        if k == "events"
+        else f"{v:,} {k.replace('_', ' ')}"
+        if isinstance(v, int)
+        else str(v)
+        for k, v in special.items()
+    ]
     return ", ".join([side, *words])
 
 
@@ -200,13 +262,13 @@ def at(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def compare(scenario: Scenario, rounds: int) -> list[Figures]:
+def compare(scenario: Scenario, rounds: int, server: Server) -> list[Figures]:
     """Run the sides of a scenario in turn; return the median of each."""
     runs: dict[str, list[Figures]] = {}
     with serving(scenario) as sink:
         for _ in range(rounds):
             for side, special in scenario.sides:
-                figures = once(scenario, side, special, sink)
+                figures = once(scenario, side, special, sink, server)
                 runs.setdefault(figures.side, []).append(figures)
     return [median(each) for each in runs.values()]
 
@@ -241,6 +303,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="Scenarios whose name has this in it.")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--postgres", help="A DSN; without, a server of the wheel is started.")
     given = parser.parse_args()
     rounds = given.rounds or (3 if given.quick else 5)
     chosen = [
@@ -252,10 +315,12 @@ def main() -> int:
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds"
     print(machine)
     results = {}
+    server = Server(given.postgres)
     for scenario in chosen:
-        found = compare(scenario, rounds)
+        found = compare(scenario, rounds, server)
         results[scenario.name] = [asdict(one) for one in found]
         print(table(scenario, found), flush=True)
+    server.remove()
     if given.json:
         given.json.write_text(json.dumps({"machine": machine, "scenarios": results}, indent=1))
     return 0

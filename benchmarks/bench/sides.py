@@ -32,6 +32,9 @@ class Load:
         database: A PostgreSQL DSN; None for a SQLite file of its own.
         rate: How many a second in all; None for as many as there can be.
         concurrency: How many attempts at once.
+        left_out: How many of the webhooks, counted from the last, no task has.
+        hanging: How many of the others, counted from the last, never answer: nobody waits for them.
+        backlog: How many deliveries wait before the first is made; `updates` of them are.
     """
 
     ports: tuple[int, ...]
@@ -43,6 +46,9 @@ class Load:
     database: str | None = None
     rate: float | None = None
     concurrency: int = 64
+    left_out: int = 0
+    hanging: int = 0
+    backlog: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Load:
@@ -53,7 +59,15 @@ class Load:
 
     def url(self, task: int) -> str:
         """Return the webhook of a task."""
-        return f"http://127.0.0.1:{self.ports[task % len(self.ports)]}/hook"
+        ports = self.ports[: len(self.ports) - self.left_out]
+        return f"http://127.0.0.1:{ports[task % len(ports)]}/hook"
+
+    @property
+    def answered(self) -> int:
+        """How many of the updates go to webhooks that answer."""
+        used = len(self.ports) - self.left_out
+        ours = [task for task in range(self.tasks) if task % used < used - self.hanging]
+        return self.updates // self.tasks * len(ours)
 
 
 @dataclass(slots=True)
@@ -149,10 +163,14 @@ async def a2a_sdk(load: Load) -> Cost:
         )
 
 
-async def in_flight(push: Any) -> int:
-    """Return how many deliveries are with the webhook."""
-    states = (await push.outbox.stats()).states
-    return int(states.get("in_flight", 0))
+async def arrived(load: Load) -> int:
+    """Return how many requests the webhooks have had."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", load.ports[0])
+    writer.write(b"GET /count HTTP/1.1\r\nHost: sink\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readexactly(int(head.rpartition(b": ")[2]))
+    writer.close()
+    return int(body)
 
 
 async def pushkit(load: Load) -> Cost:
@@ -185,9 +203,67 @@ async def pushkit(load: Load) -> Cost:
 
             began, cpu = time.perf_counter(), time.process_time()
             cost = await run(load, send)
-            while (await push.outbox.stats()).oldest_pending_at or await in_flight(push):
-                await asyncio.sleep(0.1)
+            while await arrived(load) < load.answered:
+                await asyncio.sleep(0.02)
             return Cost(time.perf_counter() - began, time.process_time() - cpu, cost.waits)
+
+
+async def draining(load: Load) -> Cost:
+    """pushkit: what waits already is delivered, as far as `updates` go."""
+    from pushkit import Algorithm, KeyRing, PushSender, SenderOptions
+
+    with tempfile.TemporaryDirectory() as folder:
+        push = PushSender(
+            issuer="https://agent.example.com",
+            keys=KeyRing.create(datetime.now(UTC), Algorithm(load.algorithm)),
+            database=load.database or f"{folder}/outbox.db",
+            allow=["127.0.0.1:*"],
+            options=SenderOptions(
+                concurrency=load.concurrency,
+                concurrency_per_host=load.concurrency,
+                max_backlog=2**40,
+                max_backlog_per_owner=2**40,
+                max_backlog_per_subscription=2**40,
+            ),
+        )
+        await push.open()
+        for task in range(load.tasks):
+            config = {"url": load.url(task), "id": "bench"}
+            await push.subscribe(f"task-{task}", config, version="1.0")
+        for start in range(0, load.backlog, 256):
+            numbers = range(start, min(start + 256, load.backlog))
+            await asyncio.gather(*(push.notify(ready(load, n % load.tasks)) for n in numbers))
+        began, cpu = time.perf_counter(), time.process_time()
+        await push.start()
+        while (done := await arrived(load)) < load.updates:
+            await asyncio.sleep(0.02)
+        took, spent = time.perf_counter() - began, time.process_time() - cpu
+        await push.close()
+        # A few more may be done by the time that somebody looks.
+        return Cost(took * load.updates / done, spent * load.updates / done, [])
+
+
+async def bare_commits(load: Load) -> Cost:
+    """`sqlite3` alone: one row a commit, FULL, in a thread."""
+    import sqlite3
+
+    with tempfile.TemporaryDirectory() as folder:
+        database = sqlite3.connect(
+            f"{folder}/bare.db", isolation_level=None, check_same_thread=False
+        )
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, body BLOB)")
+
+        def store() -> None:
+            database.execute("INSERT INTO rows (body) VALUES (?)", (b"x" * 560,))
+
+        async def send(_task: int) -> None:
+            await asyncio.to_thread(store)
+
+        cost = await run(load, send)
+        database.close()
+        return cost
 
 
 async def _posts(load: Load, client: Any) -> Cost:
@@ -243,6 +319,8 @@ SIDES: dict[str, Callable[[Load], Awaitable[Cost]]] = {
     "bare POST": bare_posts,
     "aiohttp POST": aiohttp_posts,
     "bare ES256": bare_signatures,
+    "bare commit": bare_commits,
+    "draining": draining,
 }
 
 

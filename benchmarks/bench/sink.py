@@ -4,7 +4,7 @@ python -m benchmarks.bench.sink --ports 100 [--hang 1] [--delay 0.1]
 
 It prints its ports. `GET /stats` on the first of them returns what arrived since the last time, as
 JSON: how many requests, how old each was by the `sent` in its body (ns, this machine's monotonic
-clock), and the moment of the first and the last.
+clock), and the moment of the first and the last; `GET /count` how many these are so far.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Webhook(asyncio.Protocol):
         self._held += data
         while (end := self._held.find(b"\r\n\r\n")) >= 0:
             head = self._held[: end + 2]
-            if head.startswith(b"GET /stats"):
+            if head.startswith(b"GET "):
                 self._held = self._held[end + 4 :]
-                said = self._seen.taken()
+                is_count = head.startswith(b"GET /count")
+                said = b"%d" % len(self._seen.ages) if is_count else self._seen.taken()
                 length = f"HTTP/1.1 200 OK\r\nContent-Length: {len(said)}\r\n\r\n".encode()
                 self._transport.write(length + said)  # type: ignore[attr-defined]
                 continue
