@@ -17,16 +17,18 @@ class Headers:
     different readings of a signed request are an attack.
     """
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "_values")
 
     def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         pairs = fields.items() if isinstance(fields, Mapping) else fields
         self._fields = tuple((name, value) for name, value in pairs)
+        self._values: dict[str, list[str]] = {}
+        for name, value in self._fields:
+            self._values.setdefault(name.lower(), []).append(value)
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
-        wanted = name.lower()
-        return [value for key, value in self._fields if key.lower() == wanted]
+        return list(self._values.get(name.lower(), ()))
 
     def one(self, name: str) -> str | None:
         """Return the value of a field that may stand once, without surrounding white space.
