@@ -27,12 +27,7 @@ from pushkit.keys.remote import RemoteKey
 from pushkit.signing.content_digest import CONTENT_DIGEST, content_digest, read_content_digest
 from pushkit.signing.jose import sign
 from pushkit.signing.signature_base import SignedMessage, signature_base
-from pushkit.signing.structured import (
-    Parameters,
-    byte_sequence,
-    read_dictionary,
-    write_inner_list,
-)
+from pushkit.signing.structured import Parameters, byte_sequence, read_dictionary, write_inner_list
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
