@@ -20,6 +20,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 __all__ = ["CARD_0_3", "CARD_1_0", "Container", "Field", "Presence", "Schema", "is_read_by_a2a"]
@@ -209,13 +210,12 @@ def _folded(name: str) -> str:
     return folded.replace("\u0307", "").replace("_", "")
 
 
-_OLDER: Final = {"AgentCard": _OLDER_MEMBERS.split()}
-_READ: Final = {
-    message: frozenset(
-        _folded(name) for table in (CARD_1_0, CARD_0_3, _OLDER) for name in table.get(message, ())
-    )
-    for message in CARD_1_0
-}
+@cache
+def _read(message: str) -> frozenset[str]:
+    if message not in CARD_1_0:
+        return frozenset()
+    tables = (CARD_1_0, CARD_0_3, {"AgentCard": _OLDER_MEMBERS.split()})
+    return frozenset(_folded(name) for table in tables for name in table.get(message, ()))
 
 
 def is_read_by_a2a(message: str, name: str) -> bool:
@@ -225,4 +225,4 @@ def is_read_by_a2a(message: str, name: str) -> bool:
     take for the field; and other cases (`URL`), which Go's does. A key directly in a security
     requirement is the name of a scheme, in 0.3.
     """
-    return message == "SecurityRequirement" or _folded(name) in _READ.get(message, ())
+    return message == "SecurityRequirement" or _folded(name) in _read(message)
