@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -145,3 +147,22 @@ def test_a_package_exports_what_it_promises(package: str) -> None:
     module = importlib.import_module(package)
     assert module.__all__ == PUBLIC[package]
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+@pytest.mark.parametrize("package", ["pushkit", "pushkit.cards"])
+def test_a_lazy_package_loads_a_name_from_where_type_checkers_are_told(package: str) -> None:
+    module = importlib.import_module(package)
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+    [typing_only] = [node for node in tree.body if isinstance(node, ast.If)]
+    told = {
+        alias.name: node.module
+        for node in typing_only.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told.keys() | {"__version__"} == {*module.__all__, "__version__"}
+    for name, home in told.items():
+        assert getattr(module, name) is getattr(importlib.import_module(str(home)), name)
+    assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Misspelt'"):
+        _ = module.Misspelt

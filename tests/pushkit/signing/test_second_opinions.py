@@ -67,6 +67,14 @@ def test_pyjwt_and_jwcrypto_verify_what_is_signed_here(algorithm: Algorithm) -> 
     assert json.loads(jws.payload) == CLAIMS
 
 
+def test_pyjwt_reads_ids_of_any_alphabet_as_they_are_signed_here() -> None:
+    claims = {**CLAIMS, "taskId": 'tâche-Ω-🙂 "\\', "configId": "\x00\x1f\u2028", "seq": 2**63 - 1}
+    public = key(Algorithm.ES256).private_key.public_key()
+    token = at_once(sign_jwt(claims, key(Algorithm.ES256)))
+    read = jwt.decode(token, public, ["ES256"], {"verify_iat": False, "verify_exp": False})
+    assert read == claims
+
+
 @pytest.mark.parametrize("algorithm", list(Algorithm))
 def test_what_pyjwt_and_jwcrypto_sign_is_verified_here(algorithm: Algorithm) -> None:
     signing = key(algorithm)

@@ -104,6 +104,11 @@ async def test_it_says_the_same_as_one_that_is_signed_here() -> None:
     )
 
 
+def test_a_key_that_has_to_be_waited_for_does_not_sign_at_once() -> None:
+    with pytest.raises(SigningError, match="in a service of its own"):
+        at_once(sign_notification(CLAIMS, RemoteKey.of(service())))
+
+
 @pytest.mark.parametrize("algorithm", [Algorithm.ES256, Algorithm.ES384])
 async def test_an_ecdsa_signature_may_be_der_or_r_and_s(algorithm: Algorithm) -> None:
     raw = service(algorithm)
