@@ -8,7 +8,6 @@ with its leases.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -28,7 +27,7 @@ from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
 from pushkit.terminal.output import example
-from pushkit.terminal.processes import Supervisor, until_stopped
+from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 
 __all__ = ["worker"]
 
@@ -150,7 +149,7 @@ def worker(
     _sender(settings)
     if processes == 1:
         _log_to_stderr(verbose=verbose)
-        asyncio.run(_deliver(settings))
+        run_service_loop(_deliver(settings))
     else:
         workers = Supervisor(
             _child,
@@ -202,7 +201,7 @@ def _sender(settings: _Settings) -> PushSender:
 def _child(settings: _Settings) -> None:
     _log_to_stderr(verbose=settings.verbose)
     try:
-        asyncio.run(_deliver(settings))
+        run_service_loop(_deliver(settings))
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Several processes that do the same, and the one that watches over them."""
+"""How services run: their event loop, several processes that do the same, who watches over them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
 import click
 
-__all__ = ["STOP_SIGNALS", "Supervisor", "accept_signal", "until_stopped"]
+__all__ = ["STOP_SIGNALS", "Supervisor", "accept_signal", "run_service_loop", "until_stopped"]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -142,6 +143,16 @@ class Supervisor:
                 process.join()
                 killed += 1
         return killed
+
+
+def run_service_loop(main: Coroutine[Any, Any, None], *, uvloop: bool = True) -> None:
+    """Run a process of ours from start to end, on uvloop where it is installed, and may be used."""
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if uvloop:
+        with contextlib.suppress(ImportError):
+            from uvloop import new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main)
 
 
 @contextlib.contextmanager

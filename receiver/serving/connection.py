@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -70,7 +70,7 @@ class HttpConnection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve, once there is a handshake if there has to be one."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # a stream
+        transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         if self._wire is None and not self.accept(transport):
             return
         super().connection_made(transport)

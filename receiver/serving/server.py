@@ -12,6 +12,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import cast
 
 from aiohttp import web
 
@@ -137,7 +138,7 @@ class _Accepted(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and begin the handshake; or end it."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # a stream
+        transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         connection = self._server.connection()
         if connection.accept(transport):
             self._server.run(self._shake_hands(transport, connection))

@@ -20,7 +20,12 @@ from pathlib import Path
 import click
 
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.terminal.processes import Supervisor, accept_signal, until_stopped
+from pushkit.terminal.processes import (
+    Supervisor,
+    accept_signal,
+    run_service_loop,
+    until_stopped,
+)
 from receiver.app import handler
 from receiver.logs import log_to_stderr
 from receiver.receiver import Receiver
@@ -77,7 +82,7 @@ def run_service(options: ServiceOptions) -> int:
     _raise_file_limit(settings.max_connections)
     sockets = _listen(settings)
     if options.processes == 1:
-        asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
+        _run(receiver, options.path, settings, sockets, tls)
         return 0
     # Wrong settings are reported once, before there are processes.
     asyncio.run(_try(receiver))
@@ -103,10 +108,21 @@ def _child(options: ServiceOptions, sockets: Sequence[socket.socket]) -> None:
         settings = load_settings(options.path)
         folder = options.path.parent.resolve()
         receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
-        asyncio.run(_serve(receiver, options.path, settings, sockets, tls))
+        _run(receiver, options.path, settings, sockets, tls)
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
+
+
+def _run(
+    receiver: Receiver,
+    path: Path,
+    settings: ReceiverSettings,
+    sockets: Sequence[socket.socket],
+    tls: TlsFiles | None,
+) -> None:
+    # uvloop reads on before a handshake of ours can begin, and its first bytes would be lost.
+    run_service_loop(_serve(receiver, path, settings, sockets, tls), uvloop=tls is None)
 
 
 async def _serve(

@@ -94,6 +94,18 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **changes}
 
 
+# Modules to put before the real one: a process of ours finds them in its folder.
+UVLOOPS = {
+    "installed": """\
+import asyncio
+def new_event_loop():
+    print("the loop of uvloop", flush=True)
+    return asyncio.new_event_loop()
+""",
+    "not installed": "raise ImportError('there is no uvloop')",
+}
+
+
 def free_port() -> int:
     """Return a port that nobody uses at the moment."""
     with socket.socket() as listener:

@@ -30,7 +30,7 @@ from pushkit.signing.notification_jwt import (
     body_sha256,
     sign_notification,
 )
-from tests.cli.conftest import ISSUER, UPDATE, Ran, Run, environment, free_port
+from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment, free_port
 from tests.eventually import DEADLINE, eventually_sync
 
 CONFIG = """\
@@ -185,6 +185,18 @@ def test_a_sent_update_is_called_back_once_and_sigterm_ends_the_service(service:
     assert "refused 401 invalid_token" in output
     assert "Traceback" not in output
     assert service.token not in output
+
+
+@pytest.mark.parametrize("uvloop", UVLOOPS)
+def test_the_service_runs_on_uvloop_where_it_is_installed(
+    start: Start, tmp_path: Path, uvloop: str
+) -> None:
+    (tmp_path / "uvloop.py").write_text(UVLOOPS[uvloop])
+    service = start()
+    assert service.send().status == 0
+    eventually_sync(service.seen)
+    said = "the loop of uvloop" in service.output.read_text()
+    assert said == (uvloop == "installed")
 
 
 def test_a_hangup_changes_the_senders_and_a_mistake_changes_nothing(
@@ -371,6 +383,7 @@ def test_as_many_files_may_be_open_as_connections_need_and_no_more(start: Start)
     soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
     assert hard == before[1]
     assert 512 < soft < 4096
+    serving(service, 1)
     assert service.stop() == 0
 
 

@@ -31,7 +31,7 @@ from pushkit import (
 from pushkit.cli.delivering import Delivering, delivery_options
 from pushkit.work import DEFAULT_SCHEDULE, gives_up
 from pushkit.work.retry import MAX_AGE
-from tests.cli.conftest import ISSUER, Run, Webhook, environment
+from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually_sync
 
 
@@ -126,6 +126,17 @@ def test_a_worker_delivers_and_ends_with_0(
     assert process.wait(DEADLINE) == 0
     assert "drains" in workers.out
     assert workers.err.count("ERROR") == 0
+
+
+@pytest.mark.parametrize("uvloop", UVLOOPS)
+def test_a_worker_runs_on_uvloop_where_it_is_installed(
+    workers: Workers, webhook: Webhook, own_folder: Path, uvloop: str
+) -> None:
+    (own_folder / "uvloop.py").write_text(UVLOOPS[uvloop])
+    ids = enqueue("outbox.db", webhook, 3)
+    workers.start("outbox.db", "--processes", "2")
+    eventually_sync(lambda: set(ids) <= set(received(webhook)))
+    assert workers.out.count("the loop of uvloop") == (2 if uvloop == "installed" else 0)
 
 
 def test_several_processes_share_the_work(

@@ -263,6 +263,46 @@ async def test_items_that_wait_side_by_side_share_a_script_and_keep_their_place(
     assert done == ["a", "b", "c", "alone", "d", "e"]
 
 
+async def test_two_groups_that_wait_beside_each_other_share_a_script_each(
+    traced: list[str], database: SqliteDatabase
+) -> None:
+    gate = Gate()
+    made: list[list[str]] = []
+
+    def lower(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:  # noqa: ARG001
+        made.append(list(items))
+        yield from ()
+        return list(items)
+
+    def upper(items: Sequence[str], /, *, wait: bool) -> Script[list[str]]:
+        return lower(items, wait=wait)
+
+    first = asyncio.create_task(database.write(gate.script()))
+    await gate.reached.wait()
+    waiting = [
+        database.write_together(lower if name.islower() else upper, name) for name in "aBcDe"
+    ]
+    await asyncio.sleep(0)
+    traced.clear()
+    gate.opened.set()
+    await first
+    assert await asyncio.gather(*waiting) == list("aBcDe")
+    assert traced.count("COMMIT") == 2
+    assert made == [["a", "c", "e"], ["B", "D"]]
+
+
+async def test_a_database_serves_the_event_loop_in_which_it_was_opened(
+    database: SqliteDatabase,
+) -> None:
+    def write_elsewhere() -> None:
+        asyncio.run(database.write(insert("a")))
+
+    with pytest.raises(StorageError, match="another event loop"):
+        await asyncio.to_thread(write_elsewhere)
+    assert await database.write(insert("b")) == "b"
+    assert await database.read(names()) == ["b"]
+
+
 async def test_a_group_that_fails_is_run_again_item_by_item(database: SqliteDatabase) -> None:
     gate = Gate()
     made: list[list[str]] = []
