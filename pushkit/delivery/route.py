@@ -32,7 +32,8 @@ class Route:
     """How the notifications of one subscription get to its webhook.
 
     Attributes:
-        subscription: With its secrets opened, at one revision.
+        subscription: With its secrets opened, as it was when the route was found. What the revision
+            does not count (`paused`, `last_seq`, …) may be another by now.
         owner: Whose it is.
         destination: Its URL, checked.
         access: What the operator adds for it.

@@ -48,6 +48,7 @@ class Signing:
             JWT), `standard-webhooks`.
         webhook_secrets: What Standard Webhooks signs with: `whsec_…` for v1, `whsk_…` for v1a.
             Several while one is being replaced: each makes a signature.
+        signers: The same, read.
 
     Raises:
         ConfigError: No scheme, an unknown one, or secrets that do not go with the schemes.
@@ -55,7 +56,7 @@ class Signing:
 
     schemes: Collection[Scheme | str] = _JWT_ALONE
     webhook_secrets: Sequence[str] = field(default=(), repr=False)
-    _signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
+    signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.schemes, str) or isinstance(self.webhook_secrets, str):
@@ -69,12 +70,7 @@ class Signing:
                 " (on the command line: --webhook-secrets-file)"
             )
         object.__setattr__(self, "schemes", schemes)
-        object.__setattr__(self, "_signers", tuple(map(read_signer, self.webhook_secrets)))
-
-    @property
-    def signers(self) -> tuple[WebhookSigner, ...]:
-        """What Standard Webhooks signs with."""
-        return self._signers
+        object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
 
 
 SigningChoice: TypeAlias = Signing | Callable[[Subscription], Signing]

@@ -193,16 +193,13 @@ class Worker:
             return None
         result = await self._result(claimed)
         attempted = Attempted(claimed, result)
-        try:
-            settled = await self._settler.settle(attempted)
-        except StorageError:
-            # What the webhook has is sent again unless that gets written down: while the database
-            # is away it is tried until the lease ends.
-            settled = await persist(
-                lambda: self._settler.settle(attempted),
-                through=StorageError,
-                within=self._lease_margin,
-            )
+        # What the webhook has is sent again unless that gets written down: while the database is
+        # away it is tried until the lease ends.
+        settled = await persist(
+            lambda: self._settler.settle(attempted),
+            through=StorageError,
+            within=self._lease_margin,
+        )
         _report(claimed.delivery, result)
         tell(self._on_event, settled.events)
         if settled.some_wait:

@@ -104,7 +104,10 @@ CUTS = (
         "order",
         "An update waits for the one before it, of its subscription.",
         "pushkit.delivery.lines",
-        ("head=first and not recipient.paused", "head=not recipient.paused"),
+        (
+            "return self.oldest is None and not self.recipient.paused",
+            "return not self.recipient.paused",
+        ),
     ),
     _cut(
         "one of a subscription",
@@ -130,15 +133,15 @@ CUTS = (
         "Whoever holds several subscriptions takes them in one order.",
         _SUBSCRIPTIONS,
         (
-            ' {_from_tasks(len(filled))} ORDER BY s.id"\n',
-            " {_from_tasks(len(filled))} ORDER BY s.id {__import__('random').choice(('', 'DESC'))}\"\n",
+            " ORDER BY s.id FOR UPDATE OF s{_or_not(wait)}",
+            " ORDER BY s.id {__import__('random').choice(('', 'DESC'))} FOR UPDATE OF s{_or_not(wait)}",
         ),
     ),
     _cut(
         "pause",
         "Nothing of a paused subscription is sent.",
         "pushkit.delivery.lines",
-        ("head=first and not recipient.paused", "head=first"),
+        ("return self.oldest is None and not self.recipient.paused", "return self.oldest is None"),
     ),
     # --- attempts -------------------------------------------------------------------------------
     _cut(
@@ -324,7 +327,10 @@ CUTS = (
         "drain",
         "A sender that is stopped gives its attempts time.",
         "pushkit.delivery.sender",
-        ("await worker.pump.finish(within=self.options.drain)", "await worker.pump.abandon()"),
+        (
+            "await self._worker.pump.finish(within=self.options.drain)",
+            "await self._worker.pump.abandon()",
+        ),
     ),
     _cut(
         "persistent settling",

@@ -267,4 +267,4 @@ def test_a_signing_that_cannot_be_is_refused(arguments: dict[str, Any], says: st
 
 def test_a_secret_is_in_no_repr() -> None:
     assert SECRET not in repr(EVERY_SCHEME)
-    assert "_signers" not in repr(EVERY_SCHEME)
+    assert "signers" not in repr(EVERY_SCHEME)
