@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
-from pushkit.storage import Database, Script, open_location
+from pushkit.storage import Database, Migration, Script, open_location
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import SECRETS_MIGRATION, ExpectedStore
 from receiver.inbox import (
@@ -39,6 +39,7 @@ MIGRATIONS = (
     SECRETS_MIGRATION,
     CALLBACKS_MIGRATION,
     FAIRNESS_MIGRATION,
+    Migration(7, (), may_roll=True),  # from here on it is noted who may write
 )
 
 _BATCH = 100
