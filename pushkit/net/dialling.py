@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 import aiohappyeyeballs
@@ -19,15 +20,13 @@ from pushkit.net.addresses import parse_address
 from pushkit.net.failures import (
     BrokenAnswerError,
     ClosedEarlyError,
-    LookupFailedError,
     ProxyRefusedError,
     ProxyUnreachableError,
 )
-from pushkit.net.guard import Guard, dialling_socket
+from pushkit.net.guard import Guard, dialling_socket, look_up
 from pushkit.net.lane import Lane
 from pushkit.net.lanes import Way
 from pushkit.net.proxy import EgressProxy, ProxyDialler
-from pushkit.net.timing import Probe
 from pushkit.url import host_and_port
 
 __all__ = ["Dialler"]
@@ -50,10 +49,9 @@ class Dialler:
     def __init__(self, guard: Guard, resolver: AbstractResolver, proxy: EgressProxy | None) -> None:
         self._guard = guard
         self._resolver = resolver
-        self._proxy = proxy
         self._to_proxy = ProxyDialler(proxy, resolver) if proxy else None
 
-    async def dial(self, way: Way, lane: Lane, probe: Probe) -> None:
+    async def dial(self, way: Way, lane: Lane) -> None:
         """Connect a lane.
 
         Raises:
@@ -61,51 +59,34 @@ class Dialler:
             ProxyRefusedError: The proxy reached none of them.
             BrokenAnswerError: The proxy does not speak as one.
         """
-        if way.allowed_by_name:
-            sock = await _connected(
-                await self._addresses(self._resolver, way, probe), dialling_socket
-            )
-            await _open(lane, sock, way)
-            return
-        addresses = await self._addresses(self._guard, way, probe)
-        if self._proxy is None or self._to_proxy is None:
-            await _open(lane, await _connected(addresses, self._guard.open_socket), way)
+        by_name = way.allowed_by_name
+        addresses = [way.host]  # a literal is judged when it is dialled
+        if parse_address(way.host) is None:
+            resolver = self._resolver if by_name else self._guard
+            addresses = await look_up(resolver, way.host, way.port)
+        if by_name or self._to_proxy is None:
+            factory = dialling_socket if by_name else self._guard.open_socket
+            await _open(lane, await _connected(addresses, way.port, factory), way)
             return
         failed: Exception = OSError(None, "the name has no address")
-        for *_, sockaddr in addresses:
+        for address in addresses:
             try:
-                await self._tunnel(self._proxy, self._to_proxy, lane, way, str(sockaddr[0]))
+                await self._tunnel(self._to_proxy, lane, way, address)
             except ProxyRefusedError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
             return
         raise failed
 
-    async def _addresses(
-        self, resolver: AbstractResolver, way: Way, probe: Probe
-    ) -> list[AddrInfoType]:
-        if parse_address(way.host) is not None:  # judged when it is dialled
-            probe.enter("connect")
-            return [_info(way.host, way.port)]
-        probe.enter("resolve")
-        try:
-            answers = await resolver.resolve(way.host, way.port)
-        except OSError as exc:
-            raise LookupFailedError(exc.errno, exc.strerror) from exc
-        finally:
-            probe.enter("connect")
-        return [_info(answer["host"], way.port) for answer in answers]
-
-    async def _tunnel(
-        self, proxy: EgressProxy, to_proxy: ProxyDialler, lane: Lane, way: Way, address: str
-    ) -> None:
+    async def _tunnel(self, to_proxy: ProxyDialler, lane: Lane, way: Way, address: str) -> None:
         """Have the proxy connect to an address that was checked (RFC 9110 §9.3.6)."""
         if address == way.host:  # a literal, which no resolver judged
             self._guard.check(address, way.port)
+        proxy = to_proxy.proxy
         try:
             answers = await to_proxy.resolve(proxy.host, proxy.port)
-            infos = [_info(answer["host"], proxy.port) for answer in answers]
-            sock = await _connected(infos, to_proxy.open_socket)
+            addresses = [answer["host"] for answer in answers]
+            sock = await _connected(addresses, proxy.port, to_proxy.open_socket)
         except OSError as exc:
             raise ProxyUnreachableError(None, f"the proxy: {exc.strerror or 'failed'}") from exc
         loop = asyncio.get_running_loop()
@@ -173,9 +154,11 @@ async def _secured(transport: asyncio.Transport, lane: Lane, way: Way) -> asynci
     return secured
 
 
-async def _connected(infos: list[AddrInfoType], factory: SocketFactoryType) -> socket.socket:
+async def _connected(
+    addresses: Sequence[str], port: int, factory: SocketFactoryType
+) -> socket.socket:
     return await aiohappyeyeballs.start_connection(
-        infos,
+        [_info(address, port) for address in addresses],
         happy_eyeballs_delay=_NEXT_ADDRESS_AFTER,
         interleave=1,
         loop=asyncio.get_running_loop(),

@@ -20,9 +20,10 @@ from aiohttp.resolver import AsyncResolver
 
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
-from pushkit.net.timing import current_probe
+from pushkit.net.failures import LookupFailedError
+from pushkit.net.timing import Probe, current_probe
 
-__all__ = ["Guard", "Resolver", "dialling_socket"]
+__all__ = ["Guard", "Resolver", "dialling_socket", "look_up"]
 
 _LOOKUP_TIMEOUT: Final = timedelta(seconds=5)
 _MAX_ANSWERS: Final = 16
@@ -146,6 +147,22 @@ class Guard(AbstractResolver):
             if probe is not None:
                 probe.refused = decision
             raise OSError(errno.EACCES, decision.reason)
+
+
+async def look_up(resolver: AbstractResolver, host: str, port: int) -> list[str]:
+    """Return a name's addresses, and take down how long that took.
+
+    Raises:
+        LookupFailedError: There are none, or one of them is refused.
+    """
+    probe = current_probe.get() or Probe()
+    probe.enter("resolve")
+    try:
+        return [answer["host"] for answer in await resolver.resolve(host, port)]
+    except OSError as exc:
+        raise LookupFailedError(exc.errno, exc.strerror) from exc
+    finally:
+        probe.enter("connect")
 
 
 def dialling_socket(address: AddrInfoType) -> socket.socket:

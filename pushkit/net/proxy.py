@@ -71,12 +71,12 @@ class ProxyDialler(AbstractResolver):
     """Resolves and dials the one proxy, and nothing else.
 
     Args:
-        proxy: The proxy: the operator's choice, so its address may be private.
+        proxy: The operator's choice, so its address may be private.
         resolver: Who looks its name up.
     """
 
     def __init__(self, proxy: EgressProxy, resolver: AbstractResolver) -> None:
-        self._proxy = proxy
+        self.proxy = proxy
         self._resolver = resolver
         self._addresses: frozenset[str] = frozenset(
             {proxy.host} if parse_address(proxy.host) else ()
@@ -90,7 +90,7 @@ class ProxyDialler(AbstractResolver):
         Raises:
             OSError: Another name is asked for, or there is no address.
         """
-        if host != self._proxy.host:
+        if host != self.proxy.host:
             raise OSError(errno.EACCES, "not the name of the proxy")
         answers = await self._resolver.resolve(host, port, family)
         self._addresses = frozenset(answer["host"] for answer in answers)
@@ -103,7 +103,7 @@ class ProxyDialler(AbstractResolver):
             OSError: It is about to dial something else.
         """
         host, port = str(address[4][0]), address[4][1]
-        if host not in self._addresses or port != self._proxy.port:
+        if host not in self._addresses or port != self.proxy.port:
             raise OSError(errno.EACCES, "not an address of the proxy")
         return dialling_socket(address)
 

@@ -23,7 +23,7 @@ from pushkit.net.failures import (
     ProxyUnreachableError,
     transport_error,
 )
-from pushkit.net.guard import Guard, Resolver, dialling_socket
+from pushkit.net.guard import Guard, Resolver, dialling_socket, look_up
 from pushkit.net.posting import MAX_ANSWER_BYTES, Answer
 from pushkit.net.proxy import EgressProxy, ProxyDialler
 from pushkit.net.timing import Probe, TimedResponse, current_probe, timing_trace
@@ -172,7 +172,7 @@ class Transport:
         )
         session = self._proxied_session(proxy)
         failed: Exception = OSError(None, "the name has no address")
-        for address in await self._looked_up(destination):
+        for address in await look_up(self._guard, destination.url.host, destination.url.port):
             url = URL(str(replace(destination.url, host=address)), encoded=True)
             try:
                 answer = await _ask(session, request, url, deadline, route)
@@ -182,18 +182,6 @@ class Transport:
             dialled = host_and_port(address, destination.url.port)
             return replace(answer, timing=replace(answer.timing, address=dialled))
         raise failed
-
-    async def _looked_up(self, destination: Destination) -> list[str]:
-        probe = current_probe.get()
-        if probe is not None:
-            probe.enter("resolve")
-        try:
-            answers = await self._guard.resolve(destination.url.host, destination.url.port)
-        except OSError as exc:
-            raise LookupFailedError(exc.errno, exc.strerror) from exc
-        if probe is not None:
-            probe.enter("connect")
-        return [answer["host"] for answer in answers]
 
     def _direct_session(self, destination: Destination) -> aiohttp.ClientSession:
         if destination.allowed_by_name:

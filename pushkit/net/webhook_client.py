@@ -123,9 +123,10 @@ class WebhookClient:
         return await lane.ask(question, probe)
 
     async def _dial(self, way: Way, lane: Lane, probe: Probe) -> None:
+        probe.enter("connect")
         reset = current_probe.set(probe)
         try:
-            await self._dialler.dial(way, lane, probe)
+            await self._dialler.dial(way, lane)
         except BaseException:
             lane.close()
             raise

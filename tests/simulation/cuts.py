@@ -217,17 +217,14 @@ CUTS = (
     _cut(
         "name at dial",
         "A name is looked up for each connection.",
-        "pushkit.net.dialling",
+        "pushkit.net.guard",
+        ("_LOOKUP_TIMEOUT: Final =", "_KNOWN: dict[str, list[str]] = {}\n_LOOKUP_TIMEOUT: Final ="),
         (
-            "_NEXT_ADDRESS_AFTER: Final = 0.25",
-            "_NEXT_ADDRESS_AFTER: Final = 0.25\n_KNOWN: Any = {}",
-        ),
-        ("from typing import Final", "from typing import Any, Final"),
-        (
-            "            answers = await resolver.resolve(way.host, way.port)\n",
-            "            if way.host not in _KNOWN:\n"
-            "                _KNOWN[way.host] = await resolver.resolve(way.host, way.port)\n"
-            "            answers = _KNOWN[way.host]\n",
+            '        return [answer["host"] for answer in await resolver.resolve(host, port)]\n',
+            "        if host not in _KNOWN:\n"
+            "            answers = await resolver.resolve(host, port)\n"
+            "            _KNOWN[host] = [answer['host'] for answer in answers]\n"
+            "        return _KNOWN[host]\n",
         ),
     ),
     _cut(
