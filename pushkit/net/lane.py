@@ -115,7 +115,9 @@ class Lane(asyncio.BufferedProtocol):
         self._waiter = waiter
         self.asked += 1
         self.heard = False
-        self._question = question
+        self._until = question.until  # not the question: its body may be long
+        self._body_within = question.body_within
+        self._max_body_bytes = question.max_body_bytes
         self._probe = probe
         self._parser = httptools.HttpResponseParser(self)
         self._interim = 0
@@ -124,7 +126,6 @@ class Lane(asyncio.BufferedProtocol):
         self._fields: list[tuple[str, str]] = []
         self._body = bytearray()
         self._has_head = False
-        self._body_is_timed = False
         self._keep = False
         self._deadlines.set(self, question.until)
         probe.enter("wait")
@@ -188,10 +189,10 @@ class Lane(asyncio.BufferedProtocol):
             if self._head_bytes > _MAX_HEAD_BYTES:
                 self.close()
                 self._end_early(_too_long())
-        elif self._question.body_within is not None and not self._body_is_timed:
-            self._body_is_timed = True
-            until = self._loop.time() + self._question.body_within
-            self._deadlines.set(self, min(until, self._question.until))
+        elif self._body_within is not None:
+            until = self._loop.time() + self._body_within
+            self._body_within = None  # it counts from the head
+            self._deadlines.set(self, min(until, self._until))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the question its end, whatever that is."""
@@ -238,8 +239,8 @@ class Lane(asyncio.BufferedProtocol):
         if self._waiter is None:
             return
         self._body += chunk
-        if len(self._body) > self._question.max_body_bytes:
-            del self._body[self._question.max_body_bytes :]
+        if len(self._body) > self._max_body_bytes:
+            del self._body[self._max_body_bytes :]
             self._answer(complete=False)
 
     def on_message_complete(self) -> None:

@@ -54,14 +54,9 @@ class Probe:
         self._address: str | None = None
         self.refused: Decision | None = None
 
-    def enter(self, phase: str | None, at: float | None = None) -> None:
-        """End the phase that runs, and begin another; None for no other.
-
-        Args:
-            phase: Its name, as in `Timing`.
-            at: When that was, by `time.perf_counter`; now if None.
-        """
-        now = time.perf_counter() if at is None else at
+    def enter(self, phase: str | None) -> None:
+        """End the phase that runs, and begin another, named as in `Timing`; None for no other."""
+        now = time.perf_counter()
         if self._phase is not None:
             self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
         self._phase, self._since = phase, now
