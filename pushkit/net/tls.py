@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,9 @@ def tls_context(
     Raises:
         ConfigError: A file is missing or not what it should be.
     """
+    if client is None and ca_file is None:
+        return _plain()
     context = _verifying(ca_file, system_roots=system_roots)
-    context.set_alpn_protocols(["http/1.1"])
     if client is not None:
         try:
             # A callable: without one OpenSSL would ask the terminal for a password.
@@ -55,15 +57,23 @@ def tls_context(
     return context
 
 
+@functools.cache
+def _plain() -> ssl.SSLContext:
+    # Once: to read the system's roots takes a tenth of a second.
+    return _verifying(None, system_roots=True)
+
+
 def _verifying(ca_file: Path | None, *, system_roots: bool) -> ssl.SSLContext:
     try:
         if ca_file is not None and not system_roots:
-            return ssl.create_default_context(cafile=ca_file)
-        context = ssl.create_default_context()
-        if ca_file is not None:
-            context.load_verify_locations(cafile=ca_file)
+            context = ssl.create_default_context(cafile=ca_file)
+        else:
+            context = ssl.create_default_context()
+            if ca_file is not None:
+                context.load_verify_locations(cafile=ca_file)
     except (OSError, ssl.SSLError) as exc:
         raise ConfigError(f"ca_file: {ca_file}: {_reason(exc)}") from exc
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 
