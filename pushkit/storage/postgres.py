@@ -164,6 +164,7 @@ class PostgresDatabase:
             await pool.close()
             raise
         self._waiting = asyncio.Semaphore(max(self._connections // 2, 1))
+        self._group_commits = {}  # each belongs to its event loop
         self._pool = pool
 
     async def schema(self) -> Schema:

@@ -179,6 +179,20 @@ async def test_items_of_a_group_each_get_their_own_result(database: Database) ->
     assert len(inserter.made) < 100  # some shared a script
 
 
+def test_a_database_may_be_opened_again_in_another_event_loop(location: str) -> None:
+    database = things(location)
+    inserter = Inserter()
+
+    async def use(name: str) -> None:
+        await database.open()
+        assert await database.write_together(inserter.insert, name) == f"{name} is in"
+        assert await database.write(insert(name * 2)) == name * 2
+        await database.close()
+
+    asyncio.run(use("a"))
+    asyncio.run(use("b"))
+
+
 async def test_who_is_cancelled_may_keep_hold_of_what_he_submitted(database: Database) -> None:
     inserter = Inserter()
     submitted: list[asyncio.Future[str]] = []
