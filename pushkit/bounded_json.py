@@ -97,7 +97,10 @@ def _read_strictly(data: bytes, max_depth: int) -> JsonValue:
     except ValueError as exc:  # an integer longer than the interpreter converts
         raise MalformedJsonError("a number has too many digits") from exc
     if _SURROGATE_ESCAPE.search(data):
-        _check_surrogates(value)
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as exc:
+            raise MalformedJsonError("a string has half of a surrogate pair") from exc
     return value
 
 
@@ -149,13 +152,6 @@ def _is_deeper(data: bytes, max_depth: int) -> bool:
             return False
         found = found.replace(b"()", b"")  # the innermost level, everywhere
     return bool(found)
-
-
-def _check_surrogates(value: JsonValue) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as exc:
-        raise MalformedJsonError("a string has half of a surrogate pair") from exc
 
 
 def _json_type(value: JsonValue) -> str:

@@ -65,7 +65,9 @@ class CardTrust:
                 unavailable.append(jwks_url)
             else:
                 keys += [TrustedKey(key=key, jwks_url=jwks_url) for key in found.values()]
-        revoked = _revocations(trust)
+        # A pinned key that is revoked is so in every JWK Set, too.
+        pinned = {thumbprint(e.key.public_key): e.revoked_at for e in trust.keys if e.revoked_at}
+        revoked = {**pinned, **trust.revoked}
         return TrustedKeys(
             keys=tuple(_with_revocation(entry, revoked) for entry in keys),
             jwks_urls=trust.jwks_urls,
@@ -82,16 +84,6 @@ class CardTrust:
         """End the fetches that are under way."""
         for client in self._clients.values():
             await client.close()
-
-
-def _revocations(trust: OriginTrust) -> dict[str, datetime]:
-    """Return what is revoked; a pinned key that is, is so in every JWK Set too."""
-    pinned = {
-        thumbprint(entry.key.public_key): entry.revoked_at
-        for entry in trust.keys
-        if entry.revoked_at is not None
-    }
-    return {**pinned, **trust.revoked}
 
 
 def _with_revocation(entry: TrustedKey, revoked: Mapping[str, datetime]) -> TrustedKey:

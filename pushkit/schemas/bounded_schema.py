@@ -107,11 +107,15 @@ class BoundedSchema:
         Raises:
             UndecidedError: It cannot be decided within the limits, or not with this schema at all.
         """
-        validator = bounded(self._base)(self._document, registry=_empty_registry())
+        from referencing import Registry
+
+        validator = bounded(self._base)(self._document, registry=Registry())
         return _first_complaint(validator, data, Steps(MAX_STEPS) if steps is None else steps)
 
 
 def _first_complaint(validator: Any, data: JsonValue, steps: Steps) -> Complaint | None:
+    from referencing.exceptions import Unresolvable
+
     outer = STEPS.set(steps)
     try:
         steps.begin()
@@ -119,7 +123,7 @@ def _first_complaint(validator: Any, data: JsonValue, steps: Steps) -> Complaint
         error = next(validator.iter_errors(data), None)
     except RecursionError as exc:
         raise UndecidedError("the schema goes in a circle, or too deep") from exc
-    except _unresolvable() as exc:
+    except Unresolvable as exc:
         raise UndecidedError("a reference of the schema leads nowhere") from exc
     except UndecidedError:
         raise
@@ -188,9 +192,6 @@ def _check_schema(base: type[Validator], document: JsonValue, steps: Steps) -> N
         raise InvalidSchemaError(f"not a schema at {complaint.path or '/'}")
 
 
-# --- the libraries -------------------------------------------------------------------------------
-
-
 def _validator_class(dialect: JsonValue) -> type[Validator]:
     from jsonschema.validators import validator_for
 
@@ -201,15 +202,3 @@ def _validator_class(dialect: JsonValue) -> type[Validator]:
     if known is None:
         raise InvalidSchemaError("$schema: not a dialect that is known")
     return known
-
-
-def _empty_registry() -> Any:
-    from referencing import Registry
-
-    return Registry()
-
-
-def _unresolvable() -> type[Exception]:
-    from referencing.exceptions import Unresolvable
-
-    return Unresolvable

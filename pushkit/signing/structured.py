@@ -17,10 +17,6 @@ Parameters: TypeAlias = Mapping[str, object]
 InnerList: TypeAlias = tuple[list[tuple[object, Parameters]], Parameters]
 
 
-class _DuplicateError(ValueError):
-    pass
-
-
 def read_dictionary(headers: Headers, name: str) -> dict[str, tuple[object, Parameters]]:
     """Read a field that is a dictionary: each member with its parameters; empty if it is absent.
 
@@ -55,4 +51,4 @@ def byte_sequence(data: bytes) -> str:
 
 
 def _refuse_duplicate(key: str, context: str) -> None:
-    raise _DuplicateError(f"{context} {key} twice")
+    raise ValueError(f"{context} {key} twice")
