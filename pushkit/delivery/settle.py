@@ -6,23 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.outbox import (
     AttemptLog,
-    Claim,
     Delivery,
-    DestinationKey,
     DestinationStore,
     Leases,
     Outcome,
     Result,
     destination_of,
 )
-from pushkit.storage import APART, Apart, Database, Rows, Script, alone, to_micros
+from pushkit.storage import APART, Apart, Database, Script, alone
 from pushkit.subscriptions import Current, SubscriptionStore
 
 __all__ = ["Attempted", "Settled", "Settler"]
@@ -132,72 +129,59 @@ class Settler:
             _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
             for each in attempted
         ]
-        are_ours, heads = yield from self.leases.settle(
-            list(zip(deliveries, results, strict=True)), self.worker, now
+        passed = yield from self.leases.settle(
+            list(zip(deliveries, results, strict=True)),
+            self.worker,
+            now,
+            following=self._may_follow,
+            until=now + self.lease,
         )
         held = []
-        for delivery, result, is_ours in zip(deliveries, results, are_ours, strict=True):
+        for delivery, result, is_ours in zip(deliveries, results, passed.are_ours, strict=True):
             if result.made is not None and is_ours:
                 held.append((delivery.id, result.made, result))
             elif result.made is not None:
                 yield from self.attempts.record_late(delivery, result.made, result)
         yield from self.attempts.record(held)
-        in_trouble = yield from self.destinations.in_trouble(deliveries, now)
-        following = yield from self._take_following(attempted, heads, current, in_trouble, now)
-        offered = {row["subscription_id"] for row in heads}
+        failing = yield from self.destinations.failing(deliveries)
+        following = yield from self._routed(passed.taken, current)
         settled = {id(each): Settled() for each in attempted}
-        for each, result, is_ours in zip(attempted, results, are_ours, strict=True):
+        for each, result, is_ours in zip(attempted, results, passed.are_ours, strict=True):
             if is_ours:
-                subscription_id = each.delivery.subscription_id
+                line = each.delivery.subscription_id
                 # The first that was answered ends the row of failures.
-                failures = in_trouble.pop(destination_of(each.delivery), 0)
+                failures = failing.pop(destination_of(each.delivery), 0)
                 settled[id(each)] = Settled(
                     events=(
                         yield from self.consequences.of(
-                            each.delivery, current.get(subscription_id), result, now, failures
+                            each.delivery, current.get(line), result, now, failures
                         )
                     ),
-                    following=following.get(subscription_id),
-                    some_wait=subscription_id in offered and subscription_id not in following,
+                    following=following.get(line),
+                    some_wait=line in passed.passed_on,
                 )
         return settled
 
-    def _take_following(
-        self,
-        attempted: Sequence[Attempted],
-        heads: Rows,
-        current: Mapping[str, Current],
-        in_trouble: Mapping[DestinationKey, int],
-        now: datetime,
-    ) -> Script[dict[str, Claimed]]:
-        """Take the next of each line where it may go at once, by subscription.
+    def _may_follow(self, delivery: Delivery, result: Result) -> bool:
+        """Say whether the next of a line may go at once: behind one that arrived, in its slot."""
+        return (
+            self.slots is not None
+            and result.outcome is Outcome.DELIVERED
+            and self.slots.may_follow(delivery.origin)
+        )
 
-        Only behind a delivery that arrived, to the same destination, which is not in trouble.
-        """
-        if self.slots is None or self.routes is None or not heads:
+    def _routed(
+        self, taken: Sequence[Delivery], current: Mapping[str, Current]
+    ) -> Script[dict[str, Claimed]]:
+        """Return what was taken with where it goes, by subscription."""
+        if self.routes is None or not taken:
             return {}
-        arrived = {
-            each.delivery.subscription_id: each.delivery.origin
-            for each in attempted
-            if each.result.outcome is Outcome.DELIVERED
-            and destination_of(each.delivery) not in in_trouble
-            and self.slots.may_follow(each.delivery.origin)
-        }
-        moment = to_micros(now)
-        ids = [
-            row["id"]
-            for row in heads
-            if arrived.get(row["subscription_id"]) == row["origin"]
-            and row["not_before"] <= moment
-            and row["last_error"] not in REFUSED
-        ]
-        claim = Claim(worker=self.worker, until=now + self.lease)
-        taken = yield from self.leases.take(ids, claim)
+        lines = [each.subscription_id for each in taken]
         ways = yield from self.routes.look_up(
-            {each.subscription_id: current[each.subscription_id].revision for each in taken}
+            {line: current[line].revision for line in lines if line in current}
         )
         return {
-            each.subscription_id: Claimed(each, ways.get(each.subscription_id)) for each in taken
+            line: Claimed(each, ways.get(line)) for line, each in zip(lines, taken, strict=True)
         }
 
 

@@ -62,10 +62,8 @@ class DestinationStore:
         )
         return int(rows[0]["failures"]) if rows else None
 
-    def in_trouble(
-        self, deliveries: Sequence[Delivery], now: datetime
-    ) -> Script[dict[DestinationKey, int]]:
-        """Return how many failures in a row there are, of destinations that have any, or wait.
+    def failing(self, deliveries: Sequence[Delivery]) -> Script[dict[DestinationKey, int]]:
+        """Return how many failures in a row there are, of the destinations that have any.
 
         Their rows are held, in order, so that of two who end a row of failures one knows it.
         """
@@ -75,12 +73,11 @@ class DestinationStore:
             wanted = padded(chunk)
             rows = yield Statement(
                 "SELECT h.tenant, h.owner, h.origin, h.failures"
-                f" FROM (VALUES {rows_of_places(len(wanted), 3, after=1)}) v"
+                f" FROM (VALUES {rows_of_places(len(wanted), 3)}) v"
                 " CROSS JOIN pushkit_destinations h WHERE h.tenant = v.column1"
-                " AND h.owner = v.column2 AND h.origin = v.column3"
-                " AND (h.failures > 0 OR h.until > $1)"
+                " AND h.owner = v.column2 AND h.origin = v.column3 AND h.failures > 0"
                 " ORDER BY h.tenant, h.owner, h.origin FOR UPDATE OF h",
-                (to_micros(now), *itertools.chain.from_iterable(wanted)),
+                tuple(itertools.chain.from_iterable(wanted)),
             )
             found |= {(row["tenant"], row["owner"], row["origin"]): row["failures"] for row in rows}
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pushkit.outbox.rows import UNFINISHED
-from pushkit.storage import Rows, Script, Statement, padded, rows_of_places
+from pushkit.storage import Script, Statement, padded, rows_of_places
 
 __all__ = ["hold_back", "mark_oldest", "pass_heads_on"]
 
@@ -25,23 +25,16 @@ def hold_back(subscription_id: str) -> Script[None]:
     )
 
 
-def pass_heads_on(ids: Sequence[str]) -> Script[Rows]:
-    """Offer the oldest that is unfinished of each subscription, unless that is paused.
-
-    Returns:
-        What is offered now: its id, subscription, origin, `not_before` and last error.
-    """
+def pass_heads_on(ids: Sequence[str]) -> Script[None]:
+    """Offer the oldest that is unfinished of each subscription, unless that is paused."""
     filled = padded(ids)
-    return (
-        yield Statement(
-            "UPDATE pushkit_deliveries SET head = 1 WHERE id IN (SELECT"
-            " (SELECT d.id FROM pushkit_deliveries d WHERE d.subscription_id = v.column1"
-            f" AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1)"
-            f" FROM (VALUES {rows_of_places(len(filled), 1)}) v WHERE NOT EXISTS"
-            " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))"
-            " RETURNING id, subscription_id, origin, not_before, last_error",
-            filled,
-        )
+    yield Statement(
+        "UPDATE pushkit_deliveries SET head = 1 WHERE id IN (SELECT"
+        " (SELECT d.id FROM pushkit_deliveries d WHERE d.subscription_id = v.column1"
+        f" AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1)"
+        f" FROM (VALUES {rows_of_places(len(filled), 1)}) v WHERE NOT EXISTS"
+        " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))",
+        filled,
     )
 
 

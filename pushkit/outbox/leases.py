@@ -7,6 +7,7 @@ those that nobody may have now (`pushkit.outbox.parking`).
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from pushkit.outbox.parking import (
     park,
     take_turns,
 )
-from pushkit.outbox.rows import delivery_of
+from pushkit.outbox.rows import UNFINISHED, delivery_of
 from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
 from pushkit.storage import (
     Rows,
@@ -32,13 +33,15 @@ from pushkit.storage import (
     SqlValue,
     Statement,
     among,
+    chunks,
     moment_or_none,
     padded,
+    rows_of_places,
     to_micros,
 )
 from pushkit.work import after_fruitless_claims
 
-__all__ = ["Leases", "Taken"]
+__all__ = ["Leases", "Passed", "Taken"]
 
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1
@@ -71,6 +74,21 @@ class Taken:
     some_wait: bool = True
     crowded: frozenset[str] = frozenset()
     others: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What settling came to.
+
+    Attributes:
+        are_ours: For each that was settled, whether its row was still this worker's.
+        taken: What follows, in flight already.
+        passed_on: The subscriptions of which something else is left, which waits for a claim.
+    """
+
+    are_ours: Sequence[bool]
+    taken: Sequence[Delivery]
+    passed_on: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -202,8 +220,14 @@ class Leases:
         return [heads[0]._replace(until=0)]  # what waits is put aside by the next claims
 
     def settle(
-        self, settled: Sequence[tuple[Delivery, Result]], worker: str, now: datetime
-    ) -> Script[tuple[list[bool], Rows]]:
+        self,
+        settled: Sequence[tuple[Delivery, Result]],
+        worker: str,
+        now: datetime,
+        *,
+        following: Callable[[Delivery, Result], bool] = lambda *_: False,
+        until: datetime | None = None,
+    ) -> Script[Passed]:
         """Write down what attempts came to; pass the mark of the oldest on.
 
         A row is lost to a cancellation, or to another claim after the lease ended. Its result is
@@ -215,15 +239,14 @@ class Leases:
                 became of each. A destination's wait is not this method's business.
             worker: Who claimed them.
             now: The present.
-
-        Returns:
-            For each whether its row was still this worker's; and what comes next, as
-            `pass_heads_on` returns it.
+            following: Says whether the next of a line may be taken by the same worker at once: if
+                it is due, and goes to the same destination, which neither fails nor waits.
+            until: Until when what follows is taken.
         """
         alike: dict[tuple[SqlValue, ...], list[Delivery]] = {}
         for delivery, result in settled:
             alike.setdefault(_columns_after(result, now), []).append(delivery)
-        written: dict[tuple[str, int], str] = {}
+        written: dict[tuple[str, int], bool] = {}
         for columns, deliveries in alike.items():
             claims = padded([(each.id, each.claims) for each in deliveries])
             rows = yield Statement(
@@ -233,15 +256,25 @@ class Leases:
                 " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0"
                 " ELSE fruitless_claims END, lease_worker = NULL, lease_until = NULL, head = 0"
                 " WHERE lease_worker = $7 AND state = 'in_flight'"
-                f" AND {_any_of(len(claims))} RETURNING id, claims, subscription_id",
+                f" AND {_any_of(len(claims))} RETURNING id, claims, {_IS_LINE_LEFT}",
                 (*columns, worker, *(value for claim in claims for value in claim)),
             )
-            written |= {(row["id"], row["claims"]): row["subscription_id"] for row in rows}
-        heads: Rows = ()
-        if written:
-            # After a retry it is the oldest again, unless an older one was redriven meanwhile.
-            heads = yield from pass_heads_on(sorted(set(written.values())))
-        return [(delivery.id, delivery.claims) in written for delivery, _ in settled], heads
+            written |= {(row["id"], row["claims"]): bool(row["is_line_left"]) for row in rows}
+        are_ours = [(delivery.id, delivery.claims) in written for delivery, _ in settled]
+        left = {
+            delivery.subscription_id: delivery.origin if following(delivery, result) else None
+            for delivery, result in settled
+            if written.get((delivery.id, delivery.claims))
+        }
+        taken: list[Delivery] = []
+        if until is not None:
+            lines = [(each, origin) for each, origin in sorted(left.items()) if origin is not None]
+            taken = yield from _take_next(lines, Claim(worker=worker, until=until), now)
+        # After a retry it is the oldest again, unless an older one was redriven meanwhile.
+        passed_on = sorted(left.keys() - {each.subscription_id for each in taken})
+        if passed_on:
+            yield from pass_heads_on(passed_on)
+        return Passed(are_ours, taken, frozenset(passed_on))
 
     def working(self) -> Script[list[str]]:
         """Return the names of the workers that have rows in flight."""
@@ -305,6 +338,38 @@ def _look_around(worker: str, now: int) -> Script[_Present]:
     )
 
 
+def _take_next(
+    lines: Sequence[tuple[str, str]], claim: Claim, now: datetime
+) -> Script[list[Delivery]]:
+    """Take the oldest of each line (subscription and origin) that may go now."""
+    taken: list[Delivery] = []
+    for some in chunks(lines):
+        filled = padded(some)
+        oldest = (
+            "SELECT CASE d.origin WHEN v.column2 THEN d.id END FROM pushkit_deliveries d"
+            f" WHERE d.subscription_id = v.column1 AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1"
+        )
+        rows = yield Statement(
+            "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
+            " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
+            f" WHERE id IN (SELECT ({oldest})"
+            f" FROM (VALUES {rows_of_places(len(filled), 2, after=3)}) v WHERE NOT EXISTS"
+            " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))"
+            " AND state = 'pending' AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
+            " (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
+            " AND h.owner = pushkit_deliveries.owner AND h.origin = pushkit_deliveries.origin"
+            " AND (h.failures > 0 OR h.until > $3)) RETURNING *",
+            (
+                claim.worker,
+                to_micros(claim.until),
+                to_micros(now),
+                *itertools.chain.from_iterable(filled),
+            ),
+        )
+        taken += map(delivery_of, rows)
+    return taken
+
+
 def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
     """Let what nobody settled be claimed again: at once, then later and later."""
     alike: dict[int, list[str]] = {}
@@ -341,6 +406,13 @@ def _any_of(claims: int) -> str:
     pairs = (f"id = ${n} AND claims = ${n + 1}" for n in range(8, 8 + 2 * claims, 2))
     return "(" + " OR ".join(f"({pair})" for pair in pairs) + ")"
 
+
+# What is tried again is a line by itself.
+_IS_LINE_LEFT = (
+    "state = 'pending' OR EXISTS (SELECT 1 FROM pushkit_deliveries n"
+    " WHERE n.subscription_id = pushkit_deliveries.subscription_id"
+    f" AND n.id <> pushkit_deliveries.id AND n.{UNFINISHED}) AS is_line_left"
+)
 
 _STATE_AFTER = {
     Outcome.DELIVERED: DeliveryState.DELIVERED,

@@ -143,7 +143,8 @@ class Ledger:
         return self.run(self._settle(delivery, worker, result))
 
     def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
-        [is_ours], _ = yield from self.leases.settle([(delivery, result)], worker, self.now)
+        passed = yield from self.leases.settle([(delivery, result)], worker, self.now)
+        [is_ours] = passed.are_ours
         if is_ours and result.hold_until is not None:
             yield from self.destinations.hold(delivery, result.hold_until)
         return is_ours

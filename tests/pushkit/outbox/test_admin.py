@@ -124,8 +124,8 @@ class Desk:
     def _settle(self, delivery: Delivery, result: Result, now: datetime) -> Script[None]:
         yield from self.subscriptions.lock(delivery.subscription_id)
         assert result.made is not None
-        [is_ours], _ = yield from self.leases.settle([(delivery, result)], "worker-1", now)
-        assert is_ours
+        passed = yield from self.leases.settle([(delivery, result)], "worker-1", now)
+        assert passed.are_ours == [True]
         yield from AttemptLog().record([(delivery.id, result.made, result)])
 
     async def finish(

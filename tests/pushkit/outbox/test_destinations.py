@@ -49,11 +49,9 @@ def test_failures_are_counted_until_an_answer(ledger: Ledger) -> None:
     enqueue(ledger, tasks=1)
     [delivery] = claim(ledger)
     assert fail(ledger, delivery, 3) == [1, 2, 3]
-    assert ledger.run(ledger.destinations.in_trouble([delivery] * 2, ledger.now)) == {
-        destination_of(delivery): 3
-    }
+    assert ledger.run(ledger.destinations.failing([delivery] * 2)) == {destination_of(delivery): 3}
     ledger.run(ledger.destinations.answered(delivery))
-    assert ledger.run(ledger.destinations.in_trouble([delivery], ledger.now)) == {}
+    assert ledger.run(ledger.destinations.failing([delivery])) == {}
     assert fail(ledger, delivery) == [1]
 
 

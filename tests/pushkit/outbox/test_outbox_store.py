@@ -59,8 +59,8 @@ def test_several_are_settled_together_as_each_came_out(ledger: Ledger) -> None:
         (each, Result(outcome=Outcome.DEAD if n % 2 else Outcome.DELIVERED))
         for n, each in enumerate(claimed)
     ]
-    are_ours, _ = ledger.run(ledger.leases.settle(settled, "worker-1", ledger.now))
-    assert are_ours == [False, *[True] * 5]
+    passed = ledger.run(ledger.leases.settle(settled, "worker-1", ledger.now))
+    assert passed.are_ours == [False, *[True] * 5]
     states = [ledger.find(each.id).state for each in claimed]
     assert states == [DeliveryState.DELIVERED, DeliveryState.DEAD] * 3
 
