@@ -33,7 +33,13 @@ from pushkit import (
     WireVersion,
 )
 from pushkit.a2a import TaskSnapshot
-from pushkit.errors import CommitUncertainError, NoSigningKeyError, PushkitError, StorageError
+from pushkit.errors import (
+    CommitUncertainError,
+    NoSigningKeyError,
+    PushkitError,
+    SchemaError,
+    StorageError,
+)
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from tests.simulation.cast import SCHEMES, SendingUnit
 from tests.simulation.disk import Disk
@@ -275,6 +281,8 @@ class Clients:
         now, had_trouble = self._world.loop.time(), self._world.had_trouble
         reasons = ("disk", "blip", "death", "freeze")
         is_closed = "not open" in str(exc)  # by an agent that is asked to stop
+        if isinstance(exc, SchemaError) and had_trouble("upgrade", 0.0, now):
+            return  # of a program whose turn to be replaced comes after another's
         if not is_closed and not any(had_trouble(each, now - 40, now) for each in reasons):
             self._world.violated(f"refused by a database that is well: {exc}")
 

@@ -464,6 +464,7 @@ class _Play:
         It knows one migration more, beside which the old ones may run; none of these may start
         again, and whichever is down comes back as the new version.
         """
+        self.world.trouble("upgrade")
         disk = _disk_of(self.units[unit].machine)
         others = [name for name, each in self.units.items() if _disk_of(each.machine) is disk]
         for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
