@@ -107,7 +107,8 @@ class GroupCommit:
         It is a `StorageError` if somebody held what it needs for longer than there was patience.
         """
         waiting = self._new(group, item)
-        self._put([waiting])
+        self._waiting.append(waiting)
+        self._see_to_it()
         return waiting.future
 
     def submit_script(self, script: Script[T]) -> asyncio.Future[T]:
@@ -138,8 +139,11 @@ class GroupCommit:
         self._unfinished += 1
         return _Waiting(group, item, self._loop.create_future())
 
-    def _put(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
+    def _put_back(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
         self._waiting.extend(waiting)
+        self._see_to_it()
+
+    def _see_to_it(self) -> None:
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
@@ -149,7 +153,8 @@ class GroupCommit:
             self._is_due = False
             return
         most = min(len(self._waiting), self._most)
-        together = _by_group([self._waiting.popleft() for _ in range(most)])
+        waiting = [self._waiting.popleft() for _ in range(most)]
+        together = _by_group(waiting) if most > 1 else (waiting,)
         self._driver([Batch(each, self._wait) for each in together], self._next_ended)
 
     def _next_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
@@ -205,7 +210,7 @@ class GroupCommit:
             else:
                 each.fail(held_too_long(self._patience))
         if later:
-            self._loop.call_later(min(each.pause for each in later), self._put, later)
+            self._loop.call_later(min(each.pause for each in later), self._put_back, later)
         for each in later:
             each.pause = min(each.pause * 2, _LONGEST_PAUSE)
         return len(later)

@@ -28,9 +28,10 @@ from pushkit.storage.migrations import (
     Access,
     Migration,
     Schema,
-    check_writer,
     find_schema,
+    left_behind,
     migrate,
+    newer_writers,
     schema_of,
 )
 from pushkit.storage.script import Group, Rows, Script, driver_connection
@@ -112,13 +113,12 @@ class SqliteDatabase:
             raise
         self._writer, self._group_commit = writer, group_commit
 
-    def _check(self) -> Script[None]:
+    def _check(self, connection: sqlite3.Connection) -> None:
+        """Refuse to write where an upgrade has left this process behind."""
         newest = self._migrations[-1].version
-        return check_writer(str(self.path), self._component, newest)
-
-    def _checked(self, script: Script[T]) -> Script[T]:
-        yield from self._check()
-        return (yield from script)
+        found = _execute(connection, newer_writers(self._component, newest), ())
+        if found:
+            raise left_behind(str(self.path), self._component, found[0]["oldest"], newest)
 
     def _new_writer(self, access: Access) -> _Writer:
         return _Writer(lambda: self._connect(access))
@@ -178,7 +178,8 @@ class SqliteDatabase:
                 " notification together: execute BEGIN IMMEDIATE first"
             )
         try:
-            return _run_nested(found, self._checked(script))
+            self._check(found)
+            return _run_nested(found, script)
         except sqlite3.Error as exc:
             raise StorageError(f"the database refused: {exc}; roll the transaction back") from exc
 
@@ -357,10 +358,10 @@ class _Writer(threading.Thread):
     """The one thread that writes; each call of it is one transaction.
 
     Attributes:
-        check: Makes a script that runs first in each, and may refuse it.
+        check: Runs first in each, and may refuse it.
     """
 
-    check: Callable[[], Script[None]] | None = None
+    check: Callable[[sqlite3.Connection], None] | None = None
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
@@ -383,8 +384,10 @@ class _Writer(threading.Thread):
         while (asked := self._asked.get()) is not None:
             batches, ended = asked
             self.commit(batches)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            try:
                 self._loop.call_soon_threadsafe(ended, batches)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                break
         if self._connection is not None:
             self._connection.close()
 
@@ -404,7 +407,7 @@ class _Writer(threading.Thread):
         try:
             connection.execute("BEGIN IMMEDIATE")
             if self.check is not None:
-                run_script(connection, self.check())
+                self.check(connection)
             if len(batches) == 1:
                 _run_batch(connection, batches[0])
                 if batches[0].error is not None:
