@@ -29,7 +29,7 @@ from pushkit.a2a.kinds import (
     parts,
     read_base64,
 )
-from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, reading
+from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, lost, reading
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -146,8 +146,7 @@ ARTIFACT = Table(
     Member("url", "url", EXACT_TEXT),
     Member("media_type", "mediaType", TEXT),
     Member("metadata", "metadata", METADATA),
-    Lost("description"),
-    Lost("extensions"),
+    *lost("description", "extensions"),
     build=_artifact,
     take=_members,
 )
@@ -199,9 +198,7 @@ STATUS_UPDATE = Table(  # what the neutral form says of the status, the profile 
     Member("state", "state", _STATE, Need.WRITER),
     Member("timestamp", "timestamp", TIME),
     Member("message", "message", TEXT),
-    Lost("context_id"),
-    Lost("metadata"),
-    Lost("final"),
+    *lost("context_id", "metadata", "final"),
     build=_status_update,
     take=lambda update: (
         update.task_id,
@@ -216,9 +213,7 @@ MESSAGE = Table(
     Member("parts", "parts", parts(_content_of, PARTS), Need.WRITER),
     Member("metadata", "metadata", METADATA),
     Lost("message_id", ""),
-    Lost("context_id"),
-    Lost("reference_task_ids"),
-    Lost("extensions"),
+    *lost("context_id", "reference_task_ids", "extensions"),
 )
 
 
@@ -242,10 +237,7 @@ ARTIFACT_UPDATE = Table(
     Member("task_id", "taskId", TEXT, Need.BOTH),
     Member("artifact", "artifact", one(ARTIFACT), Need.BOTH),
     _TIMESTAMP,
-    Lost("context_id"),
-    Lost("append"),
-    Lost("last_chunk"),
-    Lost("metadata"),
+    *lost("context_id", "append", "last_chunk", "metadata"),
     extra="envelope_extra",
     origin=_ORIGIN,
 )

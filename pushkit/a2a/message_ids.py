@@ -16,7 +16,6 @@ from pushkit.a2a.updates import (
     Message,
     MessageUpdate,
     StatusUpdate,
-    Task,
     TaskSnapshot,
     TaskStatus,
     TaskUpdate,
@@ -33,8 +32,11 @@ def with_ids(update: TaskUpdate) -> TaskUpdate:
     it; a task without a context is its own.
     """
     match update:
-        case TaskSnapshot():
-            return replace(update, task=_task(update.task))
+        case TaskSnapshot(task=task):
+            history = tuple(_message(message) for message in task.history)
+            context_id, status = task.context_id or task.id, _status(task.status)
+            task = replace(task, context_id=context_id, status=status, history=history)
+            return replace(update, task=task)
         case StatusUpdate():
             context_id = update.context_id or update.task_id
             return replace(update, context_id=context_id, status=_status(update.status))
@@ -42,15 +44,6 @@ def with_ids(update: TaskUpdate) -> TaskUpdate:
             return replace(update, context_id=update.context_id or update.task_id)
         case MessageUpdate():
             return replace(update, message=_message(update.message))
-
-
-def _task(task: Task) -> Task:
-    return replace(
-        task,
-        context_id=task.context_id or task.id,
-        status=_status(task.status),
-        history=tuple(_message(message) for message in task.history),
-    )
 
 
 def _status(status: TaskStatus) -> TaskStatus:

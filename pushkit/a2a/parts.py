@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pushkit.a2a.kinds import BASE64, DATA, DATA_OBJECT, EXACT_TEXT, METADATA, TEXT, one, parts
-from pushkit.a2a.table import Fixed, Lost, Member, MismatchError, Need, Table
+from pushkit.a2a.table import Fixed, Member, MismatchError, Need, Table, lost
 from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 
@@ -92,14 +92,14 @@ def _wrapped(part: DataPart) -> tuple[object, ...]:
 def _typed(discriminator: str) -> dict[str, Table]:
     """Return the tables of parts by what the discriminating member says; "" is anything else."""
     metadata = Member("metadata", "metadata", METADATA)
-    lost = (Lost("media_type"), Lost("filename"))
+    unsaid = lost("media_type", "filename")
     return {
         "text": Table(  # 0.3 §6.5.1
             TextPart,
             Fixed(discriminator, "text"),
             Member("text", "text", EXACT_TEXT, Need.BOTH),
             metadata,
-            *lost,
+            *unsaid,
         ),
         "file": Table(  # 0.3 §6.5.2
             RawPart | UrlPart,
@@ -114,11 +114,11 @@ def _typed(discriminator: str) -> dict[str, Table]:
             Fixed(discriminator, "data"),
             Member("data", "data", DATA_OBJECT, Need.BOTH),
             metadata,
-            *lost,
+            *unsaid,
             build=_unwrapped,
             take=_wrapped,
         ),
-        "": Table(UnknownPart, metadata, *lost),
+        "": Table(UnknownPart, metadata, *unsaid),
     }
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "Writer",
     "Writing",
     "json_copy",
+    "lost",
     "reading",
     "snake_case",
 ]
@@ -142,6 +143,11 @@ class Lost:
     neutral: str
     read_as: Any = None
     elsewhere: str | None = None
+
+
+def lost(*neutral: str) -> list[Lost]:
+    """Return the rows of members that the version cannot say."""
+    return [Lost(name) for name in neutral]
 
 
 @dataclass(frozen=True, slots=True)

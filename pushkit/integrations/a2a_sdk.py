@@ -140,7 +140,7 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
         reported as `PushSender.notify` does, and keeps it from nobody else.
 
         Raises:
-            PushkitError: It is not valid, or too many updates wait already.
+            PushkitError: It is no event that is pushed, or names no task; or too many wait already.
         """
         update = native_update(event)
         snapshot = functools.partial(self._task_of, update.task_id)
