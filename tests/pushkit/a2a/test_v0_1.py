@@ -159,6 +159,7 @@ def test_the_shape_tells_the_version(document: object, version: WireVersion) -> 
         pytest.param({"taskId": "", "status": {}}, "id: expected, but missing", id="empty id"),
         pytest.param({"id": "t", "artifact": {"index": "0"}}, "artifact.index", id="index"),
         pytest.param({"id": "t", "artifact": {"append": 1}}, "artifact.append", id="append"),
+        pytest.param({"id": "t", "artifact": {"lastChunk": 1}}, "artifact.lastChunk", id="chunk"),
         pytest.param({"id": "t", "status": {}, "final": "yes"}, "final: ", id="final"),
         pytest.param(
             {"id": "t", "status": {"message": {"parts": [{"type": "text"}]}}},
