@@ -45,7 +45,7 @@ class Load:
     algorithm: str = "ES256"
     database: str | None = None
     rate: float | None = None
-    concurrency: int = 64
+    concurrency: int = 256
     left_out: int = 0
     hanging: int = 0
     backlog: int = 0

@@ -167,7 +167,7 @@ class Settler:
         return (
             self.slots is not None
             and result.outcome is Outcome.DELIVERED
-            and self.slots.may_follow(delivery.origin)
+            and self.slots.may_follow(destination_of(delivery))
         )
 
     def _routed(

@@ -94,20 +94,29 @@ class DeliverySlots(Slots):
             return False
         tenant, owner, origin = destination
         with self._counting:
+            held = self._by_owner[tenant, owner]
             under_way = self._by_origin[origin] + self._last.others[origin]
-            if under_way >= self._per_origin or not owner_may_take(
-                self._by_owner[tenant, owner], free=self.free
-            ):
-                return False
+            if under_way >= self._per_origin or not owner_may_take(held, free=self.free):
+                return False  # others have theirs
             if not self.take(1):
+                self._some_wait = True
                 return False
             self._by_owner[tenant, owner] += 1
             self._by_origin[origin] += 1
         return True
 
-    def may_follow(self, origin: str) -> bool:
-        """Say whether the next of a line may have the slot of the one that is settled."""
-        return self.is_open and not self._some_wait and origin not in self._last.crowded
+    def may_follow(self, destination: DestinationKey) -> bool:
+        """Say whether the next of a line may have the slot of the one that is settled.
+
+        Not where something else waits for that slot: lines take turns.
+        """
+        tenant, owner, origin = destination
+        return (
+            self.is_open
+            and not self._some_wait
+            and (tenant, owner) not in self._last.held_back
+            and origin not in self._last.crowded
+        )
 
     def end(self, destination: DestinationKey) -> bool:
         """Count something no longer; say whether it was in the way of something."""
@@ -115,7 +124,7 @@ class DeliverySlots(Slots):
         with self._counting:
             _count_down(self._by_owner, (tenant, owner))
             _count_down(self._by_origin, origin)
-        return self._some_wait or origin in self._last.crowded
+        return self._some_wait or bool(self._last.held_back) or origin in self._last.crowded
 
     def cancel(self, destinations: Iterable[DestinationKey]) -> None:
         """Free the slots of what was not stored after all."""

@@ -126,7 +126,6 @@ class Worker:
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
         if not self.slots.reserve(recipient.destination):
-            self.slots.let_wait()
             return None
         return Claim(worker=self.name, until=now + self._lease)
 

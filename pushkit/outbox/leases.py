@@ -66,12 +66,14 @@ class Taken:
     Attributes:
         deliveries: What it took.
         some_wait: Whether something may be due that got no slot, for lack of one.
+        held_back: The owners (with their tenants) who wait, because they have their share already.
         crowded: The origins at which something is due that has to wait for what is under way there.
         others: How many attempts other workers have under way, by origin.
     """
 
     deliveries: Sequence[Delivery] = ()
     some_wait: bool = True
+    held_back: frozenset[tuple[str, str]] = frozenset()
     crowded: frozenset[str] = frozenset()
     others: Counter[str] = field(default_factory=Counter)
 
@@ -147,10 +149,11 @@ class Leases:
         deliveries = yield from self.take([head.id for head in chosen], claim)
         yield from end_turns(turns)
         left = {*turns.heads, *window}.difference(chosen)
-        some_wait, crowded = left_behind(left, in_flight, places, moment)
+        waiting, crowded = left_behind(left, in_flight, places, moment)
         return Taken(
             deliveries=deliveries,
-            some_wait=some_wait or is_full,
+            some_wait=is_full or len(chosen) == limit,
+            held_back=waiting,
             crowded=crowded,
             others=present.others,
         )

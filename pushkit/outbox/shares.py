@@ -129,19 +129,19 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
 
 def left_behind(
     heads: Collection[Head], in_flight: InFlight, places: Places, now: int
-) -> tuple[bool, frozenset[str]]:
+) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
     """Say what the heads that got no slot wait for.
 
     Returns:
-        Whether some of them wait for a slot alone; and the origins at which others wait for what is
-        under way there. What waits for a moment is in neither.
+        The owners (with their tenants) of those that wait for a slot alone; and the origins at
+        which others wait for what is under way there. What waits for a moment is in neither.
     """
-    some_wait, crowded = False, set[str]()
+    owners, crowded = set[tuple[str, str]](), set[str]()
     for head in heads:
         if in_flight.room(
             head.destination, until=head.until, failures=head.failures, places=places, now=now
         ):
-            some_wait = True
+            owners.add(head.destination[:2])
         elif head.until <= now:
             crowded.add(head.destination[2])
-    return some_wait, frozenset(crowded)
+    return frozenset(owners), frozenset(crowded)

@@ -88,23 +88,34 @@ class TestReserving:
 
 
 class TestFollowing:
-    def test_the_next_of_a_line_keeps_its_slot_unless_others_wait_for_one(self) -> None:
+    def test_the_next_of_a_line_keeps_its_slot_unless_others_wait_for_it(self) -> None:
         slots = open_slots()
-        assert slots.may_follow("https://a.example.com")
+        assert slots.may_follow(destination())
         slots.note(Taken(some_wait=False, crowded=frozenset({"https://a.example.com"})))
-        assert not slots.may_follow("https://a.example.com")
-        assert slots.may_follow("https://b.example.com")
+        assert not slots.may_follow(destination())
+        assert slots.may_follow(destination(origin="https://b.example.com"))
+        slots.note(Taken(some_wait=False, held_back=frozenset({("", "alice")})))
+        assert not slots.may_follow(destination("alice"))
+        assert slots.may_follow(destination("bob"))
         slots.let_wait()
-        assert not slots.may_follow("https://b.example.com")
+        assert not slots.may_follow(destination("bob"))
+
+    def test_who_has_his_share_keeps_nobody_else_from_a_slot(self) -> None:
+        slots = open_slots(8, per_origin=7)
+        assert [slots.reserve(destination()) for _ in range(7)] == [True] * 6 + [False]
+        slots.note(Taken(some_wait=False, held_back=frozenset({("", "alice")})))
+        assert slots.reserve(destination("bob", "https://b.example.com"))
 
     def test_the_end_of_an_attempt_matters_to_those_who_wait_for_it(self) -> None:
         slots = open_slots()
-        crowded = frozenset({"https://a.example.com"})
-        for origin in ("https://a.example.com", "https://b.example.com"):
+        origins = [f"https://{name}.example.com" for name in "abc"]
+        for origin in origins:
             assert slots.reserve(destination(origin=origin))
-        slots.note(Taken(some_wait=False, crowded=crowded))
-        assert slots.end(destination(origin="https://a.example.com"))
-        assert not slots.end(destination(origin="https://b.example.com"))
+        slots.note(Taken(some_wait=False, crowded=frozenset({origins[0]})))
+        assert slots.end(destination(origin=origins[0]))
+        assert not slots.end(destination(origin=origins[1]))
+        slots.note(Taken(some_wait=False, held_back=frozenset({("", "bob")})))
+        assert slots.end(destination(origin=origins[2]))
 
 
 @dataclass
