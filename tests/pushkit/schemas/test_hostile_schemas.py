@@ -28,6 +28,15 @@ def doubling(levels: int, leaf: Any, keyword: str = "allOf") -> dict[str, Any]:
     return {"$defs": found, "$ref": f"#/$defs/d{levels}"}
 
 
+def doubling_for_members(levels: int) -> dict[str, Any]:
+    """Return a schema that asks for the level below where there is an `a`, and where a `b`."""
+    found: dict[str, Any] = {"d0": True}
+    for level in range(1, levels + 1):
+        below = {"$ref": f"#/$defs/d{level - 1}"}
+        found[f"d{level}"] = {"dependentSchemas": {"a": below, "b": below}}
+    return {"$defs": found, "$ref": f"#/$defs/d{levels}"}
+
+
 def update(data: Any, schema: str = "costly", parts: int = 1) -> MessageUpdate:
     metadata = {"mimeType": f"application/json;schema={schema}"}
     part = DataPart(data=data, metadata=metadata)
@@ -72,6 +81,7 @@ TEXT = {"a": "x" * 1_000_000}
     [
         pytest.param({"anyOf": [{"type": "string"}] * 3000}, NUMBERS, id="complaints about much"),
         pytest.param(doubling(14, {"type": "string"}, "anyOf"), TEXT, id="doubling complaints"),
+        pytest.param(doubling_for_members(14), {**TEXT, "b": 1}, id="doubling dependentSchemas"),
         pytest.param({"oneOf": [False] * 1500}, TEXT, id="false"),
         pytest.param(
             {"$id": "https://x.example/", "allOf": [{"$id": "y", **doubling(13, True)}]},
