@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver import Limits, RateLimit
+from receiver.edge import _READINESS_HOLDS
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
@@ -56,6 +57,10 @@ async def test_what_readiness_found_holds_for_a_while(
     assert (await world.get("/readyz")).status == 200
     world.execute("DROP TABLE pushkit_inbox")
     assert (await world.get("/readyz")).status == status
+
+
+def test_what_readiness_found_holds_for_no_longer_than_a_second() -> None:
+    assert timedelta(seconds=1) == _READINESS_HOLDS
 
 
 async def test_not_ready_without_storage(make_world: WorldFactory) -> None:
