@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 from pushkit.delivery.error_codes import ERROR_CODES
+from pushkit.delivery.signatures import Signing
+from pushkit.subscriptions import Subscription
 from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
 
 SECRET = "a-word-of-the-payload"
@@ -23,9 +25,18 @@ def run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
     return asyncio.run(work)
 
 
-async def send(path: Path, webhook: Webhook, *, tasks: int, deliver: bool = True) -> list[str]:
+async def send(
+    path: Path,
+    webhook: Webhook,
+    *,
+    tasks: int,
+    deliver: bool = True,
+    options: SenderOptions | None = None,
+) -> list[str]:
     """Notify of so many tasks, and make one attempt at each; return the delivery ids."""
-    sender = PushSender(issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"])
+    sender = PushSender(
+        issuer=ISSUER, keys=RING, database=path, allow=["127.0.0.1:*"], options=options
+    )
     await sender.open()
     ids = []
     for number in range(1, tasks + 1):
@@ -203,6 +214,25 @@ def test_numbers_say_how_long_the_oldest_waits(
 ) -> None:
     run(send(outbox, webhook, tasks=1, deliver=False))
     assert "oldest       pending for " in pushkit_command("outbox", "stats").out
+
+
+def test_numbers_tell_what_waits_by_no_fault_of_its_webhook(
+    pushkit_command: Run, outbox: Path, webhook: Webhook
+) -> None:
+    def signing(subscription: Subscription) -> Signing:
+        if subscription.key.task_id == "task-1":
+            return Signing()
+        raise KeyError("nobody has told this function how")
+
+    webhook.status = 503
+    run(send(outbox, webhook, tasks=3, options=SenderOptions(signing=signing)))
+
+    lines = pushkit_command("outbox", "stats").out.splitlines()
+    assert "signing_failed       2 (2 wait by no fault of their webhook)" in lines
+    assert "status_503           1" in lines
+    document = json.loads(pushkit_command("outbox", "stats", "--json").out)
+    assert document["errors"] == {"signing_failed": 2, "status_503": 1}
+    assert document["local_faults"] == {"signing_failed": 2}
 
 
 @pytest.mark.usefixtures("dead")
