@@ -9,6 +9,8 @@ import pytest
 
 from pushkit.webhook import Headers
 from receiver import Limits, RateLimit, SenderProfile
+from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
+from receiver.life import DRAIN
 from receiver.limits import RateLimitedError, RateLimiter
 from receiver.peers import Peers
 
@@ -25,6 +27,9 @@ def test_the_limits_are_those_that_the_pages_state() -> None:
     assert limits.max_header_bytes == 16 * 1024
     assert limits.request_timeout == timedelta(seconds=10)
     assert limits.peer_rate == limits.sender_rate == RateLimit(per_second=1000, burst=2000)
+    assert (limits.max_backlog, limits.max_backlog_per_sender) == (500_000, 100_000)
+    assert timedelta(seconds=300) == CALLBACK_TIMEOUT
+    assert timedelta(seconds=20) == DRAIN
 
 
 @pytest.mark.parametrize(("more", "code"), [(0, "accepted"), (1, "headers_too_large")])

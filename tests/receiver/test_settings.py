@@ -1,0 +1,191 @@
+"""What stands in the file is what the receiver is built with; what does not is the code's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit.clock import utc_now
+from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
+from receiver import Limits, RateLimit, Receiver, TrustedSender
+from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
+from receiver.connections import ConnectionLimits
+from receiver.inbox import InboxRetention
+from receiver.life import DRAIN
+from receiver.settings import ReceiverSettings, SenderSettings, load_settings
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import Draft, World
+
+PAGES = Path(__file__).parents[2] / "docs"
+OTHERS_KEY = generate_key(Algorithm.ES256)
+SHORTEST = """\
+url = "https://client.example.com"
+
+[[senders]]
+name = "agent"
+issuer = "https://agent.example.com"
+jwks_url = "https://agent.example.com/jwks.json"
+"""
+
+
+def build(folder: Path, text: str) -> Receiver:
+    """Write the file, read it as `receiver serve` does, and build what it describes."""
+    path = folder / "receiver.toml"
+    path.write_text(text)
+    return load_settings(path).build(folder)
+
+
+def seconds_for(receiver: Receiver, name: str) -> float | None:
+    """Return how long a call of this callback may take."""
+    return receiver.dispatcher._caller._limit(receiver.callbacks._callbacks[name])
+
+
+# --- what the file says ---------------------------------------------------------------------------
+
+
+def test_a_callback_has_the_time_that_the_file_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["patient", "quick", "endless"]
+    handlers = "".join(f"def {name}(notification): ...\n" for name in names)
+    (tmp_path / "timed_handlers.py").write_text(handlers)
+    monkeypatch.syspath_prepend(tmp_path)
+    tables = "".join(
+        f'[[callbacks]]\ncall = "timed_handlers:{name}"\n{more}\n'
+        for name, more in zip(
+            names, ["", "timeout_seconds = 1", 'timeout_seconds = "none"'], strict=True
+        )
+    )
+    receiver = build(tmp_path, f"callback_timeout_seconds = 7\n{SHORTEST}\n{tables}")
+
+    found = {name: seconds_for(receiver, f"timed_handlers:{name}") for name in names}
+    assert found == {"patient": 7.0, "quick": 1.0, "endless": None}
+
+
+def test_a_set_of_keys_counts_after_its_end_for_as_long_as_the_file_says(tmp_path: Path) -> None:
+    build(tmp_path, f"{SHORTEST}stale_for_seconds = 0\n")
+    [sender] = load_settings(tmp_path / "receiver.toml").trusted_senders(tmp_path)
+    assert sender.stale_for == timedelta(0)
+
+    receiver = build(tmp_path, f"{SHORTEST}stale_for_seconds = 60\n")
+    assert receiver.senders["agent"].stale_for == timedelta(minutes=1)
+
+
+async def test_the_inbox_holds_as_much_as_the_file_says(tmp_path: Path, world: World) -> None:
+    world.clock.now = utc_now()  # the clock of what is built from a file
+    text = 'url = "https://client.example.com"\nmax_backlog = 3\nmax_backlog_per_sender = 2\n'
+    for name, key in (("agent", world.draft().key), ("other", OTHERS_KEY)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"keys": [public_jwk(key)]}))
+        text += f"""
+[[senders]]
+name = "{name}"
+issuer = "https://{name}.example.com"
+jwks_file = "{name}.json"
+token_required = false
+tasks = "any"
+"""
+    receiver = build(tmp_path, text)
+
+    def of_agent(number: int) -> Draft:
+        draft = world.draft(number)
+        draft.replace_header("X-A2A-Token")
+        draft.replace_header("X-A2A-Notification-Token")
+        return draft
+
+    def of_other(number: int) -> Draft:
+        draft = of_agent(number)
+        draft.key = OTHERS_KEY
+        draft.claim(iss="https://other.example.com")
+        return draft
+
+    drafts = [of_agent(1), of_agent(2), of_agent(3), of_other(1), of_other(2)]
+    await receiver.open()  # without callbacks: nothing of it is finished
+    try:
+        verdicts = [await receiver.receive(draft.request()) for draft in drafts]
+    finally:
+        await receiver.close()
+
+    found = [(verdict.status, verdict.code) for verdict in verdicts]
+    assert found[:3] == [(202, "accepted"), (202, "accepted"), (429, "backlog_full")]
+    assert found[3:] == [(202, "accepted"), (503, "inbox_full")]
+
+
+# --- what it leaves out ---------------------------------------------------------------------------
+
+
+def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path) -> None:
+    receiver = build(tmp_path, SHORTEST)
+    settings = load_settings(tmp_path / "receiver.toml")
+    own = Receiver(
+        url=settings.url,
+        senders=settings.trusted_senders(tmp_path),
+        database=tmp_path / "inbox.db",
+    )
+
+    assert receiver.pipeline.limits == own.pipeline.limits == Limits()
+    for each in (receiver, own):
+        assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
+        assert each._life._drain == DRAIN
+        assert each.dispatcher._caller._slots == 16
+    assert settings.connection_limits == ConnectionLimits()
+    assert settings.retention.build() == InboxRetention()
+
+
+def test_what_a_senders_table_leaves_out_means_the_defaults_of_the_code(tmp_path: Path) -> None:
+    receiver = build(tmp_path, SHORTEST)
+    url = "https://agent.example.com/jwks.json"
+    own = TrustedSender(name="agent", issuer="https://agent.example.com", jwks_url=url)
+
+    for each in dataclasses.fields(TrustedSender):
+        found, expected = (getattr(of, each.name) for of in (receiver.senders["agent"], own))
+        if isinstance(expected, tuple):
+            found = tuple(found)
+        assert found == expected, each.name
+
+
+# --- what the pages say ---------------------------------------------------------------------------
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """Return the other cells of each row of a page's tables, by the first."""
+    lines = (PAGES / page).read_text("utf-8").splitlines()
+    cells = [line.strip("|").split(" | ") for line in lines if line.startswith("| `")]
+    return {first.strip(): [cell.strip() for cell in others] for first, *others in cells}
+
+
+def test_the_defaults_are_those_that_the_page_of_the_service_states() -> None:
+    stated: dict[str, int] = {}
+    for names, others in rows("receiver.md").items():
+        named, defaults = re.findall(r"`(\w+)`", names), others[0].split(", ")
+        if all(default.isdecimal() for default in defaults):
+            stated |= zip(named, map(int, defaults), strict=True)
+
+    assert stated == {name: ReceiverSettings.model_fields[name].default for name in stated}
+    assert stated["callback_timeout_seconds"] == CALLBACK_TIMEOUT.total_seconds()
+    assert stated["drain_seconds"] == DRAIN.total_seconds()
+    limits = Limits()
+    assert stated["max_backlog"] == limits.max_backlog
+    assert stated["max_backlog_per_sender"] == limits.max_backlog_per_sender
+    for name, rate in (("peer_rate", limits.peer_rate), ("sender_rate", limits.sender_rate)):
+        assert rate == RateLimit(per_second=stated[name], burst=2 * stated[name])
+
+
+@pytest.mark.parametrize(
+    ("setting", "attribute"),
+    [("stale_for_seconds", "stale_for"), ("tolerance_seconds", "tolerance")],
+)
+def test_the_defaults_are_those_that_the_page_of_senders_states(
+    setting: str, attribute: str
+) -> None:
+    stated = re.search(r"; (\d+)(\.|$)", rows("receiver-trust.md")[f"`{setting}`"][0])
+    assert stated is not None
+    assert SenderSettings.model_fields[setting].default == int(stated[1])
+    [field] = [each for each in dataclasses.fields(TrustedSender) if each.name == attribute]
+    assert field.default == timedelta(seconds=int(stated[1]))
