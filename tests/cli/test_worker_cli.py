@@ -136,6 +136,7 @@ def test_a_worker_runs_on_uvloop_where_it_is_installed(
     ids = enqueue("outbox.db", webhook, 3)
     workers.start("outbox.db", "--processes", "2")
     eventually_sync(lambda: set(ids) <= set(received(webhook)))
+    eventually_sync(lambda: workers.out.count("delivers for") == 2)
     assert workers.out.count("the loop of uvloop") == (2 if uvloop == "installed" else 0)
 
 
