@@ -67,11 +67,6 @@ class Notice:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether something may have been stored of it before."""
-        return self.idempotency_key is not None and not self.idempotency_key.is_new
-
     def reserve(self, recipient: Recipient, now: datetime) -> Claim | None:
         """Take a slot for the delivery to a recipient, if it can have one now."""
         claim = None if self.worker is None else self.worker.reserve(recipient, now)
@@ -90,6 +85,12 @@ class Notice:
         """Its idempotency key within its task, if it has one."""
         key = self.idempotency_key
         return TaskKey(self.tenant, self.task_id, key.key) if key else None
+
+    @property
+    def sought(self) -> TaskKey | None:
+        """That key, if something may have been stored under it before."""
+        key = self.idempotency_key
+        return None if key is None or key.is_new else self.task_key
 
 
 @dataclass(slots=True)
@@ -165,14 +166,9 @@ class Enqueuer:
             return await self.database.write_on(connection, alone(self.enqueue, notice))
         storing: asyncio.Future[Stored | Unasked]
         storing = self.database.write_together(self.enqueue, notice)
-        try:
-            return await asyncio.shield(storing)
-        finally:
-            # Also where the caller is cancelled: what is stored in a slot is begun.
-            if storing.done():
-                _begin(notice, storing)
-            else:
-                storing.add_done_callback(functools.partial(_begin, notice))
+        # Also where the caller is cancelled: what is stored in a slot is begun.
+        storing.add_done_callback(functools.partial(_begin, notice))
+        return await asyncio.shield(storing)
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
@@ -203,8 +199,8 @@ class Enqueuer:
         tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
         recipients, apart = yield from self._hold(tasks, wait=wait)
         now = yield from self.database.now()
-        keys = [notice.task_key for notice in notices if notice.may_repeat]
-        enqueued = yield from find_enqueued([key for key in dict.fromkeys(keys) if key])
+        keys = dict.fromkeys(notice.sought for notice in notices)
+        enqueued = yield from find_enqueued([key for key in keys if key is not None])
         lines = Lines(self.outbox, self.subscriptions)
         yield from lines.open(recipients)
         whole = _Share((yield from self.whole_backlog.of(None, now)))

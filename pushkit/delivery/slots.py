@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pushkit.delivery.route import Route
-from pushkit.outbox import Delivery, DestinationKey, Taken, owner_may_take
+from pushkit.outbox import Delivery, DestinationKey, Taken, destination_of, owner_may_take
 from pushkit.subscriptions import StoredSubscription
 from pushkit.work import Slots
 
@@ -81,8 +81,7 @@ class DeliverySlots(Slots):
             self._last = taken
             self._some_wait |= taken.some_wait
             for delivery in taken.deliveries:
-                self._by_owner[delivery.tenant, delivery.owner] += 1
-                self._by_origin[delivery.origin] += 1
+                self._begin(destination_of(delivery))
 
     def let_wait(self) -> None:
         """Note that something waits for the next claim."""
@@ -101,9 +100,13 @@ class DeliverySlots(Slots):
             if not self.take(1):
                 self._some_wait = True
                 return False
-            self._by_owner[tenant, owner] += 1
-            self._by_origin[origin] += 1
+            self._begin(destination)
         return True
+
+    def _begin(self, destination: DestinationKey) -> None:
+        tenant, owner, origin = destination
+        self._by_owner[tenant, owner] += 1
+        self._by_origin[origin] += 1
 
     def may_follow(self, destination: DestinationKey) -> bool:
         """Say whether the next of a line may have the slot of the one that is settled.

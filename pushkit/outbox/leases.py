@@ -146,7 +146,7 @@ class Leases:
         if is_full:
             window += yield from self._look_further(window, moment, is_parking=present.has_turns)
         chosen = share_out([*turns.heads, *window], in_flight, places, moment)
-        deliveries = yield from self.take([head.id for head in chosen], claim)
+        deliveries = yield from _take([head.id for head in chosen], claim)
         yield from end_turns(turns)
         left = {*turns.heads, *window}.difference(chosen)
         waiting, crowded = left_behind(left, in_flight, places, moment)
@@ -157,21 +157,6 @@ class Leases:
             crowded=crowded,
             others=present.others,
         )
-
-    def take(self, ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
-        """Take heads by id, as far as nobody else was quicker."""
-        claimed: dict[str, Delivery] = {}
-        for clause, values in among(ids, after=2):
-            rows = yield Statement(
-                "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
-                " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
-                " WHERE id IN (SELECT id FROM pushkit_deliveries"
-                f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
-                " RETURNING *",
-                (claim.worker, to_micros(claim.until), *values),
-            )
-            claimed |= {row["id"]: delivery_of(row) for row in rows}
-        return [claimed[each] for each in ids if each in claimed]
 
     def _look_further(
         self, window: Sequence[Head], now: int, *, is_parking: bool
@@ -341,6 +326,26 @@ def _look_around(worker: str, now: int) -> Script[_Present]:
     )
 
 
+_TAKE = (
+    "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
+    " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
+)
+
+
+def _take(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
+    claimed: dict[str, Delivery] = {}
+    for clause, values in among(ids, after=2):
+        rows = yield Statement(
+            f"{_TAKE} WHERE id IN (SELECT id FROM pushkit_deliveries"
+            f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
+            " RETURNING *",
+            (claim.worker, to_micros(claim.until), *values),
+        )
+        claimed |= {row["id"]: delivery_of(row) for row in rows}
+    # Another worker may have had the same one in view, and been quicker.
+    return [claimed[each] for each in ids if each in claimed]
+
+
 def _take_next(
     lines: Sequence[tuple[str, str]], claim: Claim, now: datetime
 ) -> Script[list[Delivery]]:
@@ -353,9 +358,7 @@ def _take_next(
             f" WHERE d.subscription_id = v.column1 AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1"
         )
         rows = yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
-            " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
-            f" WHERE id IN (SELECT ({oldest})"
+            f"{_TAKE} WHERE id IN (SELECT ({oldest})"
             f" FROM (VALUES {rows_of_places(len(filled), 2, after=3)}) v WHERE NOT EXISTS"
             " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))"
             " AND state = 'pending' AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
