@@ -186,11 +186,11 @@ class Enqueuer:
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what goes
                 to them.
         """
+        _cancel(notices)  # an attempt before this one may have failed in its commit
         try:
             return (yield from self._enqueue(notices, wait=wait))
         except BaseException:
-            for notice in notices:
-                notice.cancel()
+            _cancel(notices)
             raise
 
     def _enqueue(
@@ -410,6 +410,11 @@ def _refusal(recipient: Recipient, error: PushkitError) -> RefusedRecipient:
 
 def _enqueued(new: NewDelivery) -> Enqueued:
     return Enqueued(new.id, new.subscription_id, new.owner, new.config_id, new.update_sha256)
+
+
+def _cancel(notices: Sequence[Notice]) -> None:
+    for notice in notices:
+        notice.cancel()
 
 
 def _begin(notice: Notice, storing: asyncio.Future[Stored | Unasked]) -> None:

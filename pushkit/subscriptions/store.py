@@ -331,10 +331,13 @@ class SubscriptionStore:
             yield Statement(f"UPDATE pushkit_subscriptions SET ended = 1 WHERE id {clause}", values)
 
     def withdraw(self, ids: Sequence[str], now: datetime) -> Script[None]:
-        """Take ended subscriptions out of view; their rows stay for their dead letters."""
+        """Take ended subscriptions out of view; their rows stay for their dead letters.
+
+        None stays paused: what is sent again to one would wait for ever.
+        """
         for clause, values in among(ids, after=1):
             yield Statement(
-                "UPDATE pushkit_subscriptions SET removed_at = $1"
+                "UPDATE pushkit_subscriptions SET removed_at = $1, paused = 0"
                 f" WHERE id {clause} AND removed_at IS NULL",
                 (to_micros(now), *values),
             )

@@ -152,12 +152,11 @@ class SendingUnit(Unit):
         if sender is not None:
             await sender.close()
 
-    def check_slots(self) -> None:
-        """Hold that nothing is in a slot once everything is delivered."""
-        if self.is_up and self.sender is not None and self._delivers:
-            lost = self._options.concurrency - self.sender.worker.slots.free
-            if lost:
-                self.world.violated(f"{self.name}: {lost} slots of its worker are lost")
+    def slots_taken(self) -> int:
+        """How many slots of its worker are taken, by deliveries or for a claim under way."""
+        if not self.is_up or self.sender is None or not self._delivers:
+            return 0
+        return self._options.concurrency - self.sender.worker.slots.free
 
 
 class ReceivingUnit(Unit):

@@ -272,8 +272,7 @@ class _Play:
         while self.world.loop.time() < ends and not self.promises.is_drained():
             await asyncio.sleep(5)
         await asyncio.sleep(1)
-        for sending in self.senders.values():
-            sending.check_slots()
+        await self._check_slots()
         self.promises.check_end(_host_of)
         self.conduct.check_end()
         check_bounds(
@@ -285,6 +284,15 @@ class _Play:
         )
         if self.scenario.crowded:
             self.promises.check_fairness()
+
+    async def _check_slots(self) -> None:
+        """Hold that nothing is in a slot for good once everything is delivered."""
+        for name, sending in self.senders.items():
+            looks = 20
+            while sending.slots_taken() and (looks := looks - 1):
+                await asyncio.sleep(0.13)  # a claim that looks for more will be through
+            if taken := sending.slots_taken():
+                self.world.violated(f"{name}: {taken} slots of its worker are lost")
 
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(moment - self.world.loop.time(), 0))

@@ -126,6 +126,23 @@ async def test_a_paused_subscription_gets_all_of_it_in_order_when_resumed(
     assert received == [TaskState.SUBMITTED, TaskState.WORKING]
 
 
+async def test_what_is_sent_again_of_a_task_that_ended_during_a_pause_goes_out(
+    sender: PushSender, webhook: Webhook, status: MakeStatus
+) -> None:
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    told = await sender.notify(status("completed"))
+
+    async def pausing() -> web.Response:
+        await sender.pause("task-1")
+        return web.Response(status=200)
+
+    webhook.replies_with(pausing)
+    await pump(sender)
+    await sender.outbox.resend([told.deliveries[0].id])
+    await pump(sender)
+    assert len(webhook.received) == 2
+
+
 async def test_registering_again_does_not_resume(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 from aiohttp import web
 
@@ -214,6 +215,38 @@ async def test_the_slots_of_updates_that_are_refused_are_free_again(
         await asyncio.gather(sender.notify(update), return_exceptions=True)
     await webhook.until(lambda: len(webhook.received) == 10)
     await all_free(sender)
+
+
+async def test_the_slots_of_updates_whose_commit_failed_are_free_again(
+    postgres_dsn: str, webhook: Webhook, senders: Senders, status: MakeStatus
+) -> None:
+    senders.database = postgres_dsn
+    sender = await senders.open(concurrency=8)
+    await sender.start()
+    tasks = ["good-1", "bad", "good-2", "good-3"]
+    for task in tasks:
+        await sender.subscribe(task, {"id": "1", "url": webhook.url()}, version="1.0")
+    await _refuse_in_the_commit(postgres_dsn, task="bad")
+
+    for _ in range(10):
+        told = [sender.notify(status(task_id=task)) for task in tasks]
+        await asyncio.gather(*told, return_exceptions=True)
+
+    await webhook.until(lambda: len(webhook.received) == 30)
+    await all_free(sender)
+
+
+async def _refuse_in_the_commit(dsn: str, *, task: str) -> None:
+    """Let every transaction that stores a delivery of a task fail when it commits."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'refused'; END $$;"
+        " CREATE CONSTRAINT TRIGGER refusing AFTER INSERT ON pushkit_deliveries"
+        " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+        f" WHEN (NEW.task_id = '{task}') EXECUTE FUNCTION refuse()"
+    )
+    await connection.close()
 
 
 async def all_free(sender: PushSender) -> None:
