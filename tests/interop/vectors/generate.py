@@ -1,0 +1,38 @@
+"""Writes docs/vectors: python -m tests.interop.vectors.generate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.interop.vectors import crypto
+from tests.interop.vectors.genuine import genuine
+from tests.interop.vectors.hostile import hostile
+from tests.interop.vectors.requests import KEYS, NOW, SENDERS
+
+__all__ = ["document", "published"]
+
+
+def document() -> dict[str, Any]:
+    """Return `notifications.json`."""
+    return {
+        "now": NOW,
+        "senders": SENDERS,
+        "vectors": [vector.as_json() for vector in (*genuine(), *hostile())],
+    }
+
+
+def published() -> dict[str, Any]:
+    """Return `jwks.json`: what the agent publishes."""
+    keys = [crypto.public_jwk(jwk) for kid, jwk in KEYS.items() if kid != "attacker"]
+    return {"keys": keys}
+
+
+def main() -> None:
+    for name, value in (("notifications", document()), ("jwks", published())):
+        text = json.dumps(value, ensure_ascii=False, indent=1)
+        (crypto.FOLDER / f"{name}.json").write_text(f"{text}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
