@@ -2,6 +2,8 @@
 
 python -m benchmarks.bench [--quick] [--only NAME …] [--rounds 5] [--json FILE]
 
+Receivers are compared with a bare handler of aiohttp (`receiving.py`): `--only receiver`.
+
 Every scenario has two sides or more. They run in turn, round by round, each in a process of its own
 against a webhook in another; where there are two cores, the sender has one and the webhook the
 other. A figure is the median of the rounds, a ratio that of medians of the same run.
@@ -23,6 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmarks.bench.receiving import COMPARISONS, Arrivals, Comparison
 from benchmarks.bench.sides import Load
 from tests.databases import PostgresServer, fresh
 
@@ -296,6 +299,47 @@ def table(scenario: Scenario, found: Sequence[Figures]) -> str:
     return "\n".join(lines)
 
 
+def received(each: Comparison, rounds: int, server: Server) -> dict[str, dict[str, float]]:
+    """Run the receivers of a comparison in turn; return the medians of each."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    for _ in range(rounds):
+        for side, arrivals in each.sides:
+            given = asdict(arrivals) | (
+                {"database": server.fresh()} if arrivals.database == "PostgreSQL" else {}
+            )
+            command = python("benchmarks.bench.receiving", side, json.dumps(given), core=1)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
+            runs.setdefault(named(side, arrivals), []).append(json.loads(done.stdout))
+    return {
+        side: {name: statistics.median(run[name] for run in found) for name in found[0]}
+        for side, found in runs.items()
+    }
+
+
+def named(side: str, arrivals: Arrivals) -> str:
+    """Return a receiver's name in the table."""
+    more = {k: v for k, v in asdict(arrivals).items() if v != getattr(Arrivals(), k)}
+    words = [str(v) for k, v in more.items() if k == "database"]
+    words += [f"{more['backlog']:,} waiting"] if "backlog" in more else []
+    return ", ".join([side, *words])
+
+
+def received_table(each: Comparison, found: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a comparison's lines; ratios are to the last, and of CPU time."""
+    base = list(found.values())[-1]
+    names = ("answered/s", "ratio", "called/s", "ratio", "CPU µs", "ratio", "wait p50", "call p50")
+    heads = "".join(f"{name:>11}" for name in names)
+    lines = [f"\n{each.name}", f"  {'':30}{heads}"]
+    lines += [
+        f"  {side:30}{one['answered']:11.0f}{one['answered'] / base['answered']:11.2f}"
+        f"{one['called']:11.0f}{one['called'] / base['called']:11.2f}"
+        f"{one['cpu_us']:11.1f}{base['cpu_us'] / one['cpu_us']:11.2f}"
+        f"{one['wait_p50_ms']:11.2f}{one['call_p50_ms']:11.2f}"
+        for side, one in found.items()
+    ]
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Run the scenarios, and print and keep what they came to."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -314,12 +358,19 @@ def main() -> int:
     ]
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds"
     print(machine)
-    results = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     server = Server(given.postgres)
     for scenario in chosen:
         found = compare(scenario, rounds, server)
         results[scenario.name] = [asdict(one) for one in found]
         print(table(scenario, found), flush=True)
+    for each in COMPARISONS:
+        if (each.quick or not given.quick) and (
+            not given.only or any(word in each.name for word in given.only)
+        ):
+            medians = received(each, rounds, server)
+            results[each.name] = [{"side": side, **one} for side, one in medians.items()]
+            print(received_table(each, medians), flush=True)
     server.remove()
     if given.json:
         given.json.write_text(json.dumps({"machine": machine, "scenarios": results}, indent=1))

@@ -1,0 +1,502 @@
+"""One side of a comparison of receivers: it is sent notifications that were signed before.
+
+python -m benchmarks.bench.receiving NAME '{"number": 4000, …}'
+
+The receiver has a process of its own, as the one who sends has: where there are two cores, each has
+one. What it cost is the receiver's CPU time, until the last callback was settled where there are
+callbacks. Tokens come from `expect()`, one a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pushkit.keys.jwk import SigningKey
+
+URL = "https://client.example.com"
+PATH = "/a2a/push"
+ISSUER = "https://agent.example.com"
+HERE = Path(__file__).resolve().parent.parent.parent
+
+BODY = (
+    '{"statusUpdate":{"taskId":"%s","contextId":"context-0123456789","status":'
+    '{"state":"TASK_STATE_WORKING","timestamp":"2026-01-01T12:00:00.000Z","message":{"messageId":'
+    '"m-%06d","role":"ROLE_AGENT","parts":[{"text":"%s"}]}},"metadata":{"step":"%d"}}}'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What a receiver is sent.
+
+    Attributes:
+        number: How many notifications.
+        tasks: Of how many tasks, in turn.
+        connections: Over how many connections; each sends the next when it has its answer.
+        repeated: Every one was accepted before.
+        forged: None is signed by the trusted key.
+        database: A PostgreSQL DSN; None for a SQLite file of its own.
+        backlog: How many of another task are unfinished in the inbox before the first.
+    """
+
+    number: int = 4000
+    tasks: int = 1000
+    connections: int = 64
+    repeated: bool = False
+    forged: bool = False
+    database: str | None = None
+    backlog: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What is compared.
+
+    Attributes:
+        name: As in the table.
+        sides: What runs, and what it is sent; the last is what the others are held against.
+        quick: Whether a quick run has it, too.
+    """
+
+    name: str
+    sides: tuple[tuple[str, Arrivals], ...]
+    quick: bool = False
+
+
+_OURS, _NO_CALLS, _BARE = "receiver", "receiver, no callbacks", "bare PyJWT"
+_ONE = Arrivals(number=1000, tasks=50, connections=1)
+
+COMPARISONS = [
+    Comparison(
+        name="receiver: 64 connections, 1,000 tasks",
+        sides=((_OURS, Arrivals()), (_NO_CALLS, Arrivals()), (_BARE, Arrivals())),
+        quick=True,
+    ),
+    Comparison(
+        name="receiver: 64 connections, 64 tasks",
+        sides=((_OURS, Arrivals(tasks=64)), (_BARE, Arrivals(tasks=64))),
+    ),
+    Comparison(
+        name="receiver: signatures that do not hold",
+        sides=((_OURS, Arrivals(forged=True)), (_BARE, Arrivals(forged=True))),
+        quick=True,
+    ),
+    Comparison(
+        name="receiver: duplicates",
+        sides=((_OURS, Arrivals(repeated=True)), (_BARE, Arrivals(repeated=True))),
+        quick=True,
+    ),
+    Comparison(name="receiver: one connection", sides=((_OURS, _ONE), (_BARE, _ONE))),
+    Comparison(
+        name="receiver: PostgreSQL",
+        sides=((_OURS, Arrivals(database="PostgreSQL")), (_BARE, Arrivals())),
+    ),
+    Comparison(
+        name="receiver: a million unfinished",
+        sides=((_OURS, Arrivals(backlog=1_000_000)), (_OURS, Arrivals(backlog=1000))),
+    ),
+]
+
+# --- what receives ------------------------------------------------------------------------------
+
+
+@dataclass
+class Counts:
+    """What a receiver tells of itself."""
+
+    called: int = 0
+    moments: dict[str, int] = field(default_factory=dict)
+
+
+def _jwk(path: str) -> Mapping[str, Any]:
+    document: dict[str, Any] = json.loads(Path(path).read_bytes())
+    return document
+
+
+async def bare(given: Mapping[str, Any], _: Counts) -> int:
+    """Aiohttp alone: PyJWT, the hash, and the ids in a set."""
+    import jwt
+    from aiohttp import web
+
+    key = jwt.PyJWK(_jwk(given["jwks"])["keys"][0]).key
+    seen: set[str] = set()
+
+    async def receive(request: web.BaseRequest) -> web.Response:
+        body = await request.read()
+        try:
+            claims = jwt.decode(
+                request.headers["Authorization"].removeprefix("Bearer "),
+                key,
+                algorithms=["ES256"],
+                audience=URL + PATH,
+                issuer=ISSUER,
+            )
+        except jwt.InvalidTokenError:
+            return web.Response(status=401)
+        if claims["request_body_sha256"] != hashlib.sha256(body).hexdigest():
+            return web.Response(status=401)
+        if claims["jti"] in seen:
+            return web.Response(status=200)
+        seen.add(claims["jti"])
+        return web.Response(status=202)
+
+    return await _listen(web.Server(receive, access_log=None))
+
+
+async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
+    """The receiver, as `receiver serve` serves it."""
+    from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
+    from receiver.app import handler
+    from receiver.connections import ConnectionLimits
+    from receiver.serving.server import HttpServer
+
+    unlimited = RateLimit(per_second=1e9, burst=10**9)
+    sender = TrustedSender(
+        name="agent", issuer=ISSUER, jwks_file=Path(given["jwks"]), tasks=TaskPolicy.BIND
+    )
+    receiver = Receiver(
+        url=URL,
+        senders=[sender],
+        database=given["database"] or f"{given['folder']}/inbox.db",
+        limits=Limits(
+            peer_rate=unlimited,
+            sender_rate=unlimited,
+            max_backlog=2**40,
+            max_backlog_per_sender=2**40,
+        ),
+    )
+
+    @receiver.on_update
+    async def called(notification: Notification) -> None:
+        counts.called += 1
+        counts.moments[notification.delivery_id] = time.monotonic_ns()
+
+    await receiver.open()
+    tokens = [(await receiver.expect()).config.token for _ in range(given["tasks"])]
+    Path(f"{given['folder']}/tokens.json").write_text(json.dumps(tokens))
+    if given["backlog"]:
+        await asyncio.to_thread(_fill, f"{given['folder']}/inbox.db", given["backlog"])
+    if calls:
+        await receiver.start()
+    server = HttpServer(
+        handler(receiver.edge),
+        limits=ConnectionLimits(max_connections_per_peer=512),
+        is_proxy=receiver.edge.peers.is_proxy,
+        max_head_bytes=16384,
+    )
+    return await _listen(server)
+
+
+def _fill(path: str, backlog: int) -> None:
+    """Store unfinished notifications of one task that waits: only the first is a head."""
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        later = (int(time.time()) + 3600) * 1_000_000
+        database.execute(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?)"
+            " INSERT INTO pushkit_inbox (sender, delivery_id, task_id, missing, late, kid,"
+            " issued_at, received_at, not_before, body, head)"
+            " SELECT 'agent', 'waiting-' || n, 'waits', 0, 0, 'k', 0, 0, ?, '{}', n = 1 FROM n",
+            (backlog, later),
+        )
+        database.commit()
+
+
+async def _listen(server: Any) -> int:
+    listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    port: int = listening.sockets[0].getsockname()[1]
+    _KEPT.append(listening)
+    return port
+
+
+_KEPT: list[object] = []
+
+SIDES: dict[str, Callable[[Mapping[str, Any], Counts], Awaitable[int]]] = {
+    "bare PyJWT": bare,
+    "receiver": lambda given, counts: ours(given, counts, calls=True),
+    "receiver, no callbacks": lambda given, counts: ours(given, counts, calls=False),
+}
+
+
+async def serve(side: str, given: Mapping[str, Any]) -> None:
+    """Serve, and answer on standard output what is asked on standard input."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    counts = Counts()
+    print(await SIDES[side](given, counts), flush=True)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def asked() -> None:
+        line = sys.stdin.readline()
+        if not line:
+            ended.set()
+            return
+        said: dict[str, Any] = {"cpu": time.process_time(), "called": counts.called}
+        if "moments" in line:
+            said["moments"] = counts.moments
+        print(json.dumps(said), flush=True)
+
+    loop.add_reader(sys.stdin.fileno(), asked)
+    await ended.wait()
+    os._exit(0)
+
+
+# --- what sends ---------------------------------------------------------------------------------
+
+
+def signed(
+    key: SigningKey, arrivals: Arrivals, tokens: Sequence[str], *, seq: int
+) -> list[tuple[str, bytes]]:
+    """Return the notifications as they go over a connection, each with its id.
+
+    Args:
+        key: What signs them.
+        arrivals: How many, and of what kind.
+        tokens: Of each task.
+        seq: The first of each task.
+    """
+    from pushkit.keys.primitives import sign_bytes
+
+    header = _encoded(_compact({"alg": "ES256", "kid": key.kid, "typ": "JWT"}))
+    now, requests, run = int(time.time()), [], os.urandom(4).hex()
+    for n in range(arrivals.number):
+        task = n % arrivals.tasks
+        body = (BODY % (f"task-{task}", n, "Working on it, step by step. " * 10, n)).encode()
+        jti = f"dlv_{run}_{n:08d}"
+        claims = {
+            "iss": ISSUER,
+            "aud": URL + PATH,
+            "iat": now,
+            "exp": now + 300,
+            "jti": jti,
+            "taskId": f"task-{task}",
+            "configId": "bench",
+            "seq": n // arrivals.tasks + seq,
+            "request_body_sha256": hashlib.sha256(body).hexdigest(),
+        }
+        said = f"{header}.{_encoded(_compact(claims))}"
+        signature = bytearray(sign_bytes(key, said.encode()))
+        if arrivals.forged:
+            signature[7] ^= 1
+        head = (
+            f"POST {PATH} HTTP/1.1\r\nHost: client.example.com\r\nUser-Agent: pushkit/0.1\r\n"
+            "Content-Type: application/a2a+json\r\n"
+            f"Authorization: Bearer {said}.{_encoded(bytes(signature))}\r\n"
+            f"X-A2A-Token: {tokens[task]}\r\nX-A2A-Notification-Token: {tokens[task]}\r\n"
+            f"webhook-id: {jti}\r\nwebhook-timestamp: {now}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        requests.append((jti, head.encode() + body))
+    return requests
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class Connection(asyncio.Protocol):
+    """Sends one request after another, each when the one before it is answered."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._held = b""
+        self._sent: tuple[str, int] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the first."""
+        self._transport = transport
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        """Count an answer that is whole, and send the next."""
+        self._held += data
+        end = self._held.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = self._held[:end].lower()
+        at = head.find(b"content-length:")
+        length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        if len(self._held) < end + 4 + length:
+            return
+        self._held = self._held[end + 4 + length :]
+        assert self._sent is not None  # noqa: S101
+        self._sender.answered(int(head[9:12]), *self._sent)
+        self._next()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say that a connection was closed."""
+        self._sender.lost(exc)
+
+    def _next(self) -> None:
+        found = next(self._sender.requests, None)
+        if found is not None:
+            self._sent = (found[0], time.monotonic_ns())
+            self._transport.write(found[1])  # type: ignore[attr-defined]
+
+
+class Sender:
+    """Sends requests over connections, and keeps what was answered."""
+
+    def __init__(self, requests: Sequence[tuple[str, bytes]]) -> None:
+        self.requests = iter(requests)
+        self.statuses: dict[int, int] = {}
+        self.sent: dict[str, int] = {}
+        self.waits: list[int] = []
+        self._left = len(requests)
+        self._all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, port: int, connections: int) -> float:
+        """Send all of them; return how many seconds that took."""
+        loop, began = asyncio.get_running_loop(), time.perf_counter()
+        made = [
+            await loop.create_connection(lambda: Connection(self), "127.0.0.1", port)
+            for _ in range(connections)
+        ]
+        await self._all
+        took = time.perf_counter() - began
+        for transport, _ in made:
+            transport.abort()
+        return took
+
+    def answered(self, status: int, jti: str, at: int) -> None:
+        """Take an answer down."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.waits.append(time.monotonic_ns() - at)
+        self.sent[jti] = at
+        self._left -= 1
+        if not self._left:
+            self._all.set_result(None)
+
+    def lost(self, exc: Exception | None) -> None:
+        """Fail, unless all is answered."""
+        if not self._all.done():
+            self._all.set_exception(exc or ConnectionError("closed by the receiver"))
+
+
+async def measure(side: str, arrivals: Arrivals) -> dict[str, Any]:
+    """Run a receiver, send to it, and return what it came to."""
+    from pushkit import Algorithm, KeyRing
+    from pushkit.keys.jwks import jwks_document
+
+    with tempfile.TemporaryDirectory() as folder:
+        now = datetime.now(UTC)
+        ring = KeyRing.create(now, Algorithm.ES256)
+        Path(f"{folder}/jwks.json").write_bytes(jwks_document(ring, now))
+        given = {
+            "folder": folder,
+            "jwks": f"{folder}/jwks.json",
+            "tasks": arrivals.tasks,
+            "database": arrivals.database,
+            "backlog": arrivals.backlog,
+        }
+        command = [sys.executable, "-m", __spec__.name, "serve", side, json.dumps(given)]
+        process = subprocess.Popen(
+            [*_pinned(0), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=HERE,
+        )
+        try:
+            return await _measured(side, arrivals, process, folder, ring.signing_key(now))
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def _measured(
+    side: str,
+    arrivals: Arrivals,
+    process: subprocess.Popen[str],
+    folder: str,
+    key: SigningKey,
+) -> dict[str, Any]:
+    assert process.stdin is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101
+    stdin, stdout = process.stdin, process.stdout
+
+    def ask(what: str = "") -> dict[str, Any]:
+        stdin.write(f"{what}\n")
+        stdin.flush()
+        said: dict[str, Any] = json.loads(stdout.readline())
+        return said
+
+    async def until_called(number: int) -> None:
+        while side == "receiver" and ask()["called"] < number:
+            await asyncio.sleep(0.01)
+
+    port = int(stdout.readline())
+    tokens = ["token"] * arrivals.tasks
+    with contextlib.suppress(FileNotFoundError):
+        tokens = json.loads(Path(f"{folder}/tokens.json").read_text())
+    requests = signed(key, arrivals, tokens, seq=2)
+    warm = signed(key, Arrivals(number=arrivals.tasks, tasks=arrivals.tasks), tokens, seq=1)
+    before = warm if not arrivals.repeated else [*warm, *requests]
+    await Sender(before).run(port, arrivals.connections)
+    await until_called(len(before))
+    at_first = ask()
+    sender, began = Sender(requests), time.perf_counter()
+    answered = await sender.run(port, arrivals.connections)
+    if not (arrivals.forged or arrivals.repeated):
+        await until_called(at_first["called"] + len(requests))
+    called = time.perf_counter() - began
+    if side == "receiver":
+        await asyncio.sleep(0.05)  # the last of them are settled
+    if set(sender.statuses) != {expected := _status(arrivals)}:
+        raise RuntimeError(f"{side}: answered {sender.statuses}, expected {expected} alone")
+    at_last = ask("moments")
+    moments = at_last.get("moments", {})
+    waits = sorted(sender.waits)
+    calls = sorted(moments[jti] - at for jti, at in sender.sent.items() if jti in moments)
+    return {
+        "answered": len(requests) / answered,
+        "called": len(requests) / called,
+        "cpu_us": 1e6 * (at_last["cpu"] - at_first["cpu"]) / len(requests),
+        "wait_p50_ms": 1e-6 * waits[len(waits) // 2],
+        "call_p50_ms": 1e-6 * calls[len(calls) // 2] if calls else 0.0,
+    }
+
+
+def _status(arrivals: Arrivals) -> int:
+    return 401 if arrivals.forged else 200 if arrivals.repeated else 202
+
+
+def _pinned(core: int) -> list[str]:
+    from benchmarks.bench.__main__ import pinned
+
+    return pinned(core)
+
+
+def main() -> None:
+    """Serve, or measure one side and print what it came to as JSON."""
+    import uvloop
+
+    if sys.argv[1] == "serve":
+        uvloop.run(serve(sys.argv[2], json.loads(sys.argv[3])))
+        return
+    arrivals = Arrivals(**json.loads(sys.argv[2]))
+    print(json.dumps(uvloop.run(measure(sys.argv[1], arrivals))))
+
+
+if __name__ == "__main__":
+    main()
