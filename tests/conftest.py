@@ -20,6 +20,7 @@ from tests.databases import (
 )
 from tests.internet import Internet, an_internet
 from tests.network import Network, the_network
+from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 BOTH = ("sqlite", "postgresql")
@@ -93,6 +94,12 @@ def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptRu
         runner = PostgresConnection(request.getfixturevalue("postgres_server"))
     yield runner
     runner.close()
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """Return a port that nobody uses; no other worker of this run gets it."""
+    return free_port()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -104,14 +103,6 @@ def new_event_loop():
 """,
     "not installed": "raise ImportError('there is no uvloop')",
 }
-
-
-def free_port() -> int:
-    """Return a port that nobody uses at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 # --- a webhook ----------------------------------------------------------------------------------

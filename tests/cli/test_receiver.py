@@ -11,7 +11,8 @@ import pytest
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.inbox import InboxRetention
 from receiver.settings.loading import load_settings
-from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook, free_port
+from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
+from tests.ports import free_port
 
 CONFIG = f"""\
 url = "https://client.example.com"

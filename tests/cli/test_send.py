@@ -7,7 +7,8 @@ import standardwebhooks
 
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, free_port
+from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,9 @@ from pushkit.signing.notification_jwt import (
     body_sha256,
     sign_notification,
 )
-from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment, free_port
+from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
+from tests.ports import free_port
 
 CONFIG = """\
 url = "http://127.0.0.1:{port}"

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -30,18 +29,10 @@ from a2a.types import (
 )
 
 from tests.eventually import DEADLINE, eventually
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ("8001", "9000", "9001")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses at the moment."""
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 @dataclass
@@ -130,7 +121,7 @@ def examples(tmp_path: Path) -> Copy:
     shutil.copytree(
         ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
     )
-    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+    ports = {port: free_port() for port in PORTS}
     for path in [*tmp_path.rglob("*.py"), *tmp_path.rglob("*.toml")]:
         path.write_text(re.sub("|".join(PORTS), lambda m: str(ports[m[0]]), path.read_text()))
     return Copy(folder=tmp_path, ports=ports)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from tests.eventually import eventually
+from tests.ports import free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ISSUER, TOKEN = "https://agent.example.com", "the-token"
@@ -75,13 +75,6 @@ class Webhook:
                 return answer.status == 405
         except aiohttp.ClientConnectionError:
             return False
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def run(

@@ -18,7 +18,8 @@ from aiohttp import web
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.interop.environments import NODE, PEERS, node_modules, python_of
-from tests.interop.processes import PATIENCE, TOKEN, MismatchError, free_port, running
+from tests.interop.processes import PATIENCE, TOKEN, MismatchError, running
+from tests.ports import free_port
 
 __all__ = ["Agent", "agent_to_receiver", "node_agent", "python_agent"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.interop.environments import PEERS, ROOT
 
-__all__ = ["PATIENCE", "TOKEN", "MismatchError", "free_port", "line_of", "running"]
+__all__ = ["PATIENCE", "TOKEN", "MismatchError", "line_of", "running"]
 
 PATIENCE = 20.0  # seconds
 TOKEN = "tok-interop-1"  # of a peer on loopback
@@ -20,14 +19,6 @@ TOKEN = "tok-interop-1"  # of a peer on loopback
 
 class MismatchError(Exception):
     """What arrived is not what was expected."""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

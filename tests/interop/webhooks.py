@@ -19,12 +19,12 @@ from tests.interop.processes import (
     PATIENCE,
     TOKEN,
     MismatchError,
-    free_port,
     line_of,
     running,
 )
 from tests.interop.samples import UPDATES
 from tests.interop.verifiers import SECRET, Library, verifying
+from tests.ports import free_port
 
 __all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library"]
 

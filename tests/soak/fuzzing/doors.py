@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, MutableMapping
@@ -21,6 +20,7 @@ from receiver import Receiver
 from receiver.app import HideMalformedRequests
 from receiver.settings import load_settings
 from tests.eventually import DEADLINE, eventually
+from tests.ports import free_port
 from tests.soak.fuzzing.exchange import Answer
 from tests.soak.fuzzing.making import Request
 from tests.soak.fuzzing.parties import configuration
@@ -140,7 +140,7 @@ class _Service:
 
 @asynccontextmanager
 async def _service(folder: Path) -> AsyncIterator[Door]:
-    port = _free_port()
+    port = free_port()
     path, log = configuration(folder, port=port), folder / "service.log"
     options = ["--verbose", "--log-json", "--config", str(path)]
     command = [sys.executable, "-m", "receiver.cli", "serve", *options]
@@ -172,12 +172,6 @@ async def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
         writer.close()
         return True
     return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 # --- in this process ----------------------------------------------------------------------------
