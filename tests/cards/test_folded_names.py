@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,10 +32,17 @@ def folds(character: str) -> set[str]:
     return {fold.lower() for fold in found if fold.isascii() and fold.isalnum()}
 
 
+@cache
+def folding() -> list[tuple[str, set[str]]]:
+    """Return the characters that are not ASCII and fold to some that are."""
+    found = ((c, folds(c)) for c in map(chr, range(128, sys.maxunicode + 1)))
+    return [(character, to) for character, to in found if to]
+
+
 def spellings(fields: list[str]) -> Iterator[tuple[str, str]]:
     """Yield each character that is not ASCII and folds to it, with a field's name that has it."""
-    for character in map(chr, range(128, sys.maxunicode + 1)):
-        for fold in folds(character):
+    for character, to in folding():
+        for fold in to:
             field = next((field for field in fields if fold in field.lower()), None)
             if field is not None:
                 start = field.lower().index(fold)

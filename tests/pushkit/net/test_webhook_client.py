@@ -253,22 +253,26 @@ async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -
                 return
             await reader.readuntil(b"\r\n\r\n")
 
-    answered = 0
-    async with serving(talk) as server:
+    async def one(url: str, number: int) -> bool:
+        said = b"%06d" % number
+        within = timedelta(milliseconds=200)
+        try:
+            answer = await post(client, url, said, within=within)
+        except TransportError:
+            return False
+        assert said.startswith(answer.body) or answer.body == b""
+        return answer.complete
 
-        async def one(number: int) -> bool:
-            said = b"%06d" % number
-            within = timedelta(milliseconds=200)
-            try:
-                answer = await post(client, server.url, said, within=within)
-            except TransportError:
-                return False
-            assert said.startswith(answer.body) or answer.body == b""
-            return answer.complete
+    async def many(begin: int) -> int:
+        answered = 0
+        async with serving(talk) as server:
+            for first in range(begin, begin + 80, 8):
+                numbers = range(first, first + 8)
+                answered += sum(await asyncio.gather(*(one(server.url, n) for n in numbers)))
+        return answered
 
-        for first in range(0, 400, 8):
-            answered += sum(await asyncio.gather(*(one(first + n) for n in range(8))))
-    assert answered > 150
+    # Half of the answers are waited for in vain: five servers at once.
+    assert sum(await asyncio.gather(*(many(begin) for begin in range(0, 400, 80)))) > 150
 
 
 async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
