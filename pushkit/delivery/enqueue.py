@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -198,6 +199,7 @@ class Enqueuer:
     ) -> Script[list[Stored | Unasked | Apart | Refused]]:
         tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
         recipients, apart = yield from self._hold(tasks, wait=wait)
+        since = time.perf_counter()
         now = yield from self.database.now()
         keys = dict.fromkeys(notice.sought for notice in notices)
         enqueued = yield from find_enqueued([key for key in keys if key is not None])
@@ -211,7 +213,7 @@ class Enqueuer:
                 results.append(APART)
             else:
                 results.append((yield from adding.add(notice)))
-        yield from adding.end()
+        yield from adding.end(since)
         return results
 
     def _hold(
@@ -332,7 +334,7 @@ class _Adding:
             yield from self._lines.write(self._now)
         return new
 
-    def end(self) -> Script[None]:
+    def end(self, since: float) -> Script[None]:
         """Write what was added, and wake who delivers what waits."""
         enqueuer = self._enqueuer
         yield from self._lines.write(self._now)
@@ -342,7 +344,7 @@ class _Adding:
             {delivery.subscription_id: revision for _, delivery, revision in self._begun}
         )
         for stored, delivery, _ in self._begun:
-            stored.begun.append(Claimed(delivery, ways[delivery.subscription_id]))
+            stored.begun.append(Claimed(delivery, ways[delivery.subscription_id], since))
         enqueuer.whole_backlog.added(None, self._whole.taken)
         for owner, share in self._shares.items():
             enqueuer.owner_backlog.added(owner, share.taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -111,16 +112,21 @@ class Settler:
         current = yield from self.subscriptions.lock_current(
             [each.delivery.subscription_id for each in attempted], wait=wait
         )
+        since = time.perf_counter()
         now = yield from self.database.now()
         mine = sorted(
             (each for each in attempted if wait or each.delivery.subscription_id in current),
             key=lambda each: destination_of(each.delivery),
         )
-        settled = yield from self._settle(mine, current, now)
+        settled = yield from self._settle(mine, current, now, since)
         return [settled.get(id(each), APART) for each in attempted]
 
     def _settle(
-        self, attempted: Sequence[Attempted], current: Mapping[str, Current], now: datetime
+        self,
+        attempted: Sequence[Attempted],
+        current: Mapping[str, Current],
+        now: datetime,
+        since: float,
     ) -> Script[dict[int, Settled]]:
         """Settle what is held; return what followed, by the identity of each."""
         ahead = now - self.clock()
@@ -144,7 +150,7 @@ class Settler:
                 yield from self.attempts.record_late(delivery, result.made, result)
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
-        following = yield from self._routed(passed.taken, current)
+        following = yield from self._routed(passed.taken, current, since)
         settled = {id(each): Settled() for each in attempted}
         for each, result, is_ours in zip(attempted, results, passed.are_ours, strict=True):
             if is_ours:
@@ -171,7 +177,7 @@ class Settler:
         )
 
     def _routed(
-        self, taken: Sequence[Delivery], current: Mapping[str, Current]
+        self, taken: Sequence[Delivery], current: Mapping[str, Current], since: float
     ) -> Script[dict[str, Claimed]]:
         """Return what was taken with where it goes, by subscription."""
         if self.routes is None or not taken:
@@ -181,7 +187,8 @@ class Settler:
             {line: current[line].revision for line in lines if line in current}
         )
         return {
-            line: Claimed(each, ways.get(line)) for line, each in zip(lines, taken, strict=True)
+            line: Claimed(each, ways.get(line), since)
+            for line, each in zip(lines, taken, strict=True)
         }
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pushkit.delivery.route import Route
@@ -26,14 +25,14 @@ class Claimed:
     Attributes:
         delivery: The delivery.
         to: Its subscription, or the route of that; None if there is none any more.
+        since: When it was taken, by `time.perf_counter`: before its lease began to run.
         refusals: How often its destination was refused by our own policy.
-        since: When it was taken, by `time.perf_counter`.
     """
 
     delivery: Delivery
     to: StoredSubscription | Route | None
+    since: float
     refusals: int = 0
-    since: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108  # tests step it
 
     @property
     def url(self) -> str | None:

@@ -152,7 +152,7 @@ class Worker:
 
     def _claim_script(self, claimed: list[Claimed]) -> Script[list[Claimed]]:
         """Claim what is due; a slot is taken for each that stands in `claimed` in the end."""
-        free = self.slots.take_for_claim()
+        free, since = self.slots.take_for_claim(), time.perf_counter()
         try:
             now = yield from self._database.now()
             yield from self._take_over(now)
@@ -169,7 +169,7 @@ class Worker:
             refusals = yield from self._attempts.count(refused, REFUSED)
             self.slots.note(taken)
             claimed += (
-                Claimed(d, found.get(d.subscription_id), refusals[d.id]) for d in deliveries
+                Claimed(d, found.get(d.subscription_id), since, refusals[d.id]) for d in deliveries
             )
             return claimed
         finally:

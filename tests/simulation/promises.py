@@ -200,7 +200,7 @@ class Promises:
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
         """At least once, and no more than once without a reason."""
         process = before.process.name if before.process else ""
-        known_until = (before.answered_at or arrival.at) + _SETTLING
+        known_until = self._written_by(self._outbox, before.answered_at or arrival.at)
         if (
             arrival.delivery_id in self.wishes.brought_back
             or self._world.had_trouble("death", before.at, known_until, whom=process)
@@ -217,6 +217,15 @@ class Promises:
             and arrival.at - before.at < self._timeout / 2
         ):
             self._world.violated(f"two attempts at once: {arrival.delivery_id}")
+
+    def _written_by(self, database: Disk | PostgresServer, moment: float) -> float:
+        """Return until when a process may have tried to write down what it knew at a moment."""
+        until = moment + _SETTLING
+        if isinstance(database, PostgresServer):  # who stands still may hold the row
+            for each in self._world.troubles:
+                if each.kind == "freeze" and each.begin <= until:
+                    until = max(until, each.end + _SETTLING)
+        return until
 
     def _check_order(self, row: sqlite3.Row) -> None:
         """An update waits for the one before it, of its subscription."""
@@ -240,7 +249,7 @@ class Promises:
         calls = self.calls[receiver, callback, delivery_id]
         for before in calls:
             if now - process.thawed_at > _AWAKE:
-                self._check_call(before, delivery_id, now)
+                self._check_call(receiver, before, delivery_id, now)
         if notification.sender == "other":
             if delivery_id not in self.wishes.sent_by_other:
                 self._world.violated(f"called back, and forged: {delivery_id}")
@@ -260,11 +269,11 @@ class Promises:
         calls.append(call)
         return call
 
-    def _check_call(self, before: Call, delivery_id: str, now: float) -> None:
+    def _check_call(self, receiver: str, before: Call, delivery_id: str, now: float) -> None:
         """Every callback once, but for what was inside it when its process ended."""
         if before.failed:
             return
-        known_until = (before.ended or now) + _SETTLING
+        known_until = self._written_by(self.inboxes[receiver], before.ended or now)
         if (
             self._world.had_trouble("death", before.begun, known_until, whom=before.process.name)
             or self._world.had_trouble("freeze", before.begun, now, whom=before.process.name)

@@ -252,7 +252,7 @@ def _settle(chance: random.Random, _number: int) -> Make:
             consequences=Consequences(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
         )
         yield from settler.script(
-            [Attempted(Claimed(each, None), result) for each in chosen], wait=wait
+            [Attempted(Claimed(each, None, 0.0), result) for each in chosen], wait=wait
         )
         return lambda: hand.__delitem__(slice(0, len(chosen)))
 

@@ -185,7 +185,8 @@ class _Connection(asyncio.Protocol):
             waited = arrival.at - max(self._babbled_at, getattr(arrival.process, "thawed_at", 0.0))
             if waited > _AWAY:
                 world.violated(f"asked over a connection that babbled: {arrival.delivery_id}")
-        world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker}")
+        whose = arrival.process.name if arrival.process else "-"
+        world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker} from {whose}")
         webhook.on_arrival(arrival)
         self._answering = True
         mood = webhook.odd.pop(0) if webhook.odd else webhook.mood

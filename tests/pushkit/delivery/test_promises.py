@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +16,22 @@ from pushkit.net.transport import Transport
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.outbox import DeliveryState, Retention
 from pushkit.work import DEFAULT_SCHEDULE
+from tests.pushkit.delivery.conftest import Clock
 
 if TYPE_CHECKING:
-    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+    from tests.pushkit.delivery.conftest import Senders, Webhook
 
 MakeStatus = Callable[..., StatusUpdate]
+
+
+class _Sleeping(Clock):
+    """Who reads it next stands still, and goes on later."""
+
+    sleeps = slept = 0.0
+
+    def __call__(self) -> datetime:
+        self.slept, self.sleeps = self.slept + self.sleeps, 0.0
+        return self.now
 
 
 @pytest.mark.parametrize("answer", [500, 404])
@@ -63,6 +75,23 @@ async def test_the_attempt_log_is_by_the_clock_of_the_database(
     assert abs(ahead) < timedelta(hours=1)
     assert abs(attempt.started_at - clock.now) > timedelta(days=1)
     await sender.close()
+
+
+async def test_a_worker_that_stood_still_in_its_claim_leaves_what_it_took_to_the_lease(
+    senders: Senders, webhook: Webhook, status: MakeStatus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = senders.clock = _Sleeping()
+    awake = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: awake() + clock.slept)
+    sender = await senders.open()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    await sender.notify(status())
+    clock.sleeps = 100
+    assert await sender.worker.run_once() == 1
+    assert webhook.received == []
+    clock.advance(100)
+    await sender.worker.run_once()
+    assert len(webhook.received) == 1
 
 
 def test_a_delivery_is_tried_ten_times() -> None:
