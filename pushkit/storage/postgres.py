@@ -120,6 +120,8 @@ class PostgresDatabase:
             that wait for rows.
         command_timeout: How long one statement may take.
         connect_timeout: How long a new connection may take.
+        idle_timeout: How long a transaction may stand still: the server ends that of a process
+            that froze, or others would wait for its rows until it wakes.
     """
 
     def __init__(
@@ -131,11 +133,17 @@ class PostgresDatabase:
         connections: int = 8,
         command_timeout: timedelta = timedelta(seconds=30),
         connect_timeout: timedelta = timedelta(seconds=10),
+        idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._dsn = dsn
         self._component = component
         self._migrations = migrations
         self._check = f"SELECT pushkit_check('{component}', {migrations[-1].version})"
+        # Whoever looks after it has waited for a row must see what the one before it did.
+        self._begin = (
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout"
+            f" = {idle_timeout // timedelta(milliseconds=1)}; {self._check}"
+        )
         self._connections = connections
         self._command_timeout = command_timeout
         self._connect_timeout = connect_timeout
@@ -239,8 +247,7 @@ class PostgresDatabase:
     async def _write(self, script: Script[T]) -> T:
         async with self._connection() as connection:
             try:
-                # Whoever looks after it has waited for a row must see what the one before it did.
-                await connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {self._check}")
+                await connection.execute(self._begin)
                 result = await run_script(connection, script)
             except BaseException:
                 with contextlib.suppress(*_FAULTS):  # a broken connection has rolled back already

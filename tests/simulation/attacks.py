@@ -193,7 +193,7 @@ class Attacker:
         # Too much at once, or something of its own is out of reach: then it may ask to come again.
         is_busy = status in (429, 503) and (self._world.troubles or status == 429)
         if self._world.had_trouble("trust", 0, self._world.loop.time(), whom=host):
-            allowed = allowed | {401, 403}
+            allowed = allowed | {401, 403, 404}  # of who is trusted no more, not even the path
         if status not in allowed and not is_busy:
             self._world.violated(f"{what} was answered {status} by {host}")
 

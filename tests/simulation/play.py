@@ -107,6 +107,7 @@ class _Play:
     def __init__(self, scenario: Scenario, key: SigningKey) -> None:
         self.scenario = scenario
         self.world = World(scenario.seed)
+        self._rolling: dict[Disk | PostgresServer, bool] = {}
         self.faults = Faults(self.world, is_postgres=scenario.postgres)
         self.keys = Keys(key)
         self.outbox = self._new_disk()
@@ -269,6 +270,7 @@ class _Play:
         await self._until(self.scenario.ends)
         await self._heal()
         ends = self.world.loop.time() + _DRAIN
+        await asyncio.sleep(_PATIENCE)  # for what agents were about to tell of
         while self.world.loop.time() < ends and not self.promises.is_drained():
             await asyncio.sleep(5)
         await asyncio.sleep(1)
@@ -466,17 +468,20 @@ class _Play:
         if isinstance(machine.disk, Disk):
             machine.disk.lose_power()
 
-    def do_upgrade(self, unit: str, apart: float) -> None:
+    def do_upgrade(self, unit: str, apart: float, may_roll: bool) -> None:
         """Replace the programs that share a database by a later version, one after another.
 
-        It knows one migration more, beside which the old ones may run; none of these may start
-        again, and whichever is down comes back as the new version.
+        It knows one migration more. None of the old ones may start again, and whichever is down
+        comes back as the new version; whether they may go on writing depends on the migration.
         """
-        self.world.trouble("upgrade")
         disk = _disk_of(self.units[unit].machine)
+        may_roll = self._rolling.setdefault(disk, may_roll)  # there is one later version of each
         others = [name for name, each in self.units.items() if _disk_of(each.machine) is disk]
         for number, name in enumerate(sorted(others, key=lambda name: name != unit)):
             self.world.loop.call_later(number * apart, self._upgrade, self.units[name])
+        # What was begun before may be known to who can write it down no more.
+        left_behind = 0.0 if may_roll else len(others) * apart + _COMMAND_TIMEOUT
+        self.world.trouble("rolling" if may_roll else "upgrade", lasts=left_behind)
 
     def _upgrade(self, unit: Unit) -> None:
         self.world.note(f"{unit.name} is a later version from its next start on")
@@ -528,7 +533,7 @@ class _Play:
     ) -> Database:
         process, disk = self.disk_of_process()
         if self.units[process.name.partition(".")[0]].is_new:
-            migrations = (*migrations, _next_migration(component, migrations))
+            migrations = (*migrations, _next_migration(component, migrations, self._rolling[disk]))
         if isinstance(disk, PostgresServer):
             dsn = f"postgresql://pushkit:{CANARY}@database.example.com/{process.name}"
             return PostgresDatabase(dsn, component=component, migrations=migrations)
@@ -556,14 +561,14 @@ def _fate(chance: Any, fate: str, number: int) -> Fate:
     )
 
 
-def _next_migration(component: str, migrations: Sequence[Migration]) -> Migration:
-    """Return what a later version would bring, and old processes need not know."""
+def _next_migration(component: str, migrations: Sequence[Migration], may_roll: bool) -> Migration:
+    """Return what a later version would bring."""
     table = {"sender": "pushkit_deliveries", "receiver": "pushkit_inbox"}[component]
     statements = (
         f"ALTER TABLE {table} ADD COLUMN later TEXT",
         f"CREATE INDEX {table}_later ON {table} (later)",
     )
-    return Migration(migrations[-1].version + 1, statements)
+    return Migration(migrations[-1].version + 1, statements, may_roll=may_roll)
 
 
 def _disk_of(machine: Machine) -> Disk | PostgresServer:

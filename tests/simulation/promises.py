@@ -1,7 +1,7 @@
 """What must hold, checked whenever something happens and at the end.
 
-A repetition is only forgiven with a reason: the process that knew of the first died, the disk would
-not take it down, or a clock was set. Each check says which promise it holds.
+A repetition is only forgiven with a reason: the process that knew of the first died or stood still,
+the disk would not take it down, or a clock was set. Each check says which promise it holds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ __all__ = ["TRANSITIONS", "Promises"]
 
 _AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
+_IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends a transaction that stands still
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
 _ANSWERS = (
     "SELECT a.delivery_id, a.answer, d.origin FROM pushkit_attempts a"
@@ -200,13 +201,19 @@ class Promises:
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:
         """At least once, and no more than once without a reason."""
         process = before.process.name if before.process else ""
+        other = arrival.process.name if arrival.process else ""
         known_until = self._written_by(self._outbox, before.answered_at or arrival.at)
+        # Who freezes between his last look and the first byte sends it when he wakes.
+        begun = before.at - 2 * self._timeout
         if (
             arrival.delivery_id in self.wishes.brought_back
             or self._world.had_trouble("death", before.at, known_until, whom=process)
-            or self._world.had_trouble("clock", before.at - 2 * self._timeout, known_until)
-            or self._world.had_trouble("freeze", before.at, known_until, whom=process)
+            or self._world.had_trouble("clock", begun, known_until)
+            or self._world.had_trouble("freeze", begun, known_until, whom=process)
+            or self._world.had_trouble("freeze", begun, known_until, whom=other)
             or self._world.had_trouble("disk", before.at, known_until)
+            # Who was left behind by an upgrade can write down nothing more.
+            or self._world.had_trouble("upgrade", begun, known_until)
         ):
             return
         if before.is_taken:
@@ -221,10 +228,11 @@ class Promises:
     def _written_by(self, database: Disk | PostgresServer, moment: float) -> float:
         """Return until when a process may have tried to write down what it knew at a moment."""
         until = moment + _SETTLING
-        if isinstance(database, PostgresServer):  # who stands still may hold the row
+        if isinstance(database, PostgresServer):  # who stands still may hold the row, for a time
             for each in self._world.troubles:
                 if each.kind == "freeze" and each.begin <= until:
-                    until = max(until, each.end + _SETTLING)
+                    held_until = min(each.end, each.begin + _IDLE_TIMEOUT)
+                    until = max(until, held_until + _SETTLING)
         return until
 
     def _check_order(self, row: sqlite3.Row) -> None:
@@ -279,6 +287,7 @@ class Promises:
             or self._world.had_trouble("freeze", before.begun, now, whom=before.process.name)
             or self._world.had_trouble("disk", before.begun, known_until)
             or self._world.had_trouble("clock", before.begun - self._timeout, known_until)
+            or self._world.had_trouble("upgrade", before.begun, known_until)
         ):
             return
         if before.ended is None:

@@ -171,7 +171,10 @@ _FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]
     "await": (2, lambda c, on: (c.choice(on.units), c.randint(0, 400), c.choice((0.1, 5.0)))),
     "flap": (1, lambda c, on: (c.choice(on.units), c.randint(5, 100), c.randint(2, 8))),
     "power": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 5.0, 60.0)))),
-    "upgrade": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 4.0, 25.0)))),
+    "upgrade": (
+        1,
+        lambda c, on: (c.choice(on.units), c.choice((0.1, 4.0, 25.0)), c.random() < 0.5),
+    ),
     "freeze": (1, lambda c, on: (c.choice(on.units), c.choice((3.0, 30.0, 40.0, 90.0)))),
     "disk": (2, lambda c, _: (c.choice(_DISK_ERRORS), c.choice((0.2, 3.0, 30.0)))),
     "partition": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -653,6 +655,46 @@ async def test_who_has_waited_for_a_row_as_long_as_a_statement_may_take_is_told(
     with pytest.raises(StorageError, match="another transaction holds what this needs"):
         await database.write_patiently(Growing())
     await database.close()
+
+
+async def test_who_stands_still_in_a_transaction_holds_no_row_for_long(postgres_dsn: str) -> None:
+    ours = PostgresDatabase(
+        postgres_dsn,
+        component="things",
+        migrations=(THINGS,),
+        idle_timeout=timedelta(milliseconds=100),
+    )
+    other = things(postgres_dsn)
+    await ours.open()
+    await other.open()
+    await other.write(insert("a", 0))
+    frozen = ours.write(_grown_but_frozen(postgres_dsn))
+    with pytest.raises(StorageError):
+        await frozen
+    await other.write(Growing()())
+    assert await other.read(size_of("a")) == 1
+    await ours.write(Growing()())
+    assert await other.read(size_of("a")) == 2
+    await ours.close()
+    await other.close()
+
+
+def _grown_but_frozen(dsn: str) -> Script[None]:
+    """Change the row `a`, and let the whole process stand still until somebody else has it."""
+    yield from Growing()()
+    subprocess.run(  # noqa: S603  # our own interpreter
+        [sys.executable, "-c", _TAKE_ROW, dsn], check=True, timeout=DEADLINE
+    )
+    yield Statement("UPDATE things SET size = 100 WHERE name = 'a'")
+
+
+_TAKE_ROW = """
+import asyncio, asyncpg, sys
+async def main():
+    connection = await asyncpg.connect(sys.argv[1])
+    await connection.execute("BEGIN; SELECT 1 FROM things WHERE name = 'a' FOR UPDATE; ROLLBACK")
+asyncio.run(main())
+"""
 
 
 async def test_a_close_ends_who_waits_for_a_row(postgres_dsn: str, held: asyncio.Event) -> None:
