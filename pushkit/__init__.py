@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         encode_update as encode_update,
     )
     from pushkit.delivery.breaker import BreakerPolicy as BreakerPolicy
-    from pushkit.delivery.events import EventKind as EventKind, SenderEvent as SenderEvent
     from pushkit.delivery.notify_result import (
         NotifiedDelivery as NotifiedDelivery,
         NotifyResult as NotifyResult,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender as PushSender, SenderOptions as SenderOptions
     from pushkit.delivery.signatures import Signing as Signing
     from pushkit.errors import PushkitError as PushkitError
+    from pushkit.events import Event as Event
     from pushkit.keys.files import load_key_ring as load_key_ring, save_key_ring as save_key_ring
     from pushkit.keys.jwk import Algorithm as Algorithm
     from pushkit.keys.remote import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
@@ -79,11 +79,11 @@ else:
                 " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
             ),
             "pushkit.delivery.breaker": "BreakerPolicy",
-            "pushkit.delivery.events": "EventKind SenderEvent",
             "pushkit.delivery.notify_result": "NotifiedDelivery NotifyResult RefusedRecipient",
             "pushkit.delivery.sender": "PushSender SenderOptions",
             "pushkit.delivery.signatures": "Signing",
             "pushkit.errors": "PushkitError",
+            "pushkit.events": "Event",
             "pushkit.keys.files": "load_key_ring save_key_ring",
             "pushkit.keys.jwk": "Algorithm",
             "pushkit.keys.remote": "RemoteKey RemoteSigner",

@@ -126,6 +126,7 @@ class Edge:
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
             fault = "refused 503 internal: an error of the receiver itself"
             self._log.say(("internal", type(exc)), logging.ERROR, fault, exc_info=exc)
+            self._receiver.pipeline.refusals.tell(503, "internal", peer=head.socket_peer)
             return problem(Verdict(status=503, code="internal"), close=True)
 
     async def _answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
@@ -154,6 +155,7 @@ class Edge:
         if not self._receiver.is_open:
             said = "refused 503 not_started: %s"
             self._log.say("not_started", logging.ERROR, said, _HOW_TO_START)
+            self._receiver.pipeline.refusals.tell(503, "not_started", peer=peer)
             return problem(Verdict(status=503, code="not_started"), close=True)
         pipeline = self._receiver.pipeline
         declared = _declared_length(head.headers)

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias, TypeVar
 
 from pushkit.errors import InboundError, MalformedRequestError, StorageError
+from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
 from pushkit.logs import RepeatedLog, printable
 from pushkit.storage import Database, Script
 from pushkit.webhook import Headers, WebhookRequest
@@ -84,6 +85,7 @@ class Pipeline:
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
         accepted: Called with the sender and the task of what was accepted, if it has one.
+        events: Who hears of every verdict.
     """
 
     def __init__(
@@ -95,10 +97,12 @@ class Pipeline:
         limits: Limits,
         clock: Callable[[], datetime],
         accepted: Callable[[str, str | None], None],
+        events: Listeners,
     ) -> None:
         self.trust = trust
         self.limits = limits
-        self.refusals = Refusals()
+        self.events = events
+        self.refusals = Refusals(events, clock)
         self.admission = Admission(limits, clock, self.refusals)
         self._faults = RepeatedLog(_log)
         self._database = database
@@ -151,6 +155,7 @@ class Pipeline:
         except StorageError:
             fault = "refused 503 storage peer=%s"
             self._faults.say("storage", logging.ERROR, fault, peer, exc_info=True)
+            self.refusals.tell(503, "storage", peer=peer, proven=facts)
             return Verdict(status=503, code="storage", retry_after=timedelta(seconds=1))
         except InboundError as exc:
             return self.refusals.verdict(exc, peer=peer, proven=facts)
@@ -192,6 +197,7 @@ class Pipeline:
         facts.update(task=verified.task_id, delivery_id=verified.delivery_id)
         _check_ids(verified.delivery_id, verified.config_id, verified.task_id)
         verdict = await self._store(sender, verified, proven.secret, request.body)  # 7, 8, 9
+        self._tell(verdict, verified, sender)
         _log.info(
             "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s",
             verdict.code,
@@ -213,6 +219,21 @@ class Pipeline:
             },
         )
         return verdict
+
+    def _tell(
+        self, verdict: Verdict, verified: VerifiedNotification, sender: TrustedSender
+    ) -> None:
+        repeated = verdict.notification_id is None
+        happened = NotificationRepeated if repeated else NotificationAccepted
+        if self.events.wants(happened.usual_level):
+            self.events.tell(
+                happened(
+                    at=self._clock(),
+                    sender=sender.name,
+                    task_id=verified.task_id,
+                    delivery_id=verified.delivery_id,
+                )
+            )
 
     def _rate_of(self, sender: TrustedSender) -> RateLimiter:
         if sender.rate is None:

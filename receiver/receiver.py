@@ -17,6 +17,7 @@ from aiohttp import web
 from pushkit.a2a import TaskState, UpdateKind, WireVersion
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
+from pushkit.events import Listener, Listeners
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.storage import Access
@@ -83,6 +84,9 @@ class Receiver(CallbackDecorators):
         forwarded_header: Which header these proxies write.
         validation_echo: Whether a `GET` with `validationToken` is answered with the token.
         clock: Returns now, aware, in UTC.
+        on_event: Called with everything that happens (`pushkit.events`): what was accepted,
+            repeated and refused, and how each callback ended. Quick, on the event loop; what it
+            raises is logged.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Receiver(CallbackDecorators):
         forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
         validation_echo: bool = False,
         clock: Callable[[], datetime] = utc_now,
+        on_event: Listener | None = None,
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
@@ -111,6 +116,9 @@ class Receiver(CallbackDecorators):
                 f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
             )
         retention = retention or InboxRetention()
+        self.events = Listeners(_log)
+        if on_event is not None:
+            self.events.add(on_event)
         self._clock = clock
         self._database = open_inbox(database, clock=clock)
         self._transport = Transport(DestinationPolicy(allow))
@@ -124,6 +132,7 @@ class Receiver(CallbackDecorators):
             limits=limits or Limits(),
             clock=clock,
             accepted=self._accepted,
+            events=self.events,
         )
         self.callbacks = CallbackRegistry()
         self.dispatcher = Dispatcher(
@@ -134,6 +143,8 @@ class Receiver(CallbackDecorators):
             timeout=callback_timeout,
             senders=lambda: len(self.senders),
             prepare=self._with_verdicts_on_data,
+            events=self.events,
+            clock=clock,
         )
         self.edge = Edge(
             self,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from http import HTTPStatus
 
+from pushkit.clock import utc_now
 from pushkit.errors import InboundError
+from pushkit.events import Listeners, NotificationRefused
 from pushkit.logs import RepeatedLog, printable
 from receiver.inbox import BacklogFullError, InboxFullError
 from receiver.limits import RateLimitedError
@@ -57,9 +59,17 @@ class Refusals:
     a stranger, who has proven nothing, once a second for a code. The lines say how many were left
     out. What else a sender was refused after its signature is always logged, for it names its task
     and delivery.
+
+    Args:
+        events: Who hears of every refusal.
+        clock: Returns now, aware, in UTC.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, events: Listeners | None = None, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._events = events or Listeners(_log)
+        self._clock = clock
         self._come_again = RepeatedLog(_log)
         self._strangers = RepeatedLog(_log, interval=_STRANGERS_INTERVAL)
 
@@ -96,6 +106,7 @@ class Refusals:
         proven: Mapping[str, str | None] | None = None,
     ) -> None:
         """Log a refusal; the arguments are as above."""
+        self.tell(status, code, peer=peer, proven=proven)
         known = {name: value for name, value in (proven or {}).items() if value is not None}
         about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
         args = (status, code, peer, about, reason)
@@ -108,3 +119,26 @@ class Refusals:
         else:
             cause = (code, rate_key(peer))
             self._strangers.say(cause, logging.WARNING, _REFUSED, *args, extra=facts)
+
+    def tell(
+        self,
+        status: int,
+        code: str,
+        *,
+        peer: str,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Tell of a refusal without a line in the log; the arguments are as above."""
+        if self._events.wants(NotificationRefused.usual_level):
+            known = proven or {}
+            self._events.tell(
+                NotificationRefused(
+                    at=self._clock(),
+                    sender=known.get("sender"),
+                    task_id=known.get("task"),
+                    delivery_id=known.get("delivery_id"),
+                    status=status,
+                    code=code,
+                    peer=peer,
+                )
+            )

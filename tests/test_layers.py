@@ -24,11 +24,12 @@ SENDER_ROWS = [
         "caching",
         "clock",
         "lazy",
-        "logs",
         "terminal",
         "url",
         "webhook",
     },
+    {"events"},
+    {"logs"},
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [

@@ -27,7 +27,9 @@ from pushkit.errors import (
     SigningError,
     TransportError,
 )
-from pushkit.keys.jwk import SigningKey
+from pushkit.events import Listeners, SigningKeyChanged
+from pushkit.keys.jwk import Algorithm, SigningKey
+from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.net.posting import Answer, Poster
 from pushkit.net.timing import Timing
@@ -77,6 +79,8 @@ class Attempt:
         keep_answers: Write down the first KiB of what a webhook answers.
         signing: Which schemes are on, for all subscriptions or by subscription.
         faults: Hears of what fails on this side.
+        events: Who hears of a key that signs from now on.
+        signed_with: The key that signed last, by algorithm.
     """
 
     routes: Routes
@@ -91,6 +95,8 @@ class Attempt:
     keep_answers: bool = False
     signing: SigningChoice = _DEFAULT_SIGNING
     faults: LocalFaults = field(default_factory=lambda: LocalFaults(_log))
+    events: Listeners = field(default_factory=lambda: Listeners(_log))
+    signed_with: dict[Algorithm, str] = field(default_factory=dict)
 
     @property
     def longest(self) -> timedelta:
@@ -174,6 +180,8 @@ class Attempt:
         """Sign and post, once."""
         now = self.clock()
         key = self.keys.ring().active_key(now, route.algorithm)
+        if self.signed_with.get(key.algorithm) != key.kid:
+            self._note_key(key, now)
         signing = signing_of(self.signing, route.subscription)
         signed = signed_headers(
             route, delivery, body, token=token, signing=signing, key=key, now=now
@@ -189,6 +197,14 @@ class Attempt:
             tls=route.access.tls,
             body_within=_BODY_WITHIN,
         )
+
+    def _note_key(self, key: SigningKey | RemoteKey, now: datetime) -> None:
+        before = self.signed_with.get(key.algorithm)
+        self.signed_with[key.algorithm] = key.kid
+        if self.events.wants(SigningKeyChanged.usual_level):
+            self.events.tell(
+                SigningKeyChanged(at=now, kid=key.kid, algorithm=key.algorithm.value, before=before)
+            )
 
     def _failed(
         self,

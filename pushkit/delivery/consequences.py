@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
-from pushkit.delivery.events import EventKind, SenderEvent, event_of
+from pushkit.delivery.telling import about_delivery
 from pushkit.errors import AddressRefusedError
+from pushkit.events import (
+    BreakerClosed,
+    BreakerOpened,
+    DeliveryDead,
+    DeliveryEvent,
+    LocalFault,
+    SubscriptionDisabled,
+)
 from pushkit.outbox import (
     CancelledBy,
     Delivery,
@@ -48,7 +56,7 @@ class Consequences:
         result: Result,
         now: datetime,
         failures: int,
-    ) -> Script[list[SenderEvent]]:
+    ) -> Script[list[DeliveryEvent]]:
         """Write down what follows from a result that was settled; return what to tell.
 
         Args:
@@ -58,11 +66,12 @@ class Consequences:
             now: The present, by the same clock.
             failures: How many failures in a row its destination had before this attempt.
         """
-        events = []
+        events: list[DeliveryEvent] = []
+        about = about_delivery(delivery)
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
-            events.append(event_of(EventKind.DELIVERY_DEAD, delivery, now, result.error))
+            events.append(DeliveryDead(at=now, error=result.error, **about))
         if result.outcome is Outcome.LOCAL_FAULT:
-            events.append(event_of(EventKind.LOCAL_FAULT, delivery, now, result.error))
+            events.append(LocalFault(at=now, error=result.error, **about))
         if current is not None:
             events += yield from self._for_subscription(delivery, current, result, now)
         events += yield from self._for_destination(delivery, result, now, failures)
@@ -70,13 +79,15 @@ class Consequences:
 
     def _for_subscription(
         self, delivery: Delivery, current: Current, result: Result, now: datetime
-    ) -> Script[list[SenderEvent]]:
-        events = []
+    ) -> Script[list[DeliveryEvent]]:
+        events: list[DeliveryEvent] = []
         reason = yield from self._reason_to_disable(current, result, now)
         if reason is not None:
             yield from self.subscriptions.disable(current.id, now, reason)
             yield from self.outbox.cancel_subscription(current.id, now, CancelledBy.DISABLED)
-            events.append(event_of(EventKind.SUBSCRIPTION_DISABLED, delivery, now, reason))
+            events.append(
+                SubscriptionDisabled(at=now, error=reason.value, **about_delivery(delivery))
+            )
         if current.ended and not (yield from self.outbox.has_unfinished(current.id)):
             yield from self.subscriptions.withdraw([current.id], now)
         return events
@@ -100,21 +111,21 @@ class Consequences:
 
     def _for_destination(
         self, delivery: Delivery, result: Result, now: datetime, failures: int
-    ) -> Script[list[SenderEvent]]:
+    ) -> Script[list[DeliveryEvent]]:
         destinations = self.destinations
         working = works(result)
-        events = []
+        events: list[DeliveryEvent] = []
         if working is True:
             if failures:
                 yield from destinations.answered(delivery)
             if failures >= self.breaker.failures:
-                events.append(event_of(EventKind.BREAKER_CLOSED, delivery, now))
+                events.append(BreakerClosed(at=now, **about_delivery(delivery)))
         elif working is False:
             counted = yield from destinations.failed(delivery, now)
             wait = None if counted is None else hold_after(self.breaker, counted)
             if wait is not None:
                 yield from destinations.hold(delivery, now + wait)
-                events.append(event_of(EventKind.BREAKER_OPENED, delivery, now, result.error))
+                events.append(BreakerOpened(at=now, error=result.error, **about_delivery(delivery)))
         if result.hold_until is not None:
             yield from destinations.hold(delivery, result.hold_until)
         return events

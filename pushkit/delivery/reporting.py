@@ -1,15 +1,22 @@
-"""Who hears of what `notify()` and `subscribe()` came to: the log, `on_event`, and counters."""
+"""Who hears of what `notify()` and `subscribe()` came to: the log, listeners, and counters."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from pushkit.a2a import AnyUpdate
-from pushkit.delivery.events import EventKind, SenderEvent, tell
 from pushkit.delivery.notify_result import NotifyResult
+from pushkit.events import (
+    Enqueued,
+    Listeners,
+    RecipientRefused,
+    SubscriptionChange,
+    SubscriptionChanged,
+)
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Subscription
 
@@ -39,12 +46,12 @@ class Reports:
     """Reports what updates and registrations came to.
 
     Args:
-        on_event: Hears of every recipient that was refused.
+        events: Who hears of every recipient.
     """
 
-    def __init__(self, on_event: Callable[[SenderEvent], None] | None) -> None:
+    def __init__(self, events: Listeners) -> None:
         self.counts = NotifyCounts()
-        self._on_event = on_event
+        self._events = events
         self._repeated = RepeatedLog(_log)
 
     def report_replaced(self, before: Subscription, now: Subscription) -> None:
@@ -67,6 +74,25 @@ class Reports:
                 " and ".join(changed),
             )
 
+    def report_changed(
+        self, change: SubscriptionChange, changed: Sequence[Subscription], at: datetime
+    ) -> int:
+        """Report what was done with subscriptions; return how many they are."""
+        if self._events.wants(SubscriptionChanged.usual_level):
+            for each in changed:
+                self._events.tell(
+                    SubscriptionChanged(
+                        at=at,
+                        tenant=each.key.tenant,
+                        owner=each.key.owner,
+                        task_id=each.key.task_id,
+                        subscription_id=each.id,
+                        change=change,
+                        origin=each.origin,
+                    )
+                )
+        return len(changed)
+
     def report(self, update: AnyUpdate, tenant: str, result: NotifyResult) -> None:
         """Report one update."""
         task_id = update.task_id or ""
@@ -82,6 +108,18 @@ class Reports:
                 update.kind.value,
                 result.unwanted,
             )
+        if self._events.wants(Enqueued.usual_level):
+            for stored in result.deliveries:
+                self._events.tell(
+                    Enqueued(
+                        at=result.at,
+                        tenant=tenant,
+                        owner=stored.owner,
+                        task_id=task_id,
+                        subscription_id=stored.subscription_id,
+                        delivery_id=stored.id,
+                    )
+                )
         for each in result.refused:
             self._repeated.say(
                 (each.code, each.owner),
@@ -94,15 +132,15 @@ class Reports:
                 each.code,
                 each.message,
             )
-            event = SenderEvent(
-                kind=EventKind.RECIPIENT_REFUSED,
-                at=result.at,
-                tenant=tenant,
-                owner=each.owner,
-                task_id=task_id,
-                subscription_id=each.subscription_id,
-                delivery_id=None,
-                origin=each.origin,
-                error=each.code,
-            )
-            tell(self._on_event, [event])
+            if self._events.wants(RecipientRefused.usual_level):
+                self._events.tell(
+                    RecipientRefused(
+                        at=result.at,
+                        tenant=tenant,
+                        owner=each.owner,
+                        task_id=task_id,
+                        subscription_id=each.subscription_id,
+                        origin=each.origin,
+                        error=each.code,
+                    )
+                )

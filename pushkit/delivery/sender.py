@@ -27,7 +27,6 @@ from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.enqueue import Enqueuer, Notice
-from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.limits import Pace, Room
 from pushkit.delivery.notify_result import NotifyResult
 from pushkit.delivery.options import SenderOptions
@@ -43,6 +42,11 @@ from pushkit.errors import (
     ConfigError,
     InvalidPushConfigError,
     InvalidUpdateError,
+)
+from pushkit.events import (
+    Listener,
+    Listeners,
+    SubscriptionChange,
 )
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
@@ -99,9 +103,9 @@ class PushSender:
         options: Time-outs, limits and the retry policy.
         passphrase: Of the key file.
         clock: Returns now, aware, in UTC.
-        on_event: Called by the worker with what an operator may want to hear of: a dead letter, a
-            subscription that was disabled, a breaker that opened; and by `notify()` with every
-            recipient that it refused. Quick, on the event loop; what it raises is logged.
+        on_event: Called with everything that happens (`pushkit.events`): a dead letter, a
+            subscription that was disabled, a breaker that opened, a recipient that was refused,
+            and every attempt. Quick, on the event loop; what it raises is logged.
         secrets: What encrypts tokens and credentials in the database: `SecretKeys`, or the path of
             a file (see `pushkit secrets generate`). By default what `PUSHKIT_SECRET_KEYS` or
             `PUSHKIT_SECRET_KEYS_FILE` says; without any they are stored as they are.
@@ -117,12 +121,15 @@ class PushSender:
         options: SenderOptions | None = None,
         passphrase: bytes | None = None,
         clock: Callable[[], datetime] = utc_now,
-        on_event: Callable[[SenderEvent], None] | None = None,
+        on_event: Listener | None = None,
         secrets: SecretKeys | str | Path | None = None,
     ) -> None:
         if not issuer:
             raise ConfigError("issuer: expected the agent's base URL, found nothing")
         self.options = options or SenderOptions()
+        self.events = Listeners(_log)
+        if on_event is not None:
+            self.events.add(on_event)
         self._clock = clock
         self._keys = key_source(keys, passphrase)
         secret_keys = _secret_keys(secrets)
@@ -163,6 +170,7 @@ class PushSender:
             clock=clock,
             keep_answers=self.options.keep_answers,
             signing=self.options.signing,
+            events=self.events,
         )
         self._worker = Worker(
             self._database,
@@ -175,7 +183,7 @@ class PushSender:
             ),
             lease_margin=self.options.lease_margin,
             poll_interval=self.options.poll_interval,
-            on_event=on_event,
+            events=self.events,
         )
         self._bodies = BodyEncoder(self.options.max_body_bytes)
         self._enqueuer = Enqueuer(
@@ -196,8 +204,7 @@ class PushSender:
             room=Room(self.options.max_subscriptions_per_owner, OwnerStore().subscriptions),
         )
         self._registered = Registered(database=self._database, vault=self._vault)
-        self._on_event = on_event
-        self._reports = Reports(on_event)
+        self._reports = Reports(self.events)
         self._outbox = OutboxStore()
         self._subscriptions = SubscriptionStore()
         self._opening = asyncio.Lock()
@@ -351,8 +358,11 @@ class PushSender:
                 wanted=filter,
             )
         )
+        change = SubscriptionChange.REGISTERED
         if before is not None:
+            change = SubscriptionChange.REPLACED
             self._reports.report_replaced(before, subscription)
+        self._reports.report_changed(change, [subscription], self._clock())
         return subscription
 
     async def unsubscribe(
@@ -367,7 +377,8 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return len(await self._database.write_patiently(lambda: self._registered.remove(choice)))
+        removed = await self._database.write_patiently(lambda: self._registered.remove(choice))
+        return self._reports.report_changed(SubscriptionChange.REMOVED, removed, self._clock())
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -379,7 +390,8 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return len(await self._database.write_patiently(lambda: self._registered.pause(choice)))
+        paused = await self._database.write_patiently(lambda: self._registered.pause(choice))
+        return self._reports.report_changed(SubscriptionChange.PAUSED, paused, self._clock())
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -389,7 +401,7 @@ class PushSender:
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         resumed = await self._database.write_patiently(lambda: self._registered.resume(choice))
         self.worker.pump.wake()
-        return len(resumed)
+        return self._reports.report_changed(SubscriptionChange.RESUMED, resumed, self._clock())
 
     async def disable(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -400,7 +412,8 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        return len(await self._database.write_patiently(lambda: self._registered.disable(choice)))
+        disabled = await self._database.write_patiently(lambda: self._registered.disable(choice))
+        return self._reports.report_changed(SubscriptionChange.DISABLED, disabled, self._clock())
 
     async def enable(
         self,
@@ -426,7 +439,9 @@ class PushSender:
             lambda: self._registered.enable(choice, resend=resend)
         )
         self.worker.pump.wake()
-        return len(enabled.subscriptions)
+        return self._reports.report_changed(
+            SubscriptionChange.ENABLED, enabled.subscriptions, self._clock()
+        )
 
     async def send_test(
         self,
@@ -498,7 +513,7 @@ class PushSender:
 
         Returns once it is on disk for all that can have it. Each recipient stands alone: a backlog
         that is full, a body that is too large, a snapshot that is missing are that recipient's, and
-        stand in the result, in the log and in `on_event`; the others get the update. What is raised
+        stand in the result, in the log and in the events; the others get the update. What is raised
         concerns all of them, and nothing was stored.
 
         A call that is cancelled may have stored the update or not, as after `CommitUncertainError`:
@@ -519,7 +534,7 @@ class PushSender:
                 against the update; an `IdempotencyKey` says itself what it stands for.
             connection: A connection of your own to the same database, inside a transaction: the
                 update is stored or lost together with whatever else that transaction writes, and
-                the result and what `on_event` hears is not committed yet.
+                the result and what listeners hear is not committed yet.
                 An `asyncpg` or `sqlite3` connection, or what SQLAlchemy has above one. The
                 transaction locks the task's subscriptions, in id order, until it ends: keep it
                 short, and notify several tasks in one transaction in one order everywhere. On

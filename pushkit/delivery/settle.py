@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from pushkit.delivery.consequences import Consequences
-from pushkit.delivery.events import SenderEvent
 from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
+from pushkit.events import DeliveryEvent
 from pushkit.outbox import (
     AttemptLog,
     Delivery,
@@ -49,12 +49,16 @@ class Settled:
     """What followed from an attempt.
 
     Attributes:
-        events: What to tell.
+        at: When, by the database's clock.
+        is_ours: Whether this worker still had it: if not, it was somebody else's to settle.
+        events: What to tell of what followed.
         following: The next delivery of its line, in flight already, which has its slot.
         some_wait: Whether the next one waits for a claim.
     """
 
-    events: list[SenderEvent] = field(default_factory=list)
+    at: datetime
+    is_ours: bool = False
+    events: list[DeliveryEvent] = field(default_factory=list)
     following: Claimed | None = None
     some_wait: bool = False
 
@@ -151,13 +155,15 @@ class Settler:
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
         following = yield from self._routed(passed.taken, current, since)
-        settled = {id(each): Settled() for each in attempted}
+        settled = {id(each): Settled(now) for each in attempted}
         for each, result, is_ours in zip(attempted, results, passed.are_ours, strict=True):
             if is_ours:
                 line = each.delivery.subscription_id
                 # The first that was answered ends the row of failures.
                 failures = failing.pop(destination_of(each.delivery), 0)
                 settled[id(each)] = Settled(
+                    now,
+                    is_ours=True,
                     events=(
                         yield from self.consequences.of(
                             each.delivery, current.get(line), result, now, failures

@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import REFUSED, SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.consequences import Consequences
-from pushkit.delivery.events import SenderEvent, tell
 from pushkit.delivery.settle import Attempted, Settler
 from pushkit.delivery.slots import Claimed, DeliverySlots
+from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
+from pushkit.events import Listeners
 from pushkit.outbox import (
     AttemptLog,
     Claim,
-    Delivery,
     Leases,
     Outcome,
     Result,
@@ -46,7 +46,7 @@ class Worker:
         consequences: What attempts mean for destinations and subscriptions.
         lease_margin: How much longer than an attempt a lease lasts, for settling.
         poll_interval: How long to wait at most before looking for what other processes added.
-        on_event: Told what an operator may want to hear of.
+        events: Who hears of what became of deliveries.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Worker:
         consequences: Consequences,
         lease_margin: timedelta = timedelta(seconds=15),
         poll_interval: timedelta = timedelta(seconds=1),
-        on_event: Callable[[SenderEvent], None] | None = None,
+        events: Listeners | None = None,
     ) -> None:
         self._lease_margin = lease_margin
         self._lease = attempt.longest + lease_margin
@@ -69,7 +69,7 @@ class Worker:
         self._attempt = attempt
         self._clock = clock
         self._consequences = consequences
-        self._on_event = on_event
+        self._events = events or Listeners(_log)
         self._leases = Leases(database.exclusively)
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
@@ -199,8 +199,7 @@ class Worker:
             through=StorageError,
             within=self._lease_margin,
         )
-        _report(claimed.delivery, result)
-        tell(self._on_event, settled.events)
+        tell_settled(self._events, claimed.delivery, result, settled)
         if settled.some_wait:
             self.slots.let_wait()
             self.pump.wake()
@@ -221,20 +220,3 @@ class Worker:
         now = yield from self._database.now()
         due = yield from self._leases.next_due(now)
         return None if due is None else due - now
-
-
-def _report(delivery: Delivery, result: Result) -> None:
-    if result.outcome is Outcome.LOCAL_FAULT:
-        return  # told once for all deliveries that wait for it
-    level = logging.INFO if result.outcome is Outcome.DELIVERED else logging.WARNING
-    _log.log(
-        level,
-        "delivery %s task %s seq %d attempt %d: %s (status %s, %s)",
-        delivery.id,
-        delivery.task_id,
-        delivery.seq,
-        delivery.attempts + int(result.made is not None),
-        result.outcome.value,
-        result.status if result.status is not None else "none",
-        result.error or "ok",
-    )

@@ -10,14 +10,17 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from pushkit.a2a import UpdateKind
+from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
+from pushkit.events import CalledBack, Listeners, NotificationDead
 from pushkit.storage import Database, Script
 from pushkit.work import (
     Pump,
@@ -83,6 +86,8 @@ class Dispatcher:
         senders: Returns how many senders are trusted: of several, none has all places.
         poll_interval: How long to wait at most before looking for what other processes accepted,
             or left behind.
+        events: Who hears of how callbacks ended.
+        clock: Returns now, aware, in UTC: for events.
     """
 
     def __init__(
@@ -96,7 +101,11 @@ class Dispatcher:
         prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
         senders: Callable[[], int] = lambda: 1,
         poll_interval: timedelta | None = None,
+        events: Listeners | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._events = events or Listeners(_log)
+        self._clock = clock
         self._database = database
         self.registry = registry
         self._retry = retry
@@ -296,7 +305,9 @@ class Dispatcher:
             except CrowdedError as exc:
                 done.pause = max(done.pause or exc.pause, exc.pause)
                 continue
+            begun = time.perf_counter()
             call = await self._caller.call(callback, notification, slot=slot, place=place)
+            self._tell_called(claimed, call, timedelta(seconds=time.perf_counter() - begun))
             done.unwritten = [call]
             done.error = f"{call.callback}: {call.error}" if call.error else done.error
         return done
@@ -325,7 +336,7 @@ class Dispatcher:
     async def _settle(self, claimed: ClaimedNotification, done: _Round) -> None:
         dead = await self._write_down(lambda: self._settle_script(claimed, done))
         if dead:
-            _log.error("notification %d is a dead letter: %s", claimed.stored.id, done.error)
+            self._tell_dead(claimed, done.error)
 
     async def _write_down(self, script: Callable[[], Script[T]]) -> T:
         """Write what a callback had, which it has again unless that gets written down.
@@ -339,7 +350,43 @@ class Dispatcher:
     async def _bury(self, claimed: ClaimedNotification, error: str) -> None:
         """Give a notification up whatever its attempts are."""
         await self._database.write(self._bury_script(claimed, error))
-        _log.error("notification %d is a dead letter: %s", claimed.stored.id, error)
+        self._tell_dead(claimed, error)
+
+    def _tell_called(self, claimed: ClaimedNotification, call: Call, took: timedelta) -> None:
+        if self._events.wants(CalledBack.usual_level):
+            stored = claimed.stored
+            self._events.tell(
+                CalledBack(
+                    at=self._clock(),
+                    sender=stored.sender,
+                    task_id=stored.task_id,
+                    delivery_id=stored.delivery_id,
+                    notification_id=stored.id,
+                    callback=call.callback,
+                    error=call.error,
+                    took=took,
+                )
+            )
+
+    def _tell_dead(self, claimed: ClaimedNotification, error: str | None) -> None:
+        stored = claimed.stored
+        _log.error(
+            "notification %d is a dead letter: %s",
+            stored.id,
+            error,
+            extra={"code": NotificationDead.kind.value, "delivery_id": stored.delivery_id},
+        )
+        if self._events.wants(NotificationDead.usual_level):
+            self._events.tell(
+                NotificationDead(
+                    at=self._clock(),
+                    sender=stored.sender,
+                    task_id=stored.task_id,
+                    delivery_id=stored.delivery_id,
+                    notification_id=stored.id,
+                    error=error,
+                )
+            )
 
     def _settle_script(self, claimed: ClaimedNotification, done: _Round) -> Script[bool]:
         """Write down what became of a notification; return whether it is a dead letter now."""

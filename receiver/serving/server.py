@@ -43,6 +43,7 @@ class HttpServer(web.Server):
         is_proxy: Says whether an address is a trusted proxy's.
         max_head_bytes: The largest head.
         tls: The service's certificate; None for none.
+        refusals: Logs and tells what is refused.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class HttpServer(web.Server):
         is_proxy: Callable[[str], bool],
         max_head_bytes: int,
         tls: ssl.SSLContext | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         super().__init__(self._answer)
         self.limits = limits
@@ -61,7 +63,7 @@ class HttpServer(web.Server):
         self._shaking: set[asyncio.Task[None]] = set()
         self._handler = handler
         self.max_head_bytes = max_head_bytes
-        self.refusals = Refusals()
+        self.refusals = refusals or Refusals()
         self.repeated_log = RepeatedLog(_log)
         self._stopping = False
         self._answered = asyncio.Event()

@@ -179,6 +179,7 @@ async def _server(
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=receiver.pipeline.limits.max_header_bytes,
         tls=tls.context if tls else None,
+        refusals=receiver.pipeline.refusals,
     )
     loop = asyncio.get_running_loop()
     accepting = [

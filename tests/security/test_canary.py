@@ -41,7 +41,6 @@ from pushkit import (
     PushSender,
     Role,
     SecretKeys,
-    SenderEvent,
     SenderOptions,
     StatusUpdate,
     TaskState,
@@ -52,6 +51,7 @@ from pushkit import (
 )
 from pushkit.clock import utc_now
 from pushkit.errors import StorageError
+from pushkit.events import Event
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
@@ -126,7 +126,7 @@ class House:
     body: str
     webhook: str = ""
     receiver: str = ""
-    events: list[SenderEvent] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     @property
     def keys(self) -> Path:

@@ -25,7 +25,7 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.delivery.events import SenderEvent
+from pushkit.events import Listener
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource
@@ -131,7 +131,7 @@ class Senders:
         keys: KeySource | KeyRing | RemoteSigner | None = None,
         secrets: SecretKeys | None = None,
         allow: tuple[str, ...] = ("127.0.0.1:*",),
-        on_event: Callable[[SenderEvent], None] | None = None,
+        on_event: Listener | None = None,
         **options: Any,
     ) -> PushSender:
         sender = PushSender(

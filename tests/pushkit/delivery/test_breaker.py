@@ -11,10 +11,11 @@ from aiohttp import web
 
 from pushkit import StatusUpdate
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
-from pushkit.delivery.events import EventKind, SenderEvent
 from pushkit.errors import ConfigError
+from pushkit.events import BreakerClosed, BreakerOpened, Event
 from pushkit.outbox import DeliveryState, Outcome, Result
 from pushkit.work import RetryPolicy, wait_schedule
+from tests.told import told
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
@@ -96,7 +97,7 @@ def test_the_default_policy_is_what_the_page_says() -> None:
 async def test_an_open_breaker_makes_no_attempts_and_then_one_at_a_time(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
-    events: list[SenderEvent] = []
+    events: list[Event] = []
     sender = await senders.open(breaker=POLICY, retry=RETRY_AT_ONCE, on_event=events.append)
     for number in range(5):
         await sender.subscribe(f"task-{number}", {"url": webhook.url()}, version="1.0")
@@ -105,14 +106,15 @@ async def test_an_open_breaker_makes_no_attempts_and_then_one_at_a_time(
 
     assert await sender.worker.run_once() == 5  # all at once: nothing was known
     assert await sender.worker.run_once() == 0
-    assert [event.kind for event in events] == [EventKind.BREAKER_OPENED]
+    assert len(told(events, BreakerOpened)) == 1
+    assert told(events, BreakerClosed) == []
     clock.advance(30)
     assert await sender.worker.run_once() == 1  # the probe, which fails
     clock.advance(59)
     assert await sender.worker.run_once() == 0
     clock.advance(1)
     assert await sender.worker.run_once() == 1  # the next one succeeds
-    assert events[-1].kind is EventKind.BREAKER_CLOSED
+    assert [len(told(events, each)) for each in (BreakerOpened, BreakerClosed)] == [2, 1]
     assert await sender.worker.run_once() == 4
 
     deliveries = [(await sender.deliveries(f"task-{number}"))[0] for number in range(5)]
@@ -173,7 +175,7 @@ async def test_the_breaker_is_the_same_for_the_next_process(
 async def test_a_listener_that_raises_breaks_nothing(
     senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(event: SenderEvent) -> None:
+    def broken(event: Event) -> None:
         raise RuntimeError(event.kind)
 
     sender = await senders.open(on_event=broken)
@@ -182,5 +184,5 @@ async def test_a_listener_that_raises_breaks_nothing(
     await sender.notify(status())
     await sender.notify(status())
     assert await sender.worker.run_once() == 1
-    assert "on_event failed at delivery_dead" in caplog.text
+    assert "a listener failed at delivery_dead" in caplog.text
     assert await sender.worker.run_once() == 1

@@ -21,7 +21,7 @@ from pushkit import (
     decode_update,
 )
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
-from pushkit.delivery.events import EventKind, SenderEvent
+from pushkit.events import Event, EventKind
 from pushkit.outbox import DeliveryState
 from pushkit.subscriptions import Filter
 from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
@@ -343,8 +343,9 @@ async def test_a_paused_one_stays_until_it_was_delivered(
 async def failing_sender(senders: Senders, webhook: Webhook) -> tuple[PushSender, list[EventKind]]:
     kinds: list[EventKind] = []
 
-    def on_event(event: SenderEvent) -> None:
-        kinds.append(event.kind)
+    def on_event(event: Event) -> None:
+        if event.kind in {EventKind.DELIVERY_DEAD, EventKind.SUBSCRIPTION_DISABLED}:
+            kinds.append(event.kind)
 
     sender = await senders.open(
         retry=RetryPolicy(wait=wait_schedule([3600], jitter=0)),

@@ -10,11 +10,12 @@ import pytest
 
 from pushkit import StatusUpdate
 from pushkit.delivery.breaker import BreakerPolicy
-from pushkit.delivery.events import EventKind, SenderEvent
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
+from pushkit.events import DeliveryEvent, Event, LocalFault
 from pushkit.outbox import DeliveryState
 from tests.pushkit.delivery.conftest import key_ring
+from tests.told import told
 
 if TYPE_CHECKING:
     from pushkit import KeyRing
@@ -124,7 +125,7 @@ async def test_a_fault_after_an_attempt_ends_with_the_age_of_the_delivery(
 async def test_it_opens_no_breaker_and_disables_nothing(
     senders: Senders, clock: Clock, webhook: Webhook, status: MakeStatus
 ) -> None:
-    keys, events = Keys(), list[SenderEvent]()
+    keys, events = Keys(), list[Event]()
     sender = await senders.open(
         keys=keys,
         breaker=BreakerPolicy(failures=1),
@@ -136,9 +137,8 @@ async def test_it_opens_no_breaker_and_disables_nothing(
     for _ in range(5):
         await sender.worker.run_once()
         clock.advance(timedelta(days=1).total_seconds())
-    assert {(event.kind, event.error) for event in events} == {
-        (EventKind.LOCAL_FAULT, "unexpected_error")
-    }
+    assert {event.error for event in told(events, LocalFault)} == {"unexpected_error"}
+    assert {type(event) for event in told(events, DeliveryEvent)} == {LocalFault}
     [subscription] = await sender.subscriptions("task-1", owner="alice")
     assert subscription.active
     keys.broken = False

@@ -12,15 +12,15 @@ import pytest
 from pushkit import (
     Artifact,
     ArtifactUpdate,
-    EventKind,
     Filter,
     PushSender,
-    SenderEvent,
     StatusUpdate,
     Task,
     TextPart,
     UpdateKind,
 )
+from pushkit.events import Event, RecipientRefused
+from tests.told import told
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders
@@ -120,20 +120,18 @@ async def test_a_repeated_update_tries_again_who_was_refused(
 async def test_a_process_that_only_enqueues_tells_of_who_was_refused(
     senders: Senders, caplog: pytest.LogCaptureFixture
 ) -> None:
-    events: list[SenderEvent] = []
+    events: list[Event] = []
     sender = await senders.open(on_event=events.append)
     subscription = await sender.subscribe("task-1", HOOK, version="0.3", owner="bob")
     await sender.subscribe("task-1", HOOK, version="1.0", owner="alice")
     result = await sender.notify(ARTIFACT)
-    [event] = events
-    assert event == SenderEvent(
-        kind=EventKind.RECIPIENT_REFUSED,
+    [event] = told(events, RecipientRefused)
+    assert event == RecipientRefused(
         at=result.at,
         tenant="",
         owner="bob",
         task_id="task-1",
         subscription_id=subscription.id,
-        delivery_id=None,
         origin="https://client.example.com:443",
         error="snapshot_required",
     )

@@ -12,9 +12,10 @@ import trustme
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.delivery.events import EventKind, SenderEvent
+from pushkit.events import DeliveryDead, Event, SubscriptionDisabled
 from pushkit.outbox import DeliveryState
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
+from tests.told import told
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders
@@ -44,7 +45,7 @@ async def test_an_address_that_is_refused_is_tried_three_times_in_three_hours(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
-    events: list[SenderEvent] = []
+    events: list[Event] = []
     sender = await senders.open(allow=(), on_event=events.append)
     delivery_id = await notified(sender, status())
     waits = []
@@ -59,9 +60,7 @@ async def test_an_address_that_is_refused_is_tried_three_times_in_three_hours(
     [delivery] = await sender.deliveries("task-1")
     assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
     assert await errors_of(sender, delivery_id) == ["address_refused"] * 3
-    assert [(event.kind, event.error) for event in events] == [
-        (EventKind.DELIVERY_DEAD, "address_refused")
-    ]
+    assert [event.error for event in told(events, DeliveryDead)] == ["address_refused"]
     assert public.network.dialled == []
     assert (await sender.outbox.stats()).errors == {"address_refused": 1}
     # A redrive begins anew.
@@ -98,21 +97,20 @@ async def test_refusals_open_no_breaker_but_disable_a_subscription_in_the_end(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:
     public.network.names.says(HOOKS, ["10.0.0.1"])
-    events: list[SenderEvent] = []
+    events: list[Event] = []
     sender = await senders.open(allow=(), on_event=events.append)
     url = f"https://{HOOKS}/hook"
     for number in range(8):
         await sender.subscribe(f"task-{number}", {"url": url}, version="1.0", owner="alice")
         await sender.notify(status(task_id=f"task-{number}"))
     assert await sender.worker.run_once() == 8
-    assert events == []
+    assert told(events, SubscriptionDisabled) == []
     clock.advance(timedelta(days=6).total_seconds())
     while await sender.worker.run_once():  # too old
         pass
     await sender.notify(status(task_id="task-0"))
     await sender.worker.run_once()
-    disabled = events[-1]
-    assert (disabled.kind, disabled.task_id) == (EventKind.SUBSCRIPTION_DISABLED, "task-0")
+    assert [event.task_id for event in told(events, SubscriptionDisabled)] == ["task-0"]
 
 
 @pytest.mark.usefixtures("public")

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pushkit import DeliveryState, EventKind, PushSender, SecretKeys, SenderEvent
+from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
 from pushkit.delivery.admin import open_outbox
 from pushkit.errors import (
@@ -18,11 +18,13 @@ from pushkit.errors import (
     IdempotencyConflictError,
     SealedSecretError,
 )
+from pushkit.events import Event, LocalFault
 from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resealed
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage import Row, Script, Statement
 from tests.pushkit.delivery.conftest import DEADLINE, Clock, Received, Senders, Webhook, status
+from tests.told import told
 
 CONFIG: JsonObject = {
     "token": "canary-token",
@@ -115,7 +117,7 @@ async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_withou
     secrets: SecretKeys | None,
     error: str,
 ) -> None:
-    events: list[SenderEvent] = []
+    events: list[Event] = []
     subscription_id = await subscribed(await senders.open(secrets=KEYS), webhook)
     other = await senders.open(secrets=secrets, on_event=events.append)
     [delivery_id] = (await other.notify(status())).ids
@@ -123,8 +125,8 @@ async def test_an_attempt_whose_secrets_stay_closed_waits_and_does_not_go_withou
     assert webhook.received == []
     [waiting] = await other.deliveries("task-1")
     assert (waiting.state, waiting.last_error) == (DeliveryState.PENDING, error)
-    [event] = events
-    assert (event.kind, event.error) == (EventKind.LOCAL_FAULT, error)
+    [event] = told(events, LocalFault)
+    assert event.error == error
     assert (event.delivery_id, event.subscription_id) == (delivery_id, subscription_id)
     await run(senders, Statement("UPDATE pushkit_deliveries SET not_before = 0"))
     again = await senders.open(secrets=KEYS)

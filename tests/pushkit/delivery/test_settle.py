@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
-from pushkit.delivery.events import EventKind
 from pushkit.delivery.settle import Attempted, Settled
+from pushkit.events import EventKind
 from pushkit.net.timing import Timing
 from pushkit.outbox import AttemptLog, Made, Outcome, Result
 from pushkit.storage import Script, Statement, alone

@@ -21,11 +21,13 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from pushkit import EventKind, KeyRing, NotifyResult, PushSender, SenderEvent, SenderOptions
+from pushkit import KeyRing, NotifyResult, PushSender, SenderOptions
 from pushkit.errors import CommitUncertainError, StorageError
+from pushkit.events import Event, RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitNotificationSender
 from tests.eventually import eventually
+from tests.told import told
 
 HOOK = {"url": "https://client.example.com/a2a"}
 FULL = 3
@@ -37,12 +39,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def events() -> list[SenderEvent]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture
-async def push(tmp_path: Path, events: list[SenderEvent]) -> AsyncIterator[PushSender]:
+async def push(tmp_path: Path, events: list[Event]) -> AsyncIterator[PushSender]:
     sender = PushSender(
         issuer="https://agent.example.com",
         keys=KeyRing.create(datetime.now(UTC)),
@@ -104,7 +106,7 @@ async def bodies(push: PushSender, task_id: str = "task-1") -> dict[str, Any]:
 
 
 async def test_a_client_whose_backlog_is_full_stops_nobody_and_is_reported(
-    push: PushSender, adapter: PushkitNotificationSender, events: list[SenderEvent]
+    push: PushSender, adapter: PushkitNotificationSender, events: list[Event]
 ) -> None:
     await push.subscribe("task-1", HOOK, version="1.0", owner="down")
     for _ in range(FULL + 5):
@@ -116,10 +118,9 @@ async def test_a_client_whose_backlog_is_full_stops_nobody_and_is_reported(
     assert len(adapter.buffer) == 0
     assert len(await push.deliveries("task-2")) == 1
     assert [each.owner for each in await push.deliveries("task-1")].count("up") == 1
-    assert {(each.kind, each.owner, each.error) for each in events} == {
-        (EventKind.RECIPIENT_REFUSED, "down", "backlog_full")
-    }
-    assert len(events) == push.counts.refused == 6
+    refused = told(events, RecipientRefused)
+    assert {(each.owner, each.error) for each in refused} == {("down", "backlog_full")}
+    assert len(refused) == push.counts.refused == 6
 
 
 async def test_equal_updates_are_two(push: PushSender, adapter: PushkitNotificationSender) -> None:
@@ -183,14 +184,15 @@ async def test_closing_in_the_middle_of_an_enqueue_makes_no_second_row(
 
 
 async def test_without_a_task_in_the_store_a_0_3_client_hears_statuses_and_nobody_misses_anything(
-    push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks, events: list[SenderEvent]
+    push: PushSender, adapter: PushkitNotificationSender, tasks: Tasks, events: list[Event]
 ) -> None:
     tasks.owners = ()
     await push.subscribe("task-1", HOOK, version="1.0", owner="alice")
     await push.subscribe("task-1", HOOK, version="0.3", owner="bob")
     await adapter.send_notification("task-1", artifact())
     assert list(await bodies(push)) == ["alice"]
-    assert [(each.owner, each.error) for each in events] == [("bob", "snapshot_required")]
+    refused = told(events, RecipientRefused)
+    assert [(each.owner, each.error) for each in refused] == [("bob", "snapshot_required")]
     await adapter.send_notification("task-1", status(state=TaskState.TASK_STATE_COMPLETED))
     assert (await bodies(push))["bob"] == {
         "id": "task-1",

@@ -1,0 +1,66 @@
+"""What a worker tells of the deliveries that it attempted."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, TypedDict
+
+from pushkit.events import AttemptMade, Delivered, Listeners
+from pushkit.outbox import Delivery, Outcome, Result
+
+if TYPE_CHECKING:
+    from pushkit.delivery.settle import Settled
+
+__all__ = ["AboutDelivery", "about_delivery", "tell_settled"]
+
+
+class AboutDelivery(TypedDict):
+    """What the events of a delivery have in common."""
+
+    tenant: str
+    owner: str
+    task_id: str
+    subscription_id: str
+    delivery_id: str
+    origin: str
+
+
+def about_delivery(delivery: Delivery) -> AboutDelivery:
+    """Return what an event says of a delivery."""
+    return AboutDelivery(
+        tenant=delivery.tenant,
+        owner=delivery.owner,
+        task_id=delivery.task_id,
+        subscription_id=delivery.subscription_id,
+        delivery_id=delivery.id,
+        origin=delivery.origin,
+    )
+
+
+def tell_settled(events: Listeners, delivery: Delivery, result: Result, settled: Settled) -> None:
+    """Tell of an attempt that is written down, and of what followed from it."""
+    level = logging.INFO if result.error is None else logging.WARNING
+    if result.made is not None and events.wants(level):
+        events.tell(
+            AttemptMade(
+                at=settled.at,
+                seq=delivery.seq,
+                attempt=delivery.attempts + 1,
+                outcome=result.outcome.value,
+                status=result.status,
+                error=result.error,
+                took=result.made.duration,
+                **about_delivery(delivery),
+            )
+        )
+    if result.outcome is Outcome.DELIVERED and settled.is_ours and events.wants(logging.NOTSET):
+        events.tell(
+            Delivered(
+                at=settled.at,
+                attempts=delivery.attempts + 1,
+                waited=settled.at - delivery.age_from,
+                **about_delivery(delivery),
+            )
+        )
+    for event in settled.events:
+        events.tell(event)

@@ -1,0 +1,51 @@
+"""`Event`: what all events have in common, and the word of each."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+
+__all__ = ["Event", "EventKind"]
+
+
+class EventKind(StrEnum):
+    """What happened: the stable code of each event."""
+
+    ENQUEUED = "enqueued"
+    ATTEMPT = "attempt"
+    DELIVERED = "delivered"
+    DELIVERY_DEAD = "delivery_dead"
+    RECIPIENT_REFUSED = "recipient_refused"
+    LOCAL_FAULT = "local_fault"
+    BREAKER_OPENED = "breaker_opened"
+    BREAKER_CLOSED = "breaker_closed"
+    SUBSCRIPTION_CHANGED = "subscription_changed"
+    SUBSCRIPTION_DISABLED = "subscription_disabled"
+    SIGNING_KEY_CHANGED = "signing_key_changed"
+    NOTIFICATION_ACCEPTED = "notification_accepted"
+    NOTIFICATION_REPEATED = "notification_repeated"
+    NOTIFICATION_REFUSED = "notification_refused"
+    CALLED_BACK = "called_back"
+    NOTIFICATION_DEAD = "notification_dead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        at: When.
+    """
+
+    kind: ClassVar[EventKind]
+    usual_level: ClassVar[int] = logging.NOTSET
+
+    at: datetime
+
+    @property
+    def level(self) -> int:
+        """The level at which it is logged; `NOTSET` where a line of its own says it already."""
+        return self.usual_level

@@ -1,0 +1,98 @@
+"""What a receiver tells: what came in, what was refused, and what became of callbacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
+from pushkit.events.model import Event, EventKind
+
+__all__ = [
+    "CalledBack",
+    "NotificationAccepted",
+    "NotificationDead",
+    "NotificationRefused",
+    "NotificationRepeated",
+    "ReceiverEvent",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverEvent(Event):
+    """Something that concerns a notification, or what came in place of one.
+
+    Attributes:
+        sender: The trusted sender; None if nobody proved to be one.
+        task_id: The task, if it is known.
+        delivery_id: The delivery, if it is known.
+    """
+
+    sender: str | None
+    task_id: str | None
+    delivery_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationAccepted(ReceiverEvent):
+    """A notification is in the inbox."""
+
+    kind: ClassVar = EventKind.NOTIFICATION_ACCEPTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationRepeated(ReceiverEvent):
+    """A delivery came once more, with the same body: answered 2xx, and nobody is called."""
+
+    kind: ClassVar = EventKind.NOTIFICATION_REPEATED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationRefused(ReceiverEvent):
+    """A request was refused. An id that came before with another body has the code `id_conflict`.
+
+    Attributes:
+        status: The status of the answer.
+        code: Why.
+        peer: The address that it came from.
+    """
+
+    kind: ClassVar = EventKind.NOTIFICATION_REFUSED
+
+    status: int
+    code: str
+    peer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalledBack(ReceiverEvent):
+    """A callback was called, and ended.
+
+    Attributes:
+        notification_id: The notification.
+        callback: The callback's name.
+        error: The type of what it raised, or `timed_out`; None if it went well.
+        took: How long it took.
+    """
+
+    kind: ClassVar = EventKind.CALLED_BACK
+
+    notification_id: int
+    callback: str
+    error: str | None
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationDead(ReceiverEvent):
+    """Given up: the notification is a dead letter.
+
+    Attributes:
+        notification_id: The notification.
+        error: Which callback failed, and how.
+    """
+
+    kind: ClassVar = EventKind.NOTIFICATION_DEAD
+
+    notification_id: int
+    error: str | None

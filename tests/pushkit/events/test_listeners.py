@@ -1,0 +1,99 @@
+"""Who hears of an event, and that nobody's listening costs nothing."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushkit.events import AttemptMade, Delivered, Event, Listeners
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LOG = logging.getLogger("events")
+
+
+def attempt(status: int | None, error: str | None, task_id: str = "task-1") -> AttemptMade:
+    return AttemptMade(
+        at=NOW,
+        tenant="",
+        owner="alice",
+        task_id=task_id,
+        subscription_id="sub",
+        delivery_id="dlv",
+        origin="https://client.example.com:443",
+        seq=1,
+        attempt=2,
+        outcome="delivered" if error is None else "retry",
+        status=status,
+        error=error,
+        took=timedelta(milliseconds=1500),
+    )
+
+
+def test_an_event_is_wanted_where_somebody_listens_or_the_log_takes_its_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listeners = Listeners(LOG)
+    caplog.set_level(logging.WARNING, "events")
+    assert [listeners.wants(level) for level in (0, logging.INFO, logging.WARNING)] == [
+        False,
+        False,
+        True,
+    ]
+    heard: list[Event] = []
+    listeners.add(heard.append)
+    assert listeners.wants(logging.NOTSET)
+    listeners.remove(heard.append)
+    assert not listeners.wants(logging.INFO)
+
+
+def test_everybody_hears_in_order_and_one_that_fails_keeps_nobody_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listeners, heard = Listeners(LOG), list[Event]()
+
+    def broken(_: Event) -> None:
+        raise RuntimeError("mine")
+
+    listeners.add(broken)
+    listeners.add(heard.append)
+    events = [attempt(200, None), attempt(500, "status_500")]
+    for event in events:
+        listeners.tell(event)
+    assert heard == events
+    assert caplog.text.count("a listener failed at attempt") == 2
+
+
+def test_the_log_has_a_line_with_the_code_and_the_facts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "events")
+    listeners = Listeners(LOG)
+    listeners.tell(attempt(503, "status_503", task_id="task\n1"))
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        "attempt owner=alice task=task\\n1 subscription_id=sub delivery_id=dlv"
+        " origin=https://client.example.com:443 seq=1 attempt=2 outcome=retry status=503"
+        " error=status_503 seconds=1.5"
+    )
+    assert vars(record)["code"] == "attempt"
+    assert vars(record)["delivery_id"] == "dlv"
+    assert vars(record)["seconds"] == 1.5
+
+
+def test_what_another_line_says_is_not_said_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "events")
+    Listeners(LOG).tell(
+        Delivered(
+            at=NOW,
+            tenant="",
+            owner="alice",
+            task_id="task-1",
+            subscription_id="sub",
+            delivery_id="dlv",
+            origin="https://client.example.com:443",
+            attempts=1,
+            waited=timedelta(seconds=1),
+        )
+    )
+    assert caplog.records == []

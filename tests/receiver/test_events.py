@@ -1,0 +1,77 @@
+"""What a receiver tells: each verdict, and each callback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pushkit.events import (
+    CalledBack,
+    Event,
+    NotificationAccepted,
+    NotificationDead,
+    NotificationRefused,
+    NotificationRepeated,
+)
+from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from receiver import Notification
+from tests.eventually import eventually
+from tests.told import told
+
+if TYPE_CHECKING:
+    from tests.receiver.conftest import WorldFactory
+
+
+async def test_what_comes_in_is_told_with_its_sender_and_delivery(make_world: WorldFactory) -> None:
+    events: list[Event] = []
+    world = make_world(options={"on_event": events.append})
+    await world.receive(world.draft())
+    await world.receive(world.draft())
+    other = world.draft()
+    other.body = other.body.replace(b"WORKING", b"COMPLETED")
+    assert (await world.receive(other)).code == "id_conflict"
+
+    [accepted], [repeated] = told(events, NotificationAccepted), told(events, NotificationRepeated)
+    [refused] = told(events, NotificationRefused)
+    for event in (accepted, repeated, refused):
+        assert (event.sender, event.task_id) == ("agent", "task-1")
+        assert event.delivery_id == "delivery-task-1-1"
+    assert (refused.status, refused.code, refused.peer) == (409, "id_conflict", "192.0.2.1")
+
+
+async def test_who_proves_nothing_is_told_without_a_name(make_world: WorldFactory) -> None:
+    events: list[Event] = []
+    world = make_world(options={"on_event": events.append})
+    draft = world.draft()
+    draft.claim(iss="https://somebody.example.com")
+    await world.receive(draft)
+    [refused] = told(events, NotificationRefused)
+    assert (refused.sender, refused.delivery_id, refused.code) == (None, None, "unknown_sender")
+
+
+async def test_each_call_is_told_and_the_dead_letter_in_the_end(make_world: WorldFactory) -> None:
+    events: list[Event] = []
+    once = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
+    world = make_world(options={"on_event": events.append, "retry": once})
+
+    async def fine(_: Notification) -> None: ...
+
+    async def broken(_: Notification) -> None:
+        raise ValueError("mine")
+
+    world.receiver.callbacks.add(fine, name="fine")
+    world.receiver.callbacks.add(broken, name="broken")
+    await world.receive(world.draft())
+
+    async def given_up() -> list[NotificationDead]:
+        return told(events, NotificationDead)
+
+    await eventually(given_up)
+
+    calls = told(events, CalledBack)
+    assert {(call.callback, call.error) for call in calls} == {
+        ("fine", None),
+        ("broken", "ValueError"),
+    }
+    [dead] = told(events, NotificationDead)
+    assert dead.error == "broken: ValueError"
+    assert {each.delivery_id for each in (dead, *calls)} == {"delivery-task-1-1"}
