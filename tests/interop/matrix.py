@@ -21,10 +21,13 @@ from typing import Any
 from pushkit import Scheme
 from tests.interop.agents import Agent, agent_to_receiver, node_agent, python_agent
 from tests.interop.cards import peers as card_peers
-from tests.interop.environments import FOLDER, UnavailableError
+from tests.interop.environments import FOLDER, MissingToolError, UnavailableError
 from tests.interop.processes import PATIENCE, MismatchError
 from tests.interop.verifiers import LIBRARIES
+from tests.interop.verify_programs import PROGRAMS, vectors_before
 from tests.interop.webhooks import sender_to_jose, sender_to_library, sender_to_node_library
+
+NOT_RUN = "not run here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,17 @@ def cells() -> list[Cell]:
         scheme="JWT, remote JWK Set",
         attempt=sender_to_jose,
     )
-    return [*own, *inside, jose, *_library_cells(), *_card_cells()]
+    programs = [
+        Cell(
+            peer=name,
+            direction="[vectors](vectors/README.md) → its program in `examples/verify`",
+            version="all",
+            scheme="JWT",
+            attempt=functools.partial(vectors_before, name),
+        )
+        for name in PROGRAMS
+    ]
+    return [*own, *inside, jose, *_library_cells(), *programs, *_card_cells()]
 
 
 def _library_cells() -> list[Cell]:
@@ -168,17 +181,19 @@ async def cards_one_way(peer: card_peers.Peer, direction: str) -> str:
     return f"{card_peers.count(found[direction])} cards"
 
 
-async def outcome(cell: Cell) -> tuple[bool, str]:
-    """Try a cell; return whether it passed, and how far, or the reason why not."""
+async def outcome(cell: Cell) -> tuple[str, str]:
+    """Try a cell; return `pass`, `fail` or `not run here`, and how far, or the reason."""
     try:
         told = await cell.attempt()
+    except MissingToolError as exc:
+        return NOT_RUN, str(exc)
     except UnavailableError as exc:
-        return False, f"not tried: {exc}"
+        return "fail", f"not tried: {exc}"
     except MismatchError as exc:
-        return False, str(exc)
+        return "fail", str(exc)
     except TimeoutError:
-        return False, f"nothing for {PATIENCE:.0f} s"
-    return True, told or ""
+        return "fail", f"nothing for {PATIENCE:.0f} s"
+    return "pass", told or ""
 
 
 _HEAD = """# Interoperability
@@ -187,7 +202,8 @@ What `make interop` saw: real peers from their registries, each as a process of 
 several updates each. A pass means that every update arrived, once, in order, and verified by the
 scheme that is named. A fail names its cause, and what you can do about it. Of cards, a pass means
 that those with a signature in the peer's own form are accepted, as many as it says, and that no
-other one is, nor one that was changed; [which those are](cards.md#sign).
+other one is, nor one that was changed; [which those are](cards.md#sign). A row of a language that
+is not installed says `not run here`.
 
 | peer | direction | A2A | scheme | result |
 |---|---|---|---|---|
@@ -204,13 +220,11 @@ async def main() -> int:
     for cell in cells():
         if arguments.only and arguments.only not in cell.peer:
             continue
-        passed, reason = await outcome(cell)
-        known = bool(cell.cause) and not passed
-        broken += not passed and not known
-        if passed:
-            result = f"pass: {reason}" if reason else "pass"
-        else:
-            result = f"fail: {cell.cause if known else reason}"
+        found, reason = await outcome(cell)
+        known = bool(cell.cause) and found == "fail"
+        broken += found == "fail" and not known
+        told = cell.cause if known else reason
+        result = f"{found}: {told}" if told else found
         line = f"| {cell.peer} | {cell.direction} | {cell.version} | {cell.scheme} | {result} |"
         sys.stdout.write(line + (f" ({reason})" if known else "") + "\n")
         sys.stdout.flush()
