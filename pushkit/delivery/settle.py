@@ -19,6 +19,7 @@ from pushkit.outbox import (
     Outcome,
     Result,
     destination_of,
+    is_folded,
 )
 from pushkit.storage import APART, Apart, Database, Script, alone
 from pushkit.subscriptions import Current, SubscriptionStore
@@ -148,10 +149,12 @@ class Settler:
         )
         held = []
         for delivery, result, is_ours in zip(deliveries, results, passed.are_ours, strict=True):
-            if result.made is not None and is_ours:
-                held.append((delivery.id, result.made, result))
-            elif result.made is not None:
+            if result.made is None:
+                continue
+            if not is_ours:
                 yield from self.attempts.record_late(delivery, result.made, result)
+            elif not is_folded(delivery, result):
+                held.append((delivery.id, result.made, result))
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
         following = yield from self._routed(passed.taken, current, since)

@@ -1,6 +1,12 @@
 """Deliveries: what is still to be posted, and what became of it."""
 
-from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, AttemptLog, LoggedAttempt
+from pushkit.outbox.attempts import (
+    ATTEMPTS_MIGRATION,
+    FOLDED_ATTEMPTS_MIGRATION,
+    AttemptLog,
+    LoggedAttempt,
+    is_folded,
+)
 from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
@@ -41,6 +47,7 @@ __all__ = [
     "ATTEMPTS_MIGRATION",
     "CANCELLING_MIGRATION",
     "CLAIMS_MIGRATION",
+    "FOLDED_ATTEMPTS_MIGRATION",
     "IDEMPOTENCY_MIGRATION",
     "MIGRATION",
     "AttemptLog",
@@ -75,6 +82,7 @@ __all__ = [
     "destination_of",
     "find_enqueued",
     "hold_back",
+    "is_folded",
     "mark_oldest",
     "new_delivery_id",
     "owner_may_take",

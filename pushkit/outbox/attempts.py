@@ -2,7 +2,8 @@
 
 An attempt is written down in the transaction that settles its delivery, also where the delivery was
 lost to a cancellation in the meantime: it reached the webhook all the same. An attempt whose
-process died has no entry.
+process died has no entry. Most deliveries arrive at once: that attempt stands in its delivery's own
+row, and has none here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
-from pushkit.outbox.model import Delivery, Made, Result
+from pushkit.outbox.model import Delivery, Made, Outcome, Result
 from pushkit.storage import (
     Migration,
     Row,
@@ -28,7 +29,14 @@ from pushkit.storage import (
     to_micros,
 )
 
-__all__ = ["ATTEMPTS_MIGRATION", "AttemptLog", "LoggedAttempt"]
+__all__ = [
+    "ATTEMPTS_MIGRATION",
+    "FOLDED_ATTEMPTS_MIGRATION",
+    "AttemptLog",
+    "LoggedAttempt",
+    "fold",
+    "is_folded",
+]
 
 ATTEMPTS_MIGRATION = Migration(
     3,
@@ -53,6 +61,11 @@ ATTEMPTS_MIGRATION = Migration(
         """,
     ),
     may_roll=True,
+)
+
+FOLDED_ATTEMPTS_MIGRATION = Migration(
+    10,
+    ("ALTER TABLE pushkit_deliveries ADD COLUMN first_attempt TEXT",),
 )
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -83,8 +96,49 @@ class LoggedAttempt:
     answer: bytes | None = field(repr=False)
 
 
+def is_folded(delivery: Delivery, result: Result) -> bool:
+    """Say whether an attempt stands in its delivery's own row: the first one, and it arrived.
+
+    The first claim is the first whatever happens to the delivery afterwards.
+    """
+    made = result.made
+    return (
+        delivery.claims == 1
+        and result.outcome is Outcome.DELIVERED
+        and made is not None
+        and made.answer is None
+    )
+
+
+def fold(made: Made, status: int | None) -> str:
+    """Return a first attempt that arrived as its delivery's row holds it."""
+    timing = made.timing
+    took = (made.duration, timing.resolve, timing.connect, timing.wait, timing.body)
+    micros = ("" if each is None else str(each // _MICROSECOND) for each in took)
+    started_at = to_micros(made.started_at)
+    return f"{started_at} {status or ''} {' '.join(micros)} {timing.address or ''}"
+
+
+def _unfold(folded: str) -> LoggedAttempt:
+    *numbers, address = folded.split(" ", 7)
+    started_at, status, *took = (int(each) if each else None for each in numbers)
+    duration, resolve, connect, wait, body = map(_duration, took)
+    return LoggedAttempt(
+        number=1,
+        started_at=from_micros(started_at or 0),
+        duration=duration or timedelta(0),
+        timing=Timing(
+            resolve=resolve, connect=connect, wait=wait, body=body, address=address or None
+        ),
+        outcome=Outcome.DELIVERED.value,
+        status=status,
+        error=None,
+        answer=None,
+    )
+
+
 class AttemptLog:
-    """Scripts over `pushkit_attempts`."""
+    """Scripts over `pushkit_attempts`, and the attempts that stand in the rows of deliveries."""
 
     def record(self, made: Sequence[tuple[str, Made, Result]]) -> Script[None]:
         """Write attempts down, of deliveries (by id) whose rows are held."""
@@ -135,10 +189,15 @@ class AttemptLog:
 
     def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
         """Return the attempts of a delivery, first to last."""
+        folded = yield Statement(
+            "SELECT first_attempt FROM pushkit_deliveries"
+            " WHERE id = $1 AND first_attempt IS NOT NULL",
+            (delivery_id,),
+        )
         rows = yield Statement(
             "SELECT * FROM pushkit_attempts WHERE delivery_id = $1 ORDER BY number", (delivery_id,)
         )
-        return [_logged_attempt(row) for row in rows]
+        return [*(_unfold(row["first_attempt"]) for row in folded), *map(_logged_attempt, rows)]
 
 
 _COLUMNS = (
@@ -156,7 +215,8 @@ def _rows(number: int) -> str:
 def _row(first: int) -> str:
     others = ", ".join(f"${place}" for place in range(first + 1, first + _WIDTH))
     next_number = (
-        f"(SELECT COALESCE(MAX(number), 0) + 1 FROM pushkit_attempts WHERE delivery_id = ${first})"
+        "(SELECT COALESCE(MAX(a.number), COUNT(d.first_attempt)) + 1 FROM pushkit_deliveries d"
+        f" LEFT JOIN pushkit_attempts a ON a.delivery_id = d.id WHERE d.id = ${first})"
     )
     return f"(${first}, {next_number}, {others})"
 

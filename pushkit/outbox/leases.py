@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from pushkit.outbox.attempts import fold, is_folded
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import pass_heads_on
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
@@ -222,6 +223,8 @@ class Leases:
         then dropped: the canceller or the other claim decides. The number of the claim, which is
         never reset, tells two claims of one worker apart.
 
+        An attempt that is folded into its delivery's row (`is_folded`) is written down here.
+
         Args:
             settled: Deliveries as they were claimed, the rows of their subscriptions held; and what
                 became of each. A destination's wait is not this method's business.
@@ -231,23 +234,18 @@ class Leases:
                 it is due, and goes to the same destination, which neither fails nor waits.
             until: Until when what follows is taken.
         """
-        alike: dict[tuple[SqlValue, ...], list[Delivery]] = {}
+        alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
         for delivery, result in settled:
-            alike.setdefault(_columns_after(result, now), []).append(delivery)
+            alike.setdefault(_columns_after(delivery, result, now), []).append((delivery, result))
         written: dict[tuple[str, int], bool] = {}
-        for columns, deliveries in alike.items():
-            claims = padded([(each.id, each.claims) for each in deliveries])
-            rows = yield Statement(
-                "UPDATE pushkit_deliveries SET state = $1, last_status = $2, last_error = $3,"
-                " not_before = COALESCE($4, not_before), finished_at = $5,"
-                " attempts = attempts + CAST($6 AS INTEGER),"
-                " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0"
-                " ELSE fruitless_claims END, lease_worker = NULL, lease_until = NULL, head = 0"
-                " WHERE lease_worker = $7 AND state = 'in_flight'"
-                f" AND {_any_of(len(claims))} RETURNING id, claims, {_IS_LINE_LEFT}",
-                (*columns, worker, *(value for claim in claims for value in claim)),
-            )
-            written |= {(row["id"], row["claims"]): bool(row["is_line_left"]) for row in rows}
+        for (folds, *columns), those in alike.items():
+            for some in chunks(those):
+                values = padded([_which(each, result, bool(folds)) for each, result in some])
+                rows = yield Statement(
+                    _settling(len(values), folds=bool(folds)),
+                    (*columns, worker, *itertools.chain.from_iterable(values)),
+                )
+                written |= {(row["id"], row["claims"]): bool(row["is_line_left"]) for row in rows}
         are_ours = [(delivery.id, delivery.claims) in written for delivery, _ in settled]
         left = {
             delivery.subscription_id: delivery.origin if following(delivery, result) else None
@@ -394,9 +392,11 @@ def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
             )
 
 
-def _columns_after(result: Result, now: datetime) -> tuple[SqlValue, ...]:
+def _columns_after(delivery: Delivery, result: Result, now: datetime) -> tuple[SqlValue, ...]:
+    """Return whether the attempt is folded; and the first six parameters of `_settling`."""
     state = _STATE_AFTER[result.outcome]
     return (
+        is_folded(delivery, result),
         state.value,
         result.status,
         result.error,
@@ -406,11 +406,37 @@ def _columns_after(result: Result, now: datetime) -> tuple[SqlValue, ...]:
     )
 
 
+def _which(delivery: Delivery, result: Result, folds: bool) -> tuple[SqlValue, SqlValue]:
+    if folds and result.made is not None:
+        return delivery.id, fold(result.made, result.status)
+    return delivery.id, delivery.claims
+
+
 @functools.cache
-def _any_of(claims: int) -> str:
-    # Not `IN (VALUES …)`, whose numbers PostgreSQL would take for texts.
-    pairs = (f"id = ${n} AND claims = ${n + 1}" for n in range(8, 8 + 2 * claims, 2))
-    return "(" + " OR ".join(f"({pair})" for pair in pairs) + ")"
+def _settling(number: int, *, folds: bool) -> str:
+    """Return what settles so many deliveries that are alike.
+
+    Parameters from `$8` on: the id of each, and its claim; or, of those of a first claim, the
+    attempt that is folded into the row.
+    """
+    firsts = range(8, 8 + 2 * number, 2)
+    if folds:
+        attempts = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in firsts)
+        folded = f", first_attempt = CASE id {attempts} END"
+        which = f"claims = 1 AND id IN ({', '.join(f'${n}' for n in firsts)})"
+    else:
+        # Not `IN (VALUES …)`, whose numbers PostgreSQL would take for texts.
+        folded = ""
+        which = f"({' OR '.join(f'(id = ${n} AND claims = ${n + 1})' for n in firsts)})"
+    return (
+        "UPDATE pushkit_deliveries SET state = $1, last_status = $2, last_error = $3,"
+        " not_before = COALESCE($4, not_before), finished_at = $5,"
+        " attempts = attempts + CAST($6 AS INTEGER),"
+        " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0 ELSE fruitless_claims END,"
+        f" lease_worker = NULL, lease_until = NULL, head = 0{folded}"
+        " WHERE lease_worker = $7 AND state = 'in_flight'"
+        f" AND {which} RETURNING id, claims, {_IS_LINE_LEFT}"
+    )
 
 
 # What is tried again is a line by itself.

@@ -34,8 +34,9 @@ _DESTINATIONS = (
     "SELECT owner, failures FROM pushkit_destinations WHERE owner LIKE $1 ORDER BY owner"
 )
 _ATTEMPTS = (
-    "SELECT d.task_id, d.owner, d.seq, a.number, a.status, a.outcome FROM pushkit_attempts a"
-    " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE d.owner LIKE $1"
+    "SELECT d.task_id, d.owner, d.seq, a.number, a.status, a.outcome,"
+    " d.first_attempt IS NULL FROM pushkit_deliveries d"
+    " LEFT JOIN pushkit_attempts a ON a.delivery_id = d.id WHERE d.owner LIKE $1"
     " ORDER BY d.task_id, d.owner, d.seq, a.number"
 )
 

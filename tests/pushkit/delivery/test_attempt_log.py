@@ -145,6 +145,25 @@ async def test_a_redriven_delivery_arrives_with_its_id_and_gets_its_whole_schedu
     assert [attempt.outcome for attempt in attempts] == ["dead", "retry", "delivered"]
 
 
+async def test_what_is_sent_again_keeps_the_attempt_that_arrived_at_once(
+    sender: PushSender, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
+) -> None:
+    webhook.replies_with(202, 500, 200)
+    delivery_id = await notify(sender, webhook.url(), status())
+    [first] = await attempts_of(sender, delivery_id)
+    await sender.outbox.resend([delivery_id])
+    await sender.worker.run_once()
+    clock.advance(60)
+    await sender.worker.run_once()
+    attempts = await attempts_of(sender, delivery_id)
+    assert attempts[0] == first
+    assert [(each.number, each.outcome, each.status) for each in attempts] == [
+        (1, "delivered", 202),
+        (2, "retry", 500),
+        (3, "delivered", 200),
+    ]
+
+
 async def test_a_worker_keeps_house_beside_its_traffic(
     senders: Senders, webhook: Webhook, status: Callable[..., StatusUpdate], clock: Clock
 ) -> None:

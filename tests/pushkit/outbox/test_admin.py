@@ -25,6 +25,7 @@ from pushkit.outbox import (
     Outcome,
     Result,
     Retention,
+    is_folded,
 )
 from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Row, Script, Statement
@@ -126,7 +127,8 @@ class Desk:
         assert result.made is not None
         passed = yield from self.leases.settle([(delivery, result)], "worker-1", now)
         assert passed.are_ours == [True]
-        yield from AttemptLog().record([(delivery.id, result.made, result)])
+        if not is_folded(delivery, result):
+            yield from AttemptLog().record([(delivery.id, result.made, result)])
 
     async def finish(
         self,
