@@ -24,6 +24,7 @@ from pushkit.version import __version__
 from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox, migrate
+from receiver.listening.command import listen
 from receiver.pin_command import pin
 from receiver.receiver import Receiver
 from receiver.serving.service import ServiceOptions, run_service
@@ -240,6 +241,7 @@ def _without_users(value: JsonValue) -> JsonValue:
 
 
 cli.add_command(inbox)
+cli.add_command(listen)
 cli.add_command(migrate)
 cli.add_command(pin)
 

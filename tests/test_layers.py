@@ -18,7 +18,7 @@ SENDER_ROWS = [
     {"cards"},
     {"net"},
     {"schemas", "signing"},
-    {"a2a", "keys", "storage", "work"},
+    {"a2a", "captured", "keys", "storage", "work"},
     {
         "bounded_json",
         "caching",
@@ -33,8 +33,9 @@ SENDER_ROWS = [
     {"errors", "version"},
 ]
 RECEIVER_ROWS = [
-    {"__init__", "cli", "integrations", "testing"},
-    {"inbox_commands", "pin_command", "serving"},
+    {"__init__", "cli", "integrations"},
+    {"doctor", "listening"},
+    {"inbox_commands", "pin_command", "serving", "testing"},
     {"reload"},
     {"settings"},
     {"receiver"},
@@ -62,7 +63,8 @@ DOORS = {
     "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
     | {"receiver.serving", "receiver.testing"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
-    | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"},
+    | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"}
+    | {"receiver.doctor", "receiver.listening"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},
     "jsonschema": {"pushkit.schemas"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +22,7 @@ from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import SigningKey
+from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
@@ -33,8 +35,9 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
 )
+from pushkit.url import audience_of
 
-__all__ = ["send"]
+__all__ = ["OneUpdate", "post_one", "send"]
 
 # Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.
 _DELIVERY_ID = re.compile(r"[!-\-/-~]{1,256}")
@@ -109,29 +112,69 @@ def send(
 
     The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
     """
-    now = datetime.now(UTC)
-    signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
-    ring = load_key_ring(path, read_passphrase(passphrase_file))
-    policy = DestinationPolicy(allow)
-    delivery, stored = _made_up(
+    one = OneUpdate(
         body=update.read(),
-        origin=policy.check(url).origin,
-        config=PushConfig(url=url, token=token),
-        delivery_id=delivery_id or new_delivery_id(now),
+        url=url,
+        issuer=issuer,
+        token=token,
+        delivery_id=delivery_id,
         seq=seq,
         profile=Profile(profile),
-        now=now,
+        within=timedelta(seconds=timeout),
     )
-    route = Routes(issuer=issuer, policy=policy, vault=Vault()).of(stored)
+    signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
+    ring = load_key_ring(path, read_passphrase(passphrase_file))
+    if not post_one(one, signing=signing, ring=ring, policy=DestinationPolicy(allow)):
+        sys.exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneUpdate:
+    """One update that is signed and posted once, without an outbox.
+
+    Attributes:
+        body: JSON of any A2A version.
+        url: The webhook.
+        issuer: `iss`.
+        token: The token that the client chose.
+        delivery_id: None for a fresh one.
+        seq: Its place among those of its task.
+        profile: How it is signed.
+        within: How long it may take.
+        audience: The URL that is signed, where `url` is another way to the same webhook.
+    """
+
+    body: bytes
+    url: str
+    issuer: str
+    token: str | None
+    delivery_id: str | None = None
+    seq: int = 1
+    profile: Profile = Profile.STANDARD
+    within: timedelta = timedelta(seconds=15)
+    audience: str | None = None
+
+
+def post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy) -> bool:
+    """Sign an update, show the request, post it, show the answer; return whether it was accepted.
+
+    Raises:
+        PushkitError: It cannot be sent, or there is no answer.
+    """
+    now = datetime.now(UTC)
+    delivery, stored = _made_up(one, origin=policy.check(one.url).origin, now=now)
+    route = Routes(issuer=one.issuer, policy=policy, vault=Vault()).of(stored)
+    if one.audience is not None:
+        audience = audience_of(one.audience)
+        route = replace(route, claims={**route.claims, "aud": audience})
     key = ring.signing_key(now, route.algorithm)
     answer = asyncio.run(
-        _post(policy, route, delivery, signing=signing, key=key, within=timedelta(seconds=timeout))
+        _post(policy, route, delivery, signing=signing, key=key, within=one.within)
     )
     judgement = judge(answer.status, answer.headers, now)
     says = _problem_code(answer) or judgement.error or judgement.outcome.value
     click.echo(f"< {answer.status} ({says})")
-    if judgement.outcome is not Outcome.DELIVERED:
-        sys.exit(1)
+    return judgement.outcome is Outcome.DELIVERED
 
 
 def _problem_code(answer: Answer) -> str | None:
@@ -168,18 +211,10 @@ async def _post(
         await transport.close()
 
 
-def _made_up(
-    *,
-    body: bytes,
-    origin: str,
-    config: PushConfig,
-    delivery_id: str,
-    seq: int,
-    profile: Profile,
-    now: datetime,
-) -> tuple[Delivery, StoredSubscription]:
+def _made_up(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, StoredSubscription]:
     """Return the delivery and subscription that this one update would have had in an outbox."""
-    update = decode_update(body)
+    update = decode_update(one.body)
+    config = PushConfig(url=one.url, token=one.token)
     if not update.task_id:
         raise InvalidUpdateError("the update names no task, expected one to send it about")
     version = update.origin or WireVersion.V1_0
@@ -190,22 +225,22 @@ def _made_up(
         version=version,
         config=config,
         origin=origin,
-        profile=profile,
-        last_seq=seq,
+        profile=one.profile,
+        last_seq=one.seq,
         active=True,
         created_at=now,
     )
     delivery = Delivery(
-        id=delivery_id,
+        id=one.delivery_id or new_delivery_id(now),
         subscription_id=subscription.id,
         tenant="",
         owner="",
         task_id=update.task_id,
         config_id=key.config_id,
-        seq=seq,
+        seq=one.seq,
         origin=origin,
         content_type=version.content_type,
-        body=body,
+        body=one.body,
         state=DeliveryState.IN_FLIGHT,
         claims=1,
         fruitless_claims=1,

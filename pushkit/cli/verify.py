@@ -7,20 +7,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlsplit
 
 import click
 
 from pushkit.a2a import decode_update
-from pushkit.bounded_json import read_json_object
+from pushkit.bounded_json import write_json
+from pushkit.captured import Circumstances, circumstances_of, read_request
 from pushkit.cli.proofs import Check, Examined, Expected, checked, examine
 from pushkit.cli.signing import read_webhook_secrets, scheme_option
 from pushkit.errors import (
     ConfigError,
     InboundError,
     InvalidSignatureError,
-    MalformedJsonError,
-    MalformedRequestError,
     TokenError,
 )
 from pushkit.keys.jwk import VerificationKey
@@ -81,15 +79,23 @@ def verify(
     """Verify a captured REQUEST (a file, or -): signature, body, time, issuer, audience, token.
 
     Every check is listed with its result: what holds, what does not and what was found and expected
-    there, and what was not checked. Exit status 0 if all that was checked holds, 1 if not.
+    there, and what was not checked. What `listen --save` wrote beside a request stands for the
+    options that are left out. Exit status 0 if all that was checked holds, 1 if not.
     """
-    request = _read_request(request_file.read())
-    now = datetime.now(UTC) if at is None else at.replace(tzinfo=at.tzinfo or UTC)
+    request = read_request(request_file.read())
     chosen = [Scheme(name) for name in dict.fromkeys(schemes)]
-    if jwks is None and set(chosen) != {Scheme.STANDARD_WEBHOOKS}:
+    file = Path(getattr(request_file, "name", "-"))  # standard input may be without one
+    saved = circumstances_of(file)
+    if jwks is None and saved is None and set(chosen) != {Scheme.STANDARD_WEBHOOKS}:
         raise click.UsageError("--jwks: expected the sender's JWK Set: a file or an https URL")
+    if saved is not None:
+        at, issuer = at or saved.received_at, issuer or saved.issuer
+        audience = audience or saved.audience
+        says = f"as it came: answered {saved.answered}; its moment, audience and keys are those of"
+        click.echo(f"{'saved':12} {says} {file.with_suffix('.json').name}")
+    now = datetime.now(UTC) if at is None else at.replace(tzinfo=at.tzinfo or UTC)
     expected = Expected(
-        keys=_load_keys(jwks, allow) if jwks else {},
+        keys=_load_keys(jwks, allow) if jwks else _saved_keys(saved),
         verifiers=[read_verifier(secret) for secret in read_webhook_secrets(secrets_file)],
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
@@ -168,6 +174,10 @@ def _load_keys(jwks: str, allow: tuple[str, ...]) -> Mapping[str, VerificationKe
         raise ConfigError(f"--jwks: {jwks}: {exc.strerror}") from exc
 
 
+def _saved_keys(saved: Circumstances | None) -> Mapping[str, VerificationKey] | None:
+    return None if saved is None or saved.jwks is None else parse_jwks(write_json(saved.jwks)).keys
+
+
 async def _fetch(url: str, allow: tuple[str, ...]) -> bytes:
     transport = Transport(DestinationPolicy(allow))
     try:
@@ -177,46 +187,3 @@ async def _fetch(url: str, allow: tuple[str, ...]) -> bytes:
     if answer.status != 200:
         raise ConfigError(f"--jwks: found status {answer.status}, expected 200")
     return answer.body
-
-
-def _read_request(data: bytes) -> WebhookRequest:
-    return _read_json_request(data) if data.lstrip()[:1] == b"{" else _read_http_request(data)
-
-
-def _read_http_request(data: bytes) -> WebhookRequest:
-    head, separator, body = data.partition(b"\r\n\r\n")
-    if not separator:
-        head, separator, body = data.partition(b"\n\n")
-    lines = head.decode("latin-1").splitlines()
-    words = lines[0].split() if lines else []
-    if not separator or len(words) != 3 or not words[2].startswith("HTTP/"):
-        raise MalformedRequestError(
-            "found no HTTP/1.1 request: expected `POST /path HTTP/1.1`, headers, an empty line"
-        )
-    fields = [tuple(line.split(":", 1)) for line in lines[1:] if ":" in line]
-    headers = Headers([(field[0].strip(), field[1].strip()) for field in fields])
-    return WebhookRequest(method=words[0], target=_target(words[1]), headers=headers, body=body)
-
-
-def _read_json_request(data: bytes) -> WebhookRequest:
-    try:
-        document = read_json_object(data)
-    except MalformedJsonError as exc:
-        raise MalformedRequestError(f"the request file: {exc}") from exc
-    headers, body = document.get("headers"), document.get("body")
-    if not isinstance(headers, dict) or not isinstance(body, str):
-        raise MalformedRequestError("the request file: expected members `headers` and `body`")
-    return WebhookRequest(
-        method=str(document.get("method", "POST")),
-        target=_target(str(document.get("target", "/"))),
-        headers=Headers({name: str(value) for name, value in headers.items()}),
-        body=body.encode("utf-8"),
-    )
-
-
-def _target(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError as exc:
-        raise MalformedRequestError("the request file: the target is no URL") from exc
-    return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"

@@ -12,7 +12,9 @@ from tests.cli.conftest import Run, environment
 
 PUSHKIT = [
     [],
+    ["replay"],
     ["send"],
+    ["trigger"],
     ["verify"],
     ["card"],
     ["card", "canonicalize"],
@@ -47,7 +49,7 @@ PUSHKIT = [
     ["subscriptions", "remove"],
     ["worker"],
 ]
-RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"]]
+RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"], ["listen"]]
 
 
 @pytest.mark.parametrize("command", PUSHKIT, ids=" ".join)

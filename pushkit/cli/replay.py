@@ -1,0 +1,75 @@
+"""`pushkit replay`: post a captured request again, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from pushkit.captured import fields_to_send, read_request
+from pushkit.errors import PushkitError
+from pushkit.net.naming import named_policy
+from pushkit.net.webhook_client import WebhookClient
+from pushkit.terminal.output import example, harmless
+from pushkit.webhook import WebhookRequest
+
+__all__ = ["replay"]
+
+_SHOWN_BYTES = 500
+
+
+@click.command(
+    epilog=example(
+        "pushkit replay captures/*.http http://127.0.0.1:9000/a2a/push",
+        "pushkit replay captures/20260101T120000Z-0001-accepted.http http://127.0.0.1:3000/hook",
+    )
+)
+@click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.argument("url")
+@click.option(
+    "--timeout", type=click.IntRange(1, 600), default=15, show_default=True, help="Seconds, each."
+)
+def replay(*, files: tuple[Path, ...], url: str, timeout: int) -> None:
+    """Post captured requests (FILE, as `listen --save` writes them) to URL, in the order given.
+
+    Body and header fields go as they came, signature and time included: a receiver whose clock or
+    audience does not fit refuses them, and one that has had them calls nobody. Exit status 0 if all
+    were answered 2xx, 1 if not.
+    """
+    requests = [(file, read_request(file.read_bytes())) for file in files]
+    if not asyncio.run(_post_all(requests, url, timedelta(seconds=timeout))):
+        sys.exit(1)
+
+
+async def _post_all(
+    requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta
+) -> bool:
+    client = WebhookClient(named_policy(url))
+    destination = client.policy.check(url)
+    taken = True
+    try:
+        for file, request in requests:
+            try:
+                answer = await client.post(
+                    destination, fields_to_send(request), request.body, timeout=within
+                )
+            except PushkitError as exc:
+                click.echo(f"{file.name}: {exc.code}: {exc}", err=True)
+                taken = False
+                continue
+            click.echo(f"{file.name}: {len(request.body)} bytes, answered {answer.status}")
+            if not 200 <= answer.status < 300:
+                taken = False
+                click.echo(f"  {harmless(answer.body[:_SHOWN_BYTES])}")
+    finally:
+        await client.close()
+    return taken

@@ -1,0 +1,174 @@
+"""`pushkit trigger`: made-up but realistic updates of a task, signed and posted to a webhook."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from pushkit.a2a import (
+    Artifact,
+    ArtifactUpdate,
+    DataPart,
+    Message,
+    MessageUpdate,
+    Role,
+    StatusUpdate,
+    Task,
+    TaskSnapshot,
+    TaskState,
+    TaskStatus,
+    TaskUpdate,
+    TextPart,
+    WireVersion,
+    push_body,
+)
+from pushkit.cli.keys import read_passphrase
+from pushkit.cli.send import OneUpdate, post_one
+from pushkit.cli.signing import read_webhook_secrets, signing_options
+from pushkit.delivery.signatures import Signing
+from pushkit.keys.files import load_key_ring
+from pushkit.keys.ring import KeyRing
+from pushkit.net.naming import named_policy
+from pushkit.subscriptions import Profile
+from pushkit.terminal.output import example
+
+__all__ = ["trigger"]
+
+_SAID: Final[Mapping[TaskState, str | None]] = MappingProxyType(
+    {
+        TaskState.SUBMITTED: None,
+        TaskState.WORKING: "Reading the quarter's invoices: 120 of 480.",
+        TaskState.INPUT_REQUIRED: "Two invoices have no date. Should I leave them out?",
+        TaskState.AUTH_REQUIRED: "I need to be let into the archive of last year.",
+        TaskState.COMPLETED: "The summary is done: 478 invoices, 2 left out.",
+        TaskState.CANCELED: "Cancelled, as you asked.",
+        TaskState.FAILED: "The archive did not answer in an hour; nothing was changed.",
+        TaskState.REJECTED: "I may not read these invoices.",
+    }
+)
+_KINDS: Final = (*(state.value for state in _SAID), "artifact", "message", "task")
+
+
+@click.command(
+    epilog=example(
+        "pushkit trigger completed http://127.0.0.1:9000/a2a/push --token abc",
+        "pushkit trigger working artifact completed https://client.example.com/a2a/push \\",
+        "    --token abc --keys keys.json --issuer https://agent.example.com",
+    )
+)
+@click.argument("kinds", metavar="KIND...", nargs=-1, required=True, type=click.Choice(_KINDS))
+@click.argument("url")
+@click.option("--token", help="The token that the client chose.")
+@click.option("--issuer", default="urn:pushkit:trigger", show_default=True, help="`iss`.")
+@click.option(
+    "--audience",
+    help="The URL that is signed, where the webhook is known by another.  [default: URL]",
+)
+@click.option("--version", default="1.0", show_default=True, help="The A2A version to speak.")
+@click.option("--task", "task_id", help="The task.  [default: a fresh one]")
+@click.option(
+    "--keys",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="PUSHKIT_KEYS",
+    show_envvar=True,
+    help="The key file.  [default: a fresh key, which nobody knows]",
+)
+@click.option(
+    "--passphrase-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the passphrase of the private keys.",
+)
+@signing_options
+def trigger(
+    *,
+    kinds: tuple[str, ...],
+    url: str,
+    token: str | None,
+    issuer: str,
+    audience: str | None,
+    version: str,
+    task_id: str | None,
+    path: Path | None,
+    passphrase_file: Path | None,
+    schemes: tuple[str, ...],
+    secrets_file: Path | None,
+) -> None:
+    """Make up updates of one task, one of each KIND in this order, sign them and post them to URL.
+
+    KIND is a state (submitted, working, input-required, auth-required, completed, canceled, failed,
+    rejected), or artifact, message, task. URL may be anywhere: you have named it. Exit status 0 if
+    all were accepted, 1 if not.
+    """
+    wire, policy = WireVersion.parse(version), named_policy(url)
+    signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
+    if path is None:
+        ring = KeyRing.create(datetime.now(UTC))
+        click.echo("signing with a fresh key, which nobody knows: --keys names yours", err=True)
+    else:
+        ring = load_key_ring(path, read_passphrase(passphrase_file))
+    task = Task(
+        id=task_id or f"task-{secrets.token_hex(4)}",
+        context_id=f"context-{secrets.token_hex(4)}",
+        status=TaskStatus(state=TaskState.SUBMITTED),
+    )
+    accepted = True
+    for seq, kind in enumerate(kinds, start=1):
+        task, update = _next(task, kind, datetime.now(UTC).replace(microsecond=0))
+        one = OneUpdate(
+            body=push_body(update, wire, task),
+            url=url,
+            issuer=issuer,
+            token=token,
+            seq=seq,
+            profile=Profile.STANDARD,
+            audience=audience,
+        )
+        accepted &= post_one(one, signing=signing, ring=ring, policy=policy)
+    if not accepted:
+        sys.exit(1)
+
+
+def _next(task: Task, kind: str, now: datetime) -> tuple[Task, TaskUpdate]:
+    """Return the task after an update of a kind, and the update."""
+    if kind == "task":
+        return task, TaskSnapshot(task=task)
+    if kind == "message":
+        return task, MessageUpdate(message=_message(task, "By the way: one invoice came twice."))
+    if kind == "artifact":
+        artifact = Artifact(
+            artifact_id="summary",
+            name="summary.md",
+            parts=(
+                TextPart(text="# Invoices of the quarter\n\n478 invoices, 91,204.50 EUR."),
+                DataPart(data={"invoices": 478, "total": "91204.50", "currency": "EUR"}),
+            ),
+        )
+        return replace(task, artifacts=(*task.artifacts, artifact)), ArtifactUpdate(
+            task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True
+        )
+    state = TaskState(kind)
+    said = _SAID[state]
+    message = None if said is None else _message(task, said)
+    status = TaskStatus(state=state, message=message, timestamp=now)
+    return replace(task, status=status), StatusUpdate(
+        task_id=task.id, context_id=task.context_id, status=status
+    )
+
+
+def _message(task: Task, text: str) -> Message:
+    return Message(
+        message_id=f"msg-{secrets.token_hex(4)}",
+        role=Role.AGENT,
+        parts=(TextPart(text=text),),
+        task_id=task.id,
+        context_id=task.context_id,
+    )

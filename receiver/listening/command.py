@@ -1,0 +1,178 @@
+"""`receiver listen`, which is `pushkit listen` too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from pushkit.a2a import PushConfig
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
+from pushkit.keys.files import save_key_ring
+from pushkit.keys.ring import KeyRing
+from pushkit.terminal.colour import painted
+from pushkit.terminal.output import example
+from pushkit.terminal.processes import until_stopped
+from pushkit.url import host_and_port
+from receiver.credentials import mint_token
+from receiver.listening.listener import Listening, listening
+from receiver.listening.screen import config_lines
+from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.trust import DEFAULT_PATH, SenderProfile
+
+__all__ = ["listen"]
+
+
+@click.command(
+    epilog=example(
+        "pushkit listen --jwks http://127.0.0.1:8001/.well-known/jwks.json",
+        "pushkit listen --jwks https://agent.example.com/.well-known/jwks.json \\",
+        "    --url https://my-tunnel.example.net --forward http://localhost:3000/hook",
+    )
+)
+@click.option(
+    "--listen",
+    "address",
+    default="127.0.0.1:9000",
+    show_default=True,
+    help="Host and port; port 0 for any that is free.",
+)
+@click.option(
+    "--url",
+    help="The base URL at which agents reach this, through a tunnel or proxy: it is what `aud` must"
+    " name.  [default: http:// and the address]",
+)
+@click.option("--path", default=DEFAULT_PATH, show_default=True, help="Where they post to.")
+@click.option("--jwks", help="The agent's JWK Set, a URL or a file: whose signatures are believed.")
+@click.option("--any-key", is_flag=True, help="Believe any signature. For development only.")
+@click.option("--issuer", help="The `iss` to expect.  [default: any]")
+@click.option("--token", help="The token to expect.  [default: a fresh one]")
+@click.option(
+    "--profile",
+    type=click.Choice([profile.value for profile in SenderProfile]),
+    default=SenderProfile.STANDARD.value,
+    show_default=True,
+    help="How agents sign; an SDK without pushkit is unsigned-secret-only.",
+)
+@click.option("--forward", help="Post what was accepted on to this URL, byte by byte.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Save each request here, secrets included, for `pushkit verify` and `pushkit replay`.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object a line.")
+@click.option("--brief", is_flag=True, help="Of the steps, show those that fail.")
+def listen(
+    *,
+    address: str,
+    url: str | None,
+    path: str,
+    jwks: str | None,
+    any_key: bool,
+    issuer: str | None,
+    token: str | None,
+    profile: str,
+    forward: str | None,
+    folder: Path | None,
+    as_json: bool,
+    brief: bool,
+) -> None:
+    """Listen for notifications in this terminal, for development; Ctrl-C ends it.
+
+    It mints a token and prints the push config to hand to an agent. Each notification is shown as
+    it comes, with every step of its verification. It is a receiver as any other, and answers as
+    `receiver serve` does; what it accepted is forgotten when it ends.
+    """
+    if jwks and any_key:
+        raise click.UsageError("--jwks and --any-key: expected one of them")
+    if not SenderProfile(profile).signed and (jwks or any_key or issuer):
+        raise click.UsageError(f"--profile {profile} has no keys and no issuer: it does not sign")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (
+        _bound(address) as listener,
+        tempfile.TemporaryDirectory(prefix="pushkit-listen-") as made,
+    ):
+        host, port = listener.getsockname()[:2]
+        local, state, now = f"http://{host_and_port(host, port)}", Path(made), utc_now()
+        ring = KeyRing.create(now)
+        save_key_ring(state / "keys.json", ring)
+        options = Listening(
+            url=(url or local).rstrip("/"),
+            path=path,
+            source=KeySource(
+                jwks=jwks,
+                any_key=any_key,
+                issuer=issuer,
+                profile=SenderProfile(profile),
+                trial_key=ring.signing_key(now).to_verification_key(),
+            ),
+            token=token or mint_token(),
+            forward=forward,
+            folder=folder,
+            as_json=as_json,
+            brief=brief,
+        )
+        asyncio.run(_listen(options, listener, state, local))
+
+
+async def _listen(options: Listening, listener: socket.socket, state: Path, local: str) -> None:
+    with until_stopped() as stop:
+        async with listening(options, listener, state):
+            for line in _introduction(options, state, local):
+                click.echo(line, err=options.as_json)  # there, standard output is for objects
+            await stop.wait()
+
+
+def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
+    """Yield how to reach this, and what is believed."""
+    source, webhook = options.source, f"{options.url}{options.path}"
+    yield f"listening on {local}, as {painted(webhook, bold=True)}"
+    yield "the push config for your agent:"
+    yield from config_lines(PushConfig(url=webhook, token=options.token))
+    yield _believed(source)
+    if source.any_key:
+        warning = "warning: --any-key: signatures are not looked at, so anybody can be your agent"
+        yield painted(warning, "yellow", bold=True)
+    if source.profile.signed:
+        to = f"{local}{options.path}"
+        audience = "" if to == webhook else f" --audience {webhook}"
+        yield "to try it without an agent, in another terminal:"
+        command = (
+            f"pushkit trigger working artifact completed {to}{audience} --token {options.token}"
+            f" --issuer {TRIAL_ISSUER} --keys {state / 'keys.json'}"
+        )
+        yield f"  {painted(command, bold=True)}"
+    yield ""
+
+
+def _believed(source: KeySource) -> str:
+    if not source.profile.signed:
+        return f"believes whoever has the token ({source.profile.value})"
+    if source.any_key:
+        return "believes any key"
+    if source.jwks is None:
+        return "believes no agent's signature yet: --jwks names its keys, by a URL or a file"
+    return f"believes the keys of {source.jwks}, for {source.issuer or 'any issuer'}"
+
+
+def _bound(address: str) -> socket.socket:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--listen: found {address!r}, expected host:port")
+    host = host.strip("[]")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family)
+    except OSError as exc:
+        reason = exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0)
+        raise ConfigError(
+            f"--listen: cannot listen on {address}: {reason}; with port 0 a free one is taken"
+        ) from exc

@@ -1,0 +1,162 @@
+"""The edge that listens: it keeps each request whole, lets the receiver answer, and tells of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pushkit.clock import utc_now
+from pushkit.errors import InboundError
+from pushkit.signing.notification_jwt import find_jwt, read_unverified
+from pushkit.webhook import Headers, WebhookRequest
+from receiver.edge import Answer, Edge, Head
+from receiver.listening.steps import Leniency, Step, steps_of
+from receiver.listening.trusting import Trusting
+from receiver.receiver import Receiver
+from receiver.verify import VerifiedNotification, verify_notification
+
+__all__ = ["Arrival", "ListeningEdge"]
+
+_MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request that came, and what the receiver made of it.
+
+    Attributes:
+        number: 1, 2, 3…
+        at: When it came.
+        peer: From where.
+        request: As it came, whole.
+        status: What it was answered.
+        code: `accepted`, `duplicate`, or the code of the refusal.
+        steps: Every step of the verification with its result.
+        verified: What is proven; None if it was refused before all of it was.
+    """
+
+    number: int
+    at: datetime
+    peer: str
+    request: WebhookRequest = field(repr=False)
+    status: int
+    code: str
+    steps: tuple[Step, ...]
+    verified: VerifiedNotification | None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it is new, and was accepted."""
+        return self.code == "accepted"
+
+
+class ListeningEdge(Edge):
+    """Answers as the receiver does, and tells of each request.
+
+    Args:
+        receiver: The receiver.
+        trusting: Whom it trusts.
+        token: The token that was handed out.
+        tell: Called with each arrival, before it is answered.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        trusting: Trusting,
+        *,
+        token: str,
+        tell: Callable[[Arrival], Awaitable[None]],
+    ) -> None:
+        super().__init__(receiver, peers=receiver.edge.peers, validation_echo=True)
+        self._listened_to = receiver
+        self._trusting = trusting
+        self._token = token
+        self._tell = tell
+        self._came = 0
+
+    async def answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
+        """Answer one request as the receiver does, and tell of it."""
+        if head.method != "POST":
+            return await super().answer(head, read)
+        self._came += 1
+        number, now = self._came, utc_now()
+        body = await _whole(read)
+        request = WebhookRequest(
+            method=head.method, target=head.target, headers=head.headers, body=body
+        )
+        headers = await self._trusting.meet(head.headers)
+        seen = Head(
+            method=head.method,
+            path=head.path,
+            target=head.target,
+            headers=headers,
+            socket_peer=head.socket_peer,
+        )
+        found = await self._verified(seen, body, now)
+        answer = await super().answer(seen, lambda: _again(body))
+        code = _code_of(answer)
+        await self._tell(
+            Arrival(
+                number=number,
+                at=now,
+                peer=head.socket_peer,
+                request=request,
+                status=answer.status,
+                code=code,
+                steps=tuple(
+                    steps_of(
+                        request, found, code=code, leniency=self._leniency(head.headers), now=now
+                    )
+                ),
+                verified=found if isinstance(found, VerifiedNotification) else None,
+            )
+        )
+        return answer
+
+    async def _verified(
+        self, head: Head, body: bytes, now: datetime
+    ) -> VerifiedNotification | InboundError:
+        request = WebhookRequest(
+            method=head.method, target=head.target, headers=head.headers, body=body
+        )
+        snapshot = await self._listened_to.trust.snapshot()
+        try:
+            return verify_notification(
+                request, snapshot, now=now, path=head.path, tokens=[self._token]
+            )
+        except InboundError as exc:
+            return exc
+
+    def _leniency(self, headers: Headers) -> Leniency:
+        with contextlib.suppress(InboundError):
+            token = find_jwt(headers)
+            return self._trusting.leniency(read_unverified(token).issuer if token else None)
+        return self._trusting.leniency(None)
+
+
+def _code_of(answer: Answer) -> str:
+    if answer.status < 300:
+        return "accepted" if answer.status == 202 else "duplicate"
+    try:
+        return str(json.loads(answer.body)["code"])
+    except (ValueError, KeyError, TypeError):
+        return str(answer.status)
+
+
+async def _whole(read: Callable[[], AsyncGenerator[bytes, None]]) -> bytes:
+    """Return a body also of who will be refused: this is for development."""
+    body = bytearray()
+    async with contextlib.aclosing(read()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > _MAX_BODY_BYTES:
+                break
+    return bytes(body)
+
+
+async def _again(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body

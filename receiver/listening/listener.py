@@ -1,0 +1,183 @@
+"""A receiver in the foreground: it is served, and each arrival is shown, saved, posted on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from pushkit.bounded_json import JsonValue
+from pushkit.captured import Circumstances, fields_to_send, save
+from pushkit.errors import PushkitError, TransportError
+from pushkit.keys.jwk import public_jwk
+from pushkit.net.naming import named_policy
+from pushkit.net.webhook_client import WebhookClient
+from pushkit.terminal.colour import painted
+from receiver.app import handler
+from receiver.connections import ConnectionLimits
+from receiver.listening.edge import Arrival, ListeningEdge
+from receiver.listening.screen import arrival_as_json, arrival_lines
+from receiver.listening.trusting import KeySource, Trusting
+from receiver.receiver import Receiver
+from receiver.serving.server import HttpServer
+
+__all__ = ["Listening", "listening"]
+
+_FORWARD_TIMEOUT = timedelta(seconds=30)
+_LAST_ANSWERS = 2.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """What the command line asks for.
+
+    Attributes:
+        url: The base URL at which agents reach this: the audience.
+        path: Where notifications arrive.
+        source: Whose signatures are believed.
+        token: The token that is handed out.
+        forward: Where what is accepted is posted on, byte by byte; None for nowhere.
+        folder: Where requests are saved; None for nowhere.
+        as_json: Write a JSON object a line.
+        brief: Show the steps that fail alone.
+    """
+
+    url: str
+    path: str
+    source: KeySource
+    token: str
+    forward: str | None
+    folder: Path | None
+    as_json: bool
+    brief: bool
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    options: Listening, listener: socket.socket, state: Path
+) -> AsyncIterator[None]:
+    """Listen while the block runs.
+
+    Args:
+        options: What is asked for.
+        listener: Where connections come in.
+        state: A folder for the inbox.
+
+    Raises:
+        PushkitError: A URL or a file is not what it should be.
+    """
+    # The receiver's own refusals are shown here already.
+    logging.getLogger("receiver").setLevel(logging.ERROR)
+    trusting = Trusting(source=options.source, path=options.path, token=options.token)
+    jwks = options.source.jwks
+    allow = named_policy(jwks).allow if jwks and options.source.is_url else ()
+    receiver = Receiver(
+        url=options.url, senders=trusting.senders(), database=state / "inbox.db", allow=allow
+    )
+    trusting.watch(receiver)
+    desk = _Desk(options, receiver)
+    edge = ListeningEdge(receiver, trusting, token=options.token, tell=desk.take)
+    server = HttpServer(
+        handler(edge),
+        limits=ConnectionLimits(),
+        is_proxy=edge.peers.is_proxy,
+        max_head_bytes=receiver.pipeline.limits.max_header_bytes,
+    )
+    async with receiver, desk:
+        accepting = await asyncio.get_running_loop().create_server(server, sock=listener)
+        try:
+            yield
+        finally:
+            accepting.close()
+            await server.drain(_LAST_ANSWERS)
+
+
+class _Desk:
+    """Shows each arrival, saves it, and posts on what was accepted, one after another."""
+
+    def __init__(self, options: Listening, receiver: Receiver) -> None:
+        self._options = options
+        self._receiver = receiver
+        self._client = WebhookClient(named_policy(options.forward)) if options.forward else None
+        self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
+        self._forwarding: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        if self._client is not None:
+            self._forwarding = asyncio.create_task(self._forward_all(self._client))
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+        if self._client is not None:
+            await self._client.close()
+
+    async def take(self, arrival: Arrival) -> None:
+        """Show one, and see to the rest."""
+        options = self._options
+        if options.as_json:
+            click.echo(json.dumps(arrival_as_json(arrival)))
+        else:
+            for line in arrival_lines(arrival, brief=options.brief):
+                click.echo(line)
+        if options.folder is not None:
+            await self._save(arrival, options.folder)
+        if arrival.accepted:
+            self._arrivals.put_nowait(arrival)
+
+    async def _save(self, arrival: Arrival, folder: Path) -> None:
+        source = self._options.source
+        unknown = source.any_key or not source.profile.signed
+        circumstances = Circumstances(
+            received_at=arrival.at,
+            audience=f"{self._receiver.url}{self._options.path}",
+            issuer=source.issuer,
+            jwks=None if unknown else {"keys": await self._keys()},
+            answered=f"{arrival.status} {arrival.code}",
+        )
+        name = f"{arrival.at:%Y%m%dT%H%M%SZ}-{arrival.number:04}-{arrival.code}"
+        try:
+            path = await asyncio.to_thread(save, folder, name, arrival.request, circumstances)
+        except PushkitError as exc:
+            click.echo(f"error: {exc}", err=True)
+        else:
+            self._say(f"saved {path}")
+
+    async def _keys(self) -> list[JsonValue]:
+        snapshot = await self._receiver.trust.snapshot()
+        return [public_jwk(key) for held in snapshot.held for key in held.keys.values()]
+
+    async def _forward_all(self, client: WebhookClient) -> None:
+        url = self._options.forward or ""
+        destination = client.policy.check(url)
+        shown = f"{destination.origin}{urlsplit(url).path}"
+        while True:
+            arrival = await self._arrivals.get()
+            try:
+                answer = await client.post(
+                    destination,
+                    fields_to_send(arrival.request),
+                    arrival.request.body,
+                    timeout=_FORWARD_TIMEOUT,
+                )
+            except TransportError as exc:
+                self._say(f"→ #{arrival.number} {shown}: {exc.code}: {exc}", colour="red")
+            else:
+                taken = 200 <= answer.status < 300
+                self._say(
+                    f"→ #{arrival.number} {shown} answered {answer.status}",
+                    colour="green" if taken else "red",
+                )
+
+    def _say(self, text: str, *, colour: str | None = None) -> None:
+        # With --json, standard output holds objects alone.
+        click.echo(f"  {painted(text, colour, dim=colour is None)}", err=self._options.as_json)

@@ -1,0 +1,114 @@
+"""What `listen` writes: how to reach it, and each arrival, in lines for people or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from pushkit.a2a import (
+    ArtifactUpdate,
+    MessageUpdate,
+    Part,
+    PushConfig,
+    StatusUpdate,
+    TaskSnapshot,
+    TaskUpdate,
+    TextPart,
+    WireVersion,
+    format_push_config,
+)
+from pushkit.bounded_json import JsonObject
+from pushkit.terminal.colour import painted
+from pushkit.terminal.output import harmless
+from receiver.listening.edge import Arrival
+from receiver.listening.steps import Step
+
+__all__ = ["arrival_as_json", "arrival_lines", "config_lines", "one_line"]
+
+_SHOWN_TEXT = 200
+_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}
+_VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))
+
+
+def config_lines(config: PushConfig) -> Iterator[str]:
+    """Yield the push config to hand to the agent, in each version's own words."""
+    for version, name in _VERSIONS:
+        written = json.dumps(format_push_config(config, version))
+        yield f"  {name:13} {painted(written, bold=True)}"
+
+
+def arrival_lines(arrival: Arrival, *, brief: bool) -> Iterator[str]:
+    """Yield what is shown of an arrival."""
+    target = one_line(arrival.request.target.partition("?")[0])
+    moment = f"{arrival.at.astimezone():%H:%M:%S}"
+    yield (
+        f"{painted(moment, dim=True)} #{arrival.number} {arrival.request.method} {target}"
+        f" from {arrival.peer}, {len(arrival.request.body)} bytes"
+    )
+    reached = [step for step in arrival.steps if step.reached]
+    yield from (_step_line(step) for step in reached if not brief or step.holds is False)
+    if left := [step.name for step in arrival.steps if not step.reached]:
+        yield painted(f"  · not reached: {', '.join(left)}", dim=True)
+    colour = "green" if arrival.status < 300 else "red"
+    yield f"  {painted(f'{arrival.status} {arrival.code}', colour, bold=True)}{_told(arrival)}"
+
+
+def arrival_as_json(arrival: Arrival) -> JsonObject:
+    """Return an arrival for programs."""
+    verified = arrival.verified
+    return {
+        "number": arrival.number,
+        "at": arrival.at.isoformat(),
+        "peer": arrival.peer,
+        "status": arrival.status,
+        "code": arrival.code,
+        "steps": [
+            {"step": step.name, "holds": step.holds, "says": step.says} for step in arrival.steps
+        ],
+        "sender": verified.sender if verified else None,
+        "delivery_id": verified.delivery_id if verified else None,
+        "task_id": verified.task_id if verified else None,
+        "seq": verified.seq if verified else None,
+        "kind": verified.update.kind.value if verified else None,
+        "state": verified.update.state.value if verified and verified.update.state else None,
+    }
+
+
+def one_line(text: str) -> str:
+    """Return what others wrote in one line, that moves no cursor."""
+    return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", "\\n")
+
+
+def _step_line(step: Step) -> str:
+    mark, colour = _MARKS[step.holds]
+    says = one_line(step.says)
+    text = painted(says, "red") if step.holds is False else painted(says, dim=True)
+    return f"  {painted(mark, colour, dim=colour is None)} {step.name:10} {text}".rstrip()
+
+
+def _told(arrival: Arrival) -> str:
+    verified = arrival.verified
+    if verified is None:
+        return ""
+    update = verified.update
+    state = update.state.value if update.state else ""
+    seq = None if verified.seq is None else f"seq {verified.seq}"
+    facts = (verified.task_id, seq, update.kind.value, state)
+    told = "  ".join(one_line(fact) for fact in facts if fact)
+    text = one_line(_text_of(update))
+    return f"  {told}" + (f"  “{text}”" if text else "")
+
+
+def _text_of(update: TaskUpdate) -> str:
+    """Return the beginning of what an update says in words."""
+    parts: Sequence[Part] = ()
+    if isinstance(update, ArtifactUpdate):
+        parts = update.artifact.parts
+    elif isinstance(update, MessageUpdate):
+        parts = update.message.parts
+    elif isinstance(update, StatusUpdate) and update.status.message:
+        parts = update.status.message.parts
+    elif isinstance(update, TaskSnapshot) and update.task.status and update.task.status.message:
+        parts = update.task.status.message.parts
+    text = " ".join(part.text for part in parts if isinstance(part, TextPart))
+    return text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}…"

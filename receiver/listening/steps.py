@@ -1,0 +1,199 @@
+"""What became of each step of verification, told for people: what was found, and what was expected.
+
+The receiver stops where a step fails; so does the list, and the rest is not reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pushkit.errors import InboundError
+from pushkit.signing.notification_jwt import (
+    JwtClaims,
+    UnverifiedJwt,
+    find_jwt,
+    read_unverified,
+    read_unverified_claims,
+)
+from pushkit.webhook import Headers, WebhookRequest
+from receiver.trust import SenderProfile
+from receiver.verify import VerifiedNotification
+
+__all__ = ["Leniency", "Step", "steps_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step, and what became of it.
+
+    Attributes:
+        name: Which one.
+        holds: Whether it does; None if it was not checked, or not reached.
+        says: What was found, or why it fails.
+        reached: Whether the receiver came to it.
+    """
+
+    name: str
+    holds: bool | None
+    says: str
+    reached: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leniency:
+    """What is not checked, because whoever listens has said so, or has not said what to expect.
+
+    Attributes:
+        any_key: Whoever signed it.
+        any_issuer: Whoever says so.
+        profile: How senders sign.
+    """
+
+    any_key: bool = False
+    any_issuer: bool = False
+    profile: SenderProfile = SenderProfile.STANDARD
+
+
+# In the order in which a receiver comes to them (wire profile §4); behind each, the codes of the
+# refusals that are its own.
+_STEPS: Mapping[str, frozenset[str]] = {
+    "request": frozenset(
+        {
+            "body_too_large",
+            "headers_too_large",
+            "incomplete_body",
+            "method_not_allowed",
+            "not_found",
+            "rate_limited",
+            "unsupported_media_type",
+        }
+    ),
+    "sender": frozenset({"unknown_sender"}),
+    "signature": frozenset({"invalid_signature", "keys_unavailable"}),
+    "time": frozenset({"stale_timestamp"}),
+    "issuer": frozenset({"invalid_claims", "wrong_issuer"}),
+    "audience": frozenset({"wrong_audience"}),
+    "ids": frozenset({"malformed_request"}),
+    "token": frozenset({"invalid_token"}),
+    "body": frozenset({"digest_mismatch"}),
+    "content": frozenset({"malformed_body", "malformed_json", "unrecognised_body"}),
+    "replay": frozenset({"being_stored", "id_conflict"}),
+    "stored": frozenset({"backlog_full", "inbox_full", "storage", "task_not_expected"}),
+}
+_OF_A_SIGNATURE = frozenset({"audience", "body", "ids", "issuer", "signature", "time"})
+_REASONS = {
+    "being_stored": "a copy of it is being stored at this moment: come again",
+    "body_too_large": "the body is larger than the receiver's limit",
+    "headers_too_large": "the headers are larger than the receiver's limit",
+    "id_conflict": "this id came before with another body: an id and its bytes stay together",
+    "method_not_allowed": "expected POST",
+    "not_found": "no sender posts to this path",
+    "rate_limited": "too many at once",
+    "unsupported_media_type": "expected application/json or application/a2a+json, uncompressed",
+}
+
+
+def steps_of(
+    request: WebhookRequest,
+    found: VerifiedNotification | InboundError,
+    *,
+    code: str,
+    leniency: Leniency,
+    now: datetime,
+) -> list[Step]:
+    """Return every step with its result.
+
+    Args:
+        request: The request.
+        found: What verifying it came to.
+        code: The code of the receiver's answer.
+        leniency: What was not checked.
+        now: When it came.
+    """
+    failing = next((name for name, codes in _STEPS.items() if code in codes), None)
+    if failing is None and isinstance(found, InboundError):
+        failing = "ids"
+    claims = _claims_of(request.headers)
+    facts = _facts(request, found, claims, duplicate=code == "duplicate", now=now)
+    steps: list[Step] = []
+    for name in _STEPS:
+        if name == failing:
+            same = isinstance(found, InboundError) and found.code == code
+            says = str(found) if same else _REASONS.get(code, code)
+            steps.append(Step(name=name, holds=False, says=says))
+            break
+        unchecked = _unchecked(name, leniency, claims)
+        says = facts.get(name, "") if unchecked is None else f"not checked: {unchecked}"
+        steps.append(Step(name=name, holds=True if unchecked is None else None, says=says))
+    left = list(_STEPS)[len(steps) :]
+    return [
+        *steps,
+        *(Step(name=name, holds=None, says="not reached", reached=False) for name in left),
+    ]
+
+
+def _unchecked(
+    name: str, leniency: Leniency, claims: tuple[UnverifiedJwt, JwtClaims] | None
+) -> str | None:
+    """Say why a step proves nothing here; None if it does."""
+    profile = leniency.profile
+    if not profile.signed and name in _OF_A_SIGNATURE:
+        return profile.value
+    if name == "signature" and leniency.any_key:
+        return f"--any-key; it names kid {claims[0].kid if claims else None}"
+    if name in ("issuer", "audience") and profile is not SenderProfile.STANDARD:
+        return f"{profile.value} states none"
+    if name == "issuer" and leniency.any_issuer:
+        return f"--issuer was not given; found {claims[1].issuer if claims else None}"
+    return None
+
+
+def _facts(
+    request: WebhookRequest,
+    found: VerifiedNotification | InboundError,
+    claims: tuple[UnverifiedJwt, JwtClaims] | None,
+    *,
+    duplicate: bool,
+    now: datetime,
+) -> Mapping[str, str]:
+    """Return what was found, by the step that looks at it."""
+    media_type = ", ".join(request.headers.all("Content-Type")) or "no media type"
+    facts = {
+        "request": f"{media_type}, {len(request.body)} bytes",
+        "token": "the one that was handed out",
+    }
+    if claims is not None:
+        jwt, stated = claims
+        ends = stated.expires_at
+        good = "" if ends is None else f", good for {(ends - now).total_seconds():.0f} s more"
+        facts |= {
+            "signature": f"{jwt.algorithm} by kid {jwt.kid}",
+            "time": f"signed {(now - stated.issued_at).total_seconds():.0f} s ago{good}",
+            "issuer": stated.issuer or "",
+            "audience": ", ".join(stated.audience),
+            "ids": stated.delivery_id or "none",
+            "body": f"sha256 {stated.body_sha256}",
+        }
+    if isinstance(found, VerifiedNotification):
+        retry = "same id, same body: a retry of what was accepted, and calls nobody"
+        facts |= {
+            "sender": found.sender,
+            "content": f"{found.update.kind.value} of A2A {found.update.origin}",
+            "replay": retry if duplicate else f"new: {found.delivery_id or 'without an id'}",
+            "stored": "nothing more to do" if duplicate else f"task {found.task_id}",
+        }
+    return facts
+
+
+def _claims_of(headers: Headers) -> tuple[UnverifiedJwt, JwtClaims] | None:
+    """Return what a request's JWT states, proven or not; None where none can be read."""
+    try:
+        token = find_jwt(headers)
+        if token is None:
+            return None
+        jwt = read_unverified(token)
+        return jwt, read_unverified_claims(jwt)
+    except InboundError:
+        return None

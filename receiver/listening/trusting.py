@@ -1,0 +1,153 @@
+"""Whom `listen` trusts: the keys that were named, a key to try it with, and, if asked to, any key.
+
+Where any issuer or any key will do, the senders are made of what comes, by its issuer, so that the
+receiver's own steps check everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pushkit.errors import InboundError
+from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_key
+from pushkit.signing.jose import at_once, sign_jwt
+from pushkit.signing.notification_jwt import find_jwt, read_unverified
+from pushkit.webhook import Headers
+from receiver.listening.steps import Leniency
+from receiver.receiver import Receiver
+from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
+
+__all__ = ["TRIAL_ISSUER", "KeySource", "Trusting"]
+
+TRIAL_ISSUER = "urn:pushkit:trigger"
+
+_NOBODY_YET = "urn:pushkit:nobody-yet"
+_MOST_ISSUERS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySource:
+    """Whose signatures are believed.
+
+    Attributes:
+        jwks: A JWK Set: an URL or a file; None for none.
+        any_key: Whoever signed, without a look at the signature.
+        issuer: The `iss` to expect; None for any.
+        profile: How senders sign.
+        trial_key: A key of this machine's own, to try it with.
+    """
+
+    jwks: str | None = None
+    any_key: bool = False
+    issuer: str | None = None
+    profile: SenderProfile = SenderProfile.STANDARD
+    trial_key: VerificationKey
+
+    @property
+    def names_keys(self) -> bool:
+        """Whether there are keys to believe, besides the one to try it with."""
+        return self.any_key or self.jwks is not None
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the JWK Set is fetched."""
+        return (self.jwks or "").startswith(("http://", "https://"))
+
+
+@dataclass(slots=True)
+class Trusting:
+    """The senders of a receiver that listens.
+
+    Attributes:
+        source: Whose signatures are believed.
+        path: Where notifications arrive.
+        token: The token that was handed out.
+    """
+
+    source: KeySource
+    path: str
+    token: str = field(repr=False)
+    _receiver: Receiver | None = None
+    _any: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
+    _issuers: list[str] = field(default_factory=list)
+
+    def watch(self, receiver: Receiver) -> None:
+        """Change the senders of this receiver as issuers come."""
+        self._receiver = receiver
+
+    def senders(self) -> list[TrustedSender]:
+        """Return the trusted senders, as they are at this moment."""
+        source = self.source
+        if not source.profile.signed:
+            return [self._agent("agent", None)]
+        trial = TrustedSender(
+            name="trigger",
+            issuer=TRIAL_ISSUER,
+            keys={source.trial_key.kid: source.trial_key},
+            path=self.path,
+            tokens=[self.token],
+            tasks=TaskPolicy.ANY,
+        )
+        if not source.names_keys:
+            return [trial]
+        if source.profile is not SenderProfile.STANDARD:
+            return [trial, self._agent("agent", None)]
+        # Until somebody has come, for a file that is read and a set that is fetched at the start.
+        issuers = [source.issuer] if source.issuer else self._issuers or [_NOBODY_YET]
+        names = ["agent", *(f"agent-{number}" for number in range(2, len(issuers) + 1))]
+        return [trial, *map(self._agent, names, issuers)]
+
+    async def meet(self, headers: Headers) -> Headers:
+        """Make a sender of a new issuer, where any will do; return the headers to verify.
+
+        With any key, these are signed by a key of our own in place of whoever signed: the claims
+        stay, and everything that they say is checked.
+        """
+        source = self.source
+        with contextlib.suppress(InboundError):
+            token = find_jwt(headers) if source.profile.signed else None
+            if token is None:
+                return headers
+            jwt = read_unverified(token)
+            if jwt.issuer == TRIAL_ISSUER:
+                return headers
+            await self._admit(jwt.issuer)
+            if source.any_key:
+                again = at_once(sign_jwt(jwt.claims, self._any))
+                return Headers([(name, value.replace(token, again)) for name, value in headers])
+        return headers
+
+    def leniency(self, issuer: str | None) -> Leniency:
+        """Return what is not checked of a request by this issuer."""
+        if issuer == TRIAL_ISSUER:
+            return Leniency()
+        return Leniency(
+            any_key=self.source.any_key,
+            any_issuer=self.source.issuer is None,
+            profile=self.source.profile,
+        )
+
+    async def _admit(self, issuer: str | None) -> None:
+        source = self.source
+        by_issuer = source.names_keys and source.profile is SenderProfile.STANDARD
+        if not by_issuer or source.issuer or issuer is None or issuer in self._issuers:
+            return
+        self._issuers = [*self._issuers, issuer][-_MOST_ISSUERS:]
+        if self._receiver is not None:
+            await self._receiver.reload_senders(self.senders())
+
+    def _agent(self, name: str, issuer: str | None) -> TrustedSender:
+        source, own = self.source, self._any.to_verification_key()
+        return TrustedSender(
+            name=name,
+            issuer=issuer,
+            profile=source.profile,
+            jwks_url=source.jwks if source.is_url else None,
+            jwks_file=Path(source.jwks) if source.jwks and not source.is_url else None,
+            keys={own.kid: own} if source.any_key else None,
+            path=self.path,
+            tokens=[self.token],
+            tasks=TaskPolicy.ANY,
+        )

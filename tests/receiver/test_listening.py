@@ -1,0 +1,268 @@
+"""`listen`: what it shows of each request, whom it believes, and what it saves and posts on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit.captured import circumstances_of, read_request
+from pushkit.clock import utc_now
+from pushkit.keys.jwk import Algorithm, generate_key
+from pushkit.net.naming import named_policy
+from pushkit.net.posting import Answer
+from pushkit.net.webhook_client import WebhookClient
+from receiver.listening.listener import Listening, listening
+from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.testing import Draft, SigningAgent
+from receiver.trust import SenderProfile
+from tests.eventually import eventually
+
+TRIAL_KEY = generate_key(Algorithm.ES256)
+
+
+class Terminal:
+    """A listener that runs, an agent that posts to it, and what is on its screen."""
+
+    def __init__(self, agent: SigningAgent, screen: Callable[[], str]) -> None:
+        self.agent = agent
+        self._screen = screen
+        self._shown = ""
+
+    async def post(self, draft: Draft) -> Answer:
+        request = draft.request()
+        client = WebhookClient(named_policy(draft.url))
+        try:
+            destination = client.policy.check(draft.url)
+            return await client.post(
+                destination, list(request.headers), request.body, timeout=timedelta(seconds=20)
+            )
+        finally:
+            await client.close()
+
+    def screen(self) -> str:
+        self._shown += self._screen()
+        return self._shown
+
+    def arrivals(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.screen().splitlines()]
+
+
+Open = Callable[..., contextlib.AbstractAsyncContextManager[Terminal]]
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
+    @contextlib.asynccontextmanager
+    async def run(
+        *, any_key: bool = False, jwks: bool = False, as_json: bool = True, **changes: Any
+    ) -> AsyncIterator[Terminal]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            agent = SigningAgent(webhook_url=f"{url}/a2a/push")
+            (tmp_path / "jwks.json").write_text(json.dumps(agent.jwks()))
+            source = KeySource(
+                jwks=str(tmp_path / "jwks.json") if jwks else None,
+                any_key=any_key,
+                trial_key=TRIAL_KEY.to_verification_key(),
+                profile=changes.pop("profile", SenderProfile.STANDARD),
+                issuer=changes.pop("issuer", None),
+            )
+            options = Listening(
+                url=url,
+                path="/a2a/push",
+                source=source,
+                token=agent.token,
+                forward=changes.pop("forward", None),
+                folder=changes.pop("folder", None),
+                as_json=as_json,
+                brief=False,
+            )
+            async with listening(options, listener, tmp_path):
+                yield Terminal(agent, lambda: capsys.readouterr().out)
+
+    return run
+
+
+def results(arrival: dict[str, Any]) -> dict[str, bool | None]:
+    return {step["step"]: step["holds"] for step in arrival["steps"]}
+
+
+STEPS = (
+    "request",
+    "sender",
+    "signature",
+    "time",
+    "issuer",
+    "audience",
+    "ids",
+    "token",
+    "body",
+    "content",
+    "replay",
+    "stored",
+)
+
+
+async def test_every_step_of_a_genuine_notification_is_shown(terminal: Open) -> None:
+    async with terminal(jwks=True, issuer="https://agent.example.com") as listener:
+        answer = await listener.post(listener.agent.draft("task-1"))
+    [arrival] = listener.arrivals()
+    assert (answer.status, arrival["status"], arrival["code"]) == (202, 202, "accepted")
+    assert results(arrival) == dict.fromkeys(STEPS, True)
+    assert (arrival["task_id"], arrival["seq"], arrival["state"]) == ("task-1", 1, "working")
+
+
+FAILING = {
+    "signature": lambda draft: replace(draft, key=generate_key(Algorithm.ES256)),
+    "time": lambda draft: replace(draft, issued_at=utc_now().replace(year=2020)),
+    "audience": lambda draft: replace(draft, audience="https://elsewhere.example.com/push"),
+    "sender": lambda draft: replace(draft, issuer="https://elsewhere.example.com"),
+    "token": lambda draft: replace(draft, token="another-token-altogether"),
+    "body": lambda draft: replace(draft, body_sent=b"{}"),
+    "content": lambda draft: replace(draft, body=b'{"hello": 1}'),
+}
+
+
+@pytest.mark.parametrize("step", FAILING)
+async def test_the_step_that_fails_is_shown_with_its_reason_and_nothing_after_it(
+    terminal: Open, step: str
+) -> None:
+    async with terminal(jwks=True, issuer="https://agent.example.com") as listener:
+        await listener.post(FAILING[step](listener.agent.draft("task-1")))
+    [arrival] = listener.arrivals()
+    found = results(arrival)
+    [failed] = [each for each in arrival["steps"] if each["holds"] is False]
+    assert failed["step"] == step
+    assert failed["says"] not in ("", arrival["code"])
+    reached = STEPS.index(step)
+    assert [found[name] for name in STEPS[:reached]] == [True] * reached
+    assert [found[name] for name in STEPS[reached + 1 :]] == [None] * (len(STEPS) - reached - 1)
+    assert arrival["status"] in (401, 403, 422)
+
+
+async def test_a_retry_and_another_body_under_its_id_are_told_apart(terminal: Open) -> None:
+    async with terminal(jwks=True) as listener:
+        draft = listener.agent.draft("task-1")
+        await listener.post(draft)
+        await listener.post(draft)
+        await listener.post(replace(draft, body=draft.body.replace(b"WORKING", b"FAILED")))
+    assert [arrival["code"] for arrival in listener.arrivals()] == [
+        "accepted",
+        "duplicate",
+        "id_conflict",
+    ]
+    assert results(listener.arrivals()[2])["replay"] is False
+
+
+async def test_without_an_issuer_anybody_is_taken_whose_key_is_known(terminal: Open) -> None:
+    async with terminal(jwks=True) as listener:
+        draft = listener.agent.draft("task-1")
+        await listener.post(draft)
+        await listener.post(replace(listener.agent.draft("task-1"), issuer="urn:another"))
+    assert [arrival["code"] for arrival in listener.arrivals()] == ["accepted"] * 2
+    for arrival in listener.arrivals():
+        assert results(arrival) == dict.fromkeys(STEPS, True) | {"issuer": None}
+
+
+async def test_any_key_is_taken_and_everything_else_still_checked(terminal: Open) -> None:
+    async with terminal(any_key=True) as listener:
+        await listener.post(listener.agent.draft("task-1"))
+        wrong = replace(listener.agent.draft("task-1"), audience="https://other.example.com/")
+        await listener.post(wrong)
+        await listener.post(replace(listener.agent.draft("task-1"), body_sent=b"{}"))
+    accepted, *refused = listener.arrivals()
+    assert results(accepted) == dict.fromkeys(STEPS, True) | {"issuer": None, "signature": None}
+    assert [arrival["code"] for arrival in refused] == ["wrong_audience", "digest_mismatch"]
+
+
+async def test_without_a_key_source_nobody_is_believed_but_the_trial_key(terminal: Open) -> None:
+    async with terminal() as listener:
+        draft = listener.agent.draft("task-1")
+        await listener.post(draft)
+        await listener.post(replace(draft, issuer=TRIAL_ISSUER, key=TRIAL_KEY))
+        await listener.post(replace(draft, issuer=TRIAL_ISSUER))
+    codes = [arrival["code"] for arrival in listener.arrivals()]
+    assert codes == ["unknown_sender", "accepted", "invalid_signature"]
+
+
+async def test_an_sdk_that_signs_nothing_is_taken_by_its_token(terminal: Open) -> None:
+    async with terminal(profile=SenderProfile.UNSIGNED_SECRET_ONLY) as listener:
+        draft = replace(listener.agent.draft("task-1"), signed=False)
+        await listener.post(draft)
+        await listener.post(replace(draft, token="another-token-altogether"))
+    accepted, refused = listener.arrivals()
+    assert (accepted["code"], refused["code"]) == ("accepted", "invalid_token")
+    assert results(accepted)["signature"] is None
+
+
+async def test_what_is_saved_is_what_came_and_what_it_was_held_against(
+    terminal: Open, tmp_path: Path
+) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    async with terminal(jwks=True, folder=folder) as listener:
+        draft = listener.agent.draft("task-1")
+        await listener.post(draft)
+    [path] = folder.glob("*-0001-accepted.http")
+    request = read_request(path.read_bytes())
+    assert request.body == draft.body
+    assert request.headers.one("webhook-id") == draft.delivery_id
+    saved = circumstances_of(path)
+    assert saved is not None
+    assert (saved.audience, saved.answered) == (listener.agent.webhook_url, "202 accepted")
+    assert json.dumps(saved.jwks).count(listener.agent.key.kid) == 1
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+
+
+async def test_what_is_accepted_is_posted_on_byte_by_byte_and_nothing_else(
+    terminal: Open, aiohttp_server: AiohttpServer
+) -> None:
+    came: list[tuple[dict[str, str], bytes]] = []
+
+    async def hook(request: web.Request) -> web.Response:
+        came.append((dict(request.headers), await request.read()))
+        return web.Response(status=204)
+
+    app = web.Application()
+    app.add_routes([web.post("/hook", hook)])
+    server = await aiohttp_server(app)
+    async with terminal(jwks=True, forward=str(server.make_url("/hook"))) as listener:
+        draft = listener.agent.draft("task-1")
+        await listener.post(replace(draft, token="another-token-altogether"))
+        await listener.post(draft)
+
+        async def forwarded() -> bool:
+            await asyncio.sleep(0)
+            return bool(came)
+
+        await eventually(forwarded)
+    [(headers, body)] = came
+    assert body == draft.body
+    assert headers["webhook-id"] == draft.delivery_id
+    assert headers["Authorization"].startswith("Bearer ")
+    assert headers["Host"] == f"127.0.0.1:{server.port}"
+
+
+async def test_a_terminal_gets_lines_for_people_that_others_cannot_colour(terminal: Open) -> None:
+    async with terminal(any_key=True, as_json=False) as listener:
+        draft = listener.agent.draft("task-\x1b[31m1")
+        await listener.post(draft)
+        await listener.post(replace(draft, token="another-token-altogether"))
+    shown = listener.screen()
+    assert "✓ audience" in shown
+    assert "202 accepted" in shown
+    assert "✗ token" in shown
+    assert "not reached: body, content, replay, stored" in shown
+    assert "\x1b" not in shown
+    assert listener.agent.token not in shown
