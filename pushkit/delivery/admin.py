@@ -18,6 +18,7 @@ from pushkit.outbox import (
     CLAIMS_MIGRATION,
     FOLDED_ATTEMPTS_MIGRATION,
     IDEMPOTENCY_MIGRATION,
+    KEYS_MIGRATION,
     CancelledBy,
     DeadLetters,
     DeliveryFilter,
@@ -54,6 +55,7 @@ SENDER_MIGRATIONS = (
     CANCELLING_MIGRATION,
     REVISION_MIGRATION,
     FOLDED_ATTEMPTS_MIGRATION,
+    KEYS_MIGRATION,
 )
 
 _BATCH = 200

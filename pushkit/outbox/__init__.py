@@ -13,6 +13,7 @@ from pushkit.outbox.destinations import DestinationKey, DestinationStore, destin
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.idempotency import (
     IDEMPOTENCY_MIGRATION,
+    KEYS_MIGRATION,
     Enqueued,
     IdempotencyKey,
     TaskKey,
@@ -49,6 +50,7 @@ __all__ = [
     "CLAIMS_MIGRATION",
     "FOLDED_ATTEMPTS_MIGRATION",
     "IDEMPOTENCY_MIGRATION",
+    "KEYS_MIGRATION",
     "MIGRATION",
     "AttemptLog",
     "CancelledBy",

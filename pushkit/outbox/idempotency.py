@@ -21,6 +21,7 @@ from pushkit.storage import Migration, Script, Statement, chunks, padded, rows_o
 
 __all__ = [
     "IDEMPOTENCY_MIGRATION",
+    "KEYS_MIGRATION",
     "Enqueued",
     "IdempotencyKey",
     "TaskKey",
@@ -42,6 +43,19 @@ IDEMPOTENCY_MIGRATION = Migration(
     may_roll=True,
 )
 
+KEYS_MIGRATION = Migration(
+    11,
+    (
+        # Whether there is a key or not: a task's deliveries are found by this one, too.
+        "DROP INDEX pushkit_deliveries_task",
+        "DROP INDEX pushkit_deliveries_key",
+        (
+            "CREATE UNIQUE INDEX pushkit_deliveries_key ON pushkit_deliveries"
+            " (tenant, task_id, idempotency_key, subscription_id)"
+        ),
+    ),
+    may_roll=True,
+)
 
 _KIND: Final = "json-1:"  # before it, 64 digits without a prefix: of `repr()`, in its order of keys
 
@@ -144,8 +158,7 @@ def find_enqueued(keys: Sequence[TaskKey]) -> Script[dict[TaskKey, list[Enqueued
             "SELECT DISTINCT d.tenant, d.task_id, d.idempotency_key, d.id, d.subscription_id,"
             f" d.owner, d.config_id, d.update_sha256 FROM (VALUES {rows_of_places(len(filled), 3)})"
             " v CROSS JOIN pushkit_deliveries d WHERE d.tenant = v.column1"
-            " AND d.task_id = v.column2 AND d.idempotency_key = v.column3"
-            " AND d.idempotency_key IS NOT NULL",
+            " AND d.task_id = v.column2 AND d.idempotency_key = v.column3",
             tuple(itertools.chain.from_iterable(filled)),
         )
         for row in rows:
