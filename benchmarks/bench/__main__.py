@@ -28,8 +28,10 @@ from typing import Any, TypeAlias
 from benchmarks.bench.receiving import COMPARISONS, Arrivals, Comparison
 from benchmarks.bench.sides import Load
 from tests.databases import PostgresServer, fresh
+from tests.interop.environments import NODE, UnavailableError, node_modules
 
 HERE = Path(__file__).resolve().parent.parent.parent
+SCRIPT = Path(__file__).resolve().parent / "a2a_js.mjs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +77,25 @@ Side: TypeAlias = tuple[str, Mapping[str, Any]]
 OURS: Side = ("pushkit", {})
 READY: Side = ("pushkit", {"events": False})
 SDK: Side = ("a2a-sdk", {})
+JAVASCRIPT: Side = ("@a2a-js/sdk", {})
+AGENTS: tuple[Side, ...] = (("agent, pushkit", {}), ("agent, a2a-sdk", {}))
 POSTGRES: Side = ("pushkit", {"database": "PostgreSQL"})
 
 SCENARIOS = [
     Scenario(
         name="64 tasks, SDK events",
-        sides=(OURS, READY, SDK),
+        sides=(OURS, READY, JAVASCRIPT, SDK),
         load={"tasks": 64, "updates": 3200},
         quick=True,
     ),
     Scenario(
+        name="64 tasks, beside a2a-sdk where it is best",
+        sides=(OURS, ("a2a-sdk", {"tasks": 4})),
+        load={"tasks": 64, "updates": 3200},
+    ),
+    Scenario(
         name="1 task, SDK events",
-        sides=(OURS, READY, SDK),
+        sides=(OURS, READY, JAVASCRIPT, SDK),
         load={"tasks": 1, "updates": 600},
         quick=True,
     ),
@@ -120,6 +129,20 @@ SCENARIOS = [
         name="1,000 a second",
         sides=(OURS, SDK),
         load={"tasks": 64, "updates": 3200, "rate": 1000.0},
+    ),
+    Scenario(
+        name="2,500 a second",
+        sides=(OURS, SDK),
+        load={"tasks": 64, "updates": 6400, "rate": 2500.0},
+    ),
+    *(
+        Scenario(
+            name=f"an agent's task of four events, webhooks of {milliseconds:,} ms",
+            sides=AGENTS,
+            load={"tasks": 4, "updates": updates},
+            delay=milliseconds / 1000,
+        )
+        for milliseconds, updates in ((0, 640), (100, 160), (1000, 16))
     ),
     Scenario(
         name="64 tasks, PostgreSQL",
@@ -227,7 +250,11 @@ def once(
     load = {"updates": 1000, **scenario.load, **special, "ports": sink.ports}
     if "database" in special:
         load["database"] = server.fresh()
-    command = python("benchmarks.bench.sides", side, json.dumps(load), core=0)
+    if side == JAVASCRIPT[0]:
+        modules = node_modules("bench", "@a2a-js/sdk@1.3.0", "express@4")
+        command = [*pinned(0), str(NODE), str(SCRIPT), str(modules), json.dumps(load)]
+    else:
+        command = python("benchmarks.bench.sides", side, json.dumps(load), core=0)
     sink.taken()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE, check=True)
     said, seen = json.loads(done.stdout), sink.taken()
@@ -271,7 +298,11 @@ def compare(scenario: Scenario, rounds: int, server: Server) -> list[Figures]:
     with serving(scenario) as sink:
         for _ in range(rounds):
             for side, special in scenario.sides:
-                figures = once(scenario, side, special, sink, server)
+                try:
+                    figures = once(scenario, side, special, sink, server)
+                except UnavailableError as exc:
+                    print(f"\n{side}: not run here: {exc}", flush=True)
+                    continue
                 runs.setdefault(figures.side, []).append(figures)
     return [median(each) for each in runs.values()]
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -208,6 +208,102 @@ async def pushkit(load: Load) -> Cost:
             return Cost(time.perf_counter() - began, time.process_time() - cpu, cost.waits)
 
 
+async def _agent(load: Load, task_store: Any, **parts: Any) -> list[float]:
+    """Let an agent on a2a-sdk work; return how long each of its tasks took, of four events each."""
+    from a2a.helpers import new_task_from_user_message, new_text_part
+    from a2a.server.agent_execution import AgentExecutor
+    from a2a.server.context import ServerCallContext
+    from a2a.server.request_handlers import DefaultRequestHandler
+    from a2a.server.tasks import TaskUpdater
+    from a2a.types import (
+        AgentCapabilities,
+        AgentCard,
+        Message,
+        Part,
+        Role,
+        SendMessageConfiguration,
+        SendMessageRequest,
+        TaskPushNotificationConfig,
+    )
+
+    class WorkingAgent(AgentExecutor):
+        async def execute(self, context: Any, event_queue: Any) -> None:
+            task = new_task_from_user_message(context.message)
+            task.id, task.context_id = context.task_id, context.context_id
+            await event_queue.enqueue_event(task)
+            updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+            await updater.start_work()
+            await updater.add_artifact([new_text_part("result")], name="result")
+            await updater.complete()
+
+        async def cancel(self, context: Any, event_queue: Any) -> None:
+            raise NotImplementedError
+
+    card = AgentCard(name="Agent", capabilities=AgentCapabilities(push_notifications=True))
+    handler = DefaultRequestHandler(
+        agent_executor=WorkingAgent(), task_store=task_store, agent_card=card, **parts
+    )
+
+    async def send(task: int) -> None:
+        config = TaskPushNotificationConfig(id="bench", url=load.url(task))
+        message = Message(message_id=f"{task}", role=Role.ROLE_USER, parts=[Part(text="work")])
+        request = SendMessageRequest(
+            message=message,
+            configuration=SendMessageConfiguration(task_push_notification_config=config),
+        )
+        await handler.on_message_send(request, ServerCallContext())
+
+    return (await run(replace(load, updates=load.updates // 4), send)).waits
+
+
+async def agent_with_pushkit(load: Load) -> Cost:
+    """An agent's tasks of four events each, told by pushkit; `waits` is how long tasks took."""
+    from a2a.server.tasks import InMemoryTaskStore
+
+    from pushkit import KeyRing, PushSender
+    from pushkit.integrations.a2a_sdk import PushkitConfigStore, PushkitNotificationSender
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with PushSender(
+            issuer="https://agent.example.com",
+            keys=KeyRing.create(datetime.now(UTC)),
+            database=f"{folder}/outbox.db",
+            allow=["127.0.0.1:*"],
+        ) as push:
+            store = InMemoryTaskStore()
+            began, cpu = time.perf_counter(), time.process_time()
+            waits = await _agent(
+                load,
+                store,
+                push_config_store=PushkitConfigStore(push),
+                push_sender=PushkitNotificationSender(push, task_store=store),
+            )
+            while await arrived(load) < load.answered:
+                await asyncio.sleep(0.02)
+            return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
+
+
+async def agent_with_sdk(load: Load) -> Cost:
+    """The same, told by a2a-sdk's own sender."""
+    import httpx
+    from a2a.server.tasks import (
+        BasePushNotificationSender,
+        InMemoryPushNotificationConfigStore,
+        InMemoryTaskStore,
+    )
+
+    configs = InMemoryPushNotificationConfigStore()
+    async with httpx.AsyncClient() as client:
+        sender = BasePushNotificationSender(client, configs)
+        began, cpu = time.perf_counter(), time.process_time()
+        waits = await _agent(
+            load, InMemoryTaskStore(), push_config_store=configs, push_sender=sender
+        )
+        while await arrived(load) < load.answered:
+            await asyncio.sleep(0.02)
+        return Cost(time.perf_counter() - began, time.process_time() - cpu, waits)
+
+
 async def draining(load: Load) -> Cost:
     """pushkit: what waits already is delivered, as far as `updates` go."""
     from pushkit import Algorithm, KeyRing, PushSender, SenderOptions
@@ -321,6 +417,8 @@ SIDES: dict[str, Callable[[Load], Awaitable[Cost]]] = {
     "bare ES256": bare_signatures,
     "bare commit": bare_commits,
     "draining": draining,
+    "agent, pushkit": agent_with_pushkit,
+    "agent, a2a-sdk": agent_with_sdk,
 }
 
 
