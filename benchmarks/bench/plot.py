@@ -1,4 +1,4 @@
-"""Bars of deliveries a second, drawn from what `--json` kept; light and dark by the reader's choice.
+"""Bars of deliveries a second, from what `--json` kept; light and dark by the reader's choice.
 
 python -m benchmarks.bench.plot results.json docs/images/deliveries.svg
 """
