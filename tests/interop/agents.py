@@ -17,11 +17,11 @@ from aiohttp import web
 
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
-from tests.interop.environments import NODE, PEERS, node_modules, python_of
+from tests.interop.environments import NODE, PEERS, go_program, node_modules, python_of
 from tests.interop.processes import PATIENCE, TOKEN, MismatchError, running
 from tests.ports import free_port
 
-__all__ = ["Agent", "agent_to_receiver", "node_agent", "python_agent"]
+__all__ = ["Agent", "agent_to_receiver", "go_agent", "node_agent", "python_agent"]
 
 CREDENTIALS = "cred-interop-1"
 
@@ -35,6 +35,7 @@ class Agent:
     version: str
     sender: str = "sdk"
     credentials: bool = False
+    profile: SenderProfile = SenderProfile.UNSIGNED_SECRET_ONLY
 
 
 def python_agent(release: str, **changes: Any) -> Agent:
@@ -54,6 +55,11 @@ def node_agent(release: str, **changes: Any) -> Agent:
     script = PEERS / ("agent_0_3.mjs" if old else "agent_1.mjs")
     command = (str(NODE), str(script), "--modules", str(modules))
     return Agent(f"@a2a-js/sdk {release}", command, "0.3" if old else "1.0", **changes)
+
+
+def go_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
+    """Return an agent in Go, built where it is not yet."""
+    return Agent(name, go_program(PEERS / "go" / folder), version, **changes)
 
 
 @asynccontextmanager
@@ -82,8 +88,8 @@ async def receiving(sender: TrustedSender, folder: Path, port: int) -> AsyncIter
 
 def trusted(agent: Agent, agent_port: int) -> TrustedSender:
     """Return how an agent is trusted: by its signature, or by a secret alone."""
+    url = f"http://127.0.0.1:{agent_port}"
     if agent.sender == "pushkit":
-        url = f"http://127.0.0.1:{agent_port}"
         return TrustedSender(
             name="agent",
             issuer=url,
@@ -91,9 +97,17 @@ def trusted(agent: Agent, agent_port: int) -> TrustedSender:
             tokens=[TOKEN],
             tasks=TaskPolicy.ANY,
         )
+    if agent.profile.signed:
+        return TrustedSender(
+            name="agent",
+            profile=agent.profile,
+            jwks_url=f"{url}/.well-known/jwks.json",
+            token_required=False,
+            tasks=TaskPolicy.ANY,
+        )
     return TrustedSender(
         name="agent",
-        profile=SenderProfile.UNSIGNED_SECRET_ONLY,
+        profile=agent.profile,
         tokens=[TOKEN],
         token_required=not agent.credentials,
         credentials=[f"Bearer {CREDENTIALS}"] if agent.credentials else [],

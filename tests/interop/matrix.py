@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,13 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from pushkit import Scheme
-from tests.interop.agents import Agent, agent_to_receiver, node_agent, python_agent
+from receiver import SenderProfile
+from tests.interop.agents import Agent, agent_to_receiver, go_agent, node_agent, python_agent
 from tests.interop.cards import peers as card_peers
 from tests.interop.environments import FOLDER, MissingToolError, UnavailableError
 from tests.interop.processes import PATIENCE, MismatchError
 from tests.interop.verifiers import LIBRARIES
 from tests.interop.verify_programs import PROGRAMS, vectors_before
-from tests.interop.webhooks import sender_to_jose, sender_to_library, sender_to_node_library
+from tests.interop.webhooks import (
+    sender_to_jose,
+    sender_to_library,
+    sender_to_node_library,
+    sender_to_trpc,
+)
 
 NOT_RUN = "not run here"
 
@@ -90,6 +97,7 @@ def cells() -> list[Cell]:
         _agent_cell(node_agent, "1.3.0", credentials=True),
         _agent_cell(node_agent, "1.3.0"),
     ]
+    own += _go_cells()
     inside = [
         _agent_cell(python_agent, version, sender="pushkit")
         for version in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")
@@ -116,6 +124,49 @@ def cells() -> list[Cell]:
         for name in PROGRAMS
     ]
     return [*own, *inside, jose, *_library_cells(), *programs, *_card_cells()]
+
+
+_TO_0_3 = (
+    "a2a-go 2 sends a 0.3 client the 1.0 body (its sender knows one version). The receiver decodes"
+    " it by its shape"
+)
+
+
+def _go_cells() -> list[Cell]:
+    """Return agents in Go with their own senders: of trpc-a2a-go, one that signs."""
+
+    def cell(name: str, version: str, folder: str, cause: str = "", **changes: Any) -> Cell:
+        async def attempt() -> None:
+            agent = await asyncio.to_thread(go_agent, name, version, folder, **changes)
+            await agent_to_receiver(agent)
+
+        secret = "its credentials" if changes.get("credentials") else "its token"
+        signs = "JWT, profile trpc-a2a-go" if "profile" in changes else f"unsigned, {secret}"
+        return Cell(
+            peer=name,
+            direction="its sender → receiver",
+            version=version,
+            scheme=signs,
+            attempt=attempt,
+            cause=cause,
+        )
+
+    trpc = SenderProfile.TRPC_A2A_GO
+    return [
+        cell("a2a-go 0.3.15", "0.3", "a2a_go_0_3"),
+        cell("a2a-go 0.3.15", "0.3", "a2a_go_0_3", credentials=True),
+        cell("a2a-go 2.4.0", "1.0", "a2a_go_2"),
+        cell("a2a-go 2.4.0", "1.0", "a2a_go_2", credentials=True),
+        cell("a2a-go 2.4.0 (0.3 client)", "0.3", "a2a_go_2", cause=_TO_0_3),
+        cell("trpc-a2a-go 0.2.5", "0.3", "trpc_0_2", profile=trpc),
+        Cell(
+            peer="trpc-a2a-go 0.2.5",
+            direction="pushkit → its verifier",
+            version="1.0",
+            scheme="JWT (RS256), remote JWK Set",
+            attempt=sender_to_trpc,
+        ),
+    ]
 
 
 def _library_cells() -> list[Cell]:
@@ -196,27 +247,36 @@ async def outcome(cell: Cell) -> tuple[str, str]:
     return "pass", told or ""
 
 
-_HEAD = """# Interoperability
+_TABLE = re.compile(r"^\| peer .*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
+_HEADING = "| peer | direction | A2A | scheme | result |\n|---|---|---|---|---|\n"
 
-What `make interop` saw: real peers from their registries, each as a process of its own, one task of
-several updates each. A pass means that every update arrived, once, in order, and verified by the
-scheme that is named. A fail names its cause, and what you can do about it. Of cards, a pass means
-that those with a signature in the peer's own form are accepted, as many as it says, and that no
-other one is, nor one that was changed; [which those are](cards.md#sign). A row of a language that
-is not installed says `not run here`.
 
-| peer | direction | A2A | scheme | result |
-|---|---|---|---|---|
-"""
+def _key(row: str) -> str:
+    return " | ".join(row.split(" | ")[:4])
+
+
+def _row(cell: Cell, result: str) -> str:
+    return f"| {cell.peer} | {cell.direction} | {cell.version} | {cell.scheme} | {result} |"
+
+
+def _write(page: Path, rows: dict[str, str]) -> None:
+    """Write the table of a page anew; of what was not tried now, the row that stands there."""
+    text = page.read_text("utf-8")
+    for line in text.splitlines():
+        rows.setdefault(_key(line), line)
+    keys = [_key(_row(cell, "")) for cell in cells()]
+    table = _HEADING + "".join(f"{rows[key]}\n" for key in keys if key in rows)
+    page.write_text(_TABLE.sub(lambda _: table, text), "utf-8")
 
 
 async def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="Only peers whose name contains this.")
-    parser.add_argument("--write", type=Path, help="Where the table goes.")
+    parser.add_argument("--write", type=Path, help="The page whose table is written.")
     arguments = parser.parse_args()
-    lines, broken = [], 0
+    rows: dict[str, str] = {}
+    broken = 0
     for cell in cells():
         if arguments.only and arguments.only not in cell.peer:
             continue
@@ -224,13 +284,12 @@ async def main() -> int:
         known = bool(cell.cause) and found == "fail"
         broken += found == "fail" and not known
         told = cell.cause if known else reason
-        result = f"{found}: {told}" if told else found
-        line = f"| {cell.peer} | {cell.direction} | {cell.version} | {cell.scheme} | {result} |"
-        sys.stdout.write(line + (f" ({reason})" if known else "") + "\n")
+        row = _row(cell, f"{found}: {told}" if told else found)
+        sys.stdout.write(row + (f" ({reason})" if known else "") + "\n")
         sys.stdout.flush()
-        lines.append(line)
-    if arguments.write is not None and not arguments.only:
-        arguments.write.write_text(_HEAD + "\n".join(lines) + "\n", "utf-8")
+        rows[_key(row)] = row
+    if arguments.write is not None:
+        _write(arguments.write, rows)
     return 1 if broken else 0
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from pushkit import KeyRing, PushSender, Scheme, SenderOptions, Signing
+from pushkit import Algorithm, KeyRing, PushSender, Scheme, SenderOptions, Signing
 from pushkit.integrations.aiohttp import jwks_route
-from tests.interop.environments import NODE, PEERS, node_modules
+from tests.interop.environments import NODE, PEERS, go_program, node_modules
 from tests.interop.processes import (
     PATIENCE,
     TOKEN,
@@ -26,19 +26,21 @@ from tests.interop.samples import UPDATES
 from tests.interop.verifiers import SECRET, Library, verifying
 from tests.ports import free_port
 
-__all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library"]
+__all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library", "sender_to_trpc"]
 
 _NODE_VERIFIERS = ("jose@5", "standardwebhooks@1", "svix@1")
 
 
 @asynccontextmanager
-async def sending(folder: Path, **options: Any) -> AsyncIterator[tuple[PushSender, str]]:
+async def sending(
+    folder: Path, algorithm: Algorithm = Algorithm.ES256, **options: Any
+) -> AsyncIterator[tuple[PushSender, str]]:
     """Run a sender and its JWK Set; yield it and its issuer."""
     port = free_port()
     issuer = f"http://127.0.0.1:{port}"
     push = PushSender(
         issuer=issuer,
-        keys=KeyRing.create(datetime.now(UTC)),
+        keys=KeyRing.create(datetime.now(UTC), algorithm),
         database=folder / "outbox.db",
         allow=["127.0.0.1:*"],
         **options,
@@ -74,6 +76,21 @@ async def sender_to_jose() -> None:
                         raise MismatchError(str(said["reason"])[:200])
                     if (said["seq"], said["token"]) != (seq, TOKEN):
                         raise MismatchError(f"expected seq {seq}, found {said['seq']}")
+
+
+async def sender_to_trpc() -> None:
+    """Let trpc-a2a-go verify by our JWK Set. It takes RS256 alone."""
+    port = free_port()
+    program = await asyncio.to_thread(go_program, PEERS / "go" / "trpc_0_2")
+    with tempfile.TemporaryDirectory() as name:
+        async with sending(Path(name), Algorithm.RS256) as (push, issuer):
+            jwks = f"{issuer}/.well-known/jwks.json"
+            async with running(*program, "--port", str(port), "--jwks", jwks, port=port) as peer:
+                await _notify_all(push, port)
+                for _update in UPDATES:
+                    said = await line_of(peer)
+                    if not said["ok"]:
+                        raise MismatchError(str(said["reason"])[:200])
 
 
 async def sender_to_node_library(library: str) -> None:
