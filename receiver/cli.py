@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,18 +15,22 @@ import click
 
 from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import PushkitError
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, PushkitError
+from pushkit.keys.files import load_key_ring
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
+from pushkit.terminal.colour import painted
 from pushkit.terminal.command import run_command
-from pushkit.url import masked_url
+from pushkit.url import Url, masked_url
 from pushkit.version import __version__
 from receiver.admin import open_inbox
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox, migrate
 from receiver.listening.command import listen
 from receiver.pin_command import pin
+from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
 from receiver.serving.service import ServiceOptions, run_service
 from receiver.serving.tls import TlsFiles
@@ -79,22 +84,51 @@ def serve(path: Path, *, processes: int, verbose: bool, log_json: bool) -> None:
     sys.exit(run_service(options))
 
 
-@cli.command(epilog="\b\nExample:\n  receiver check --config receiver.toml")
+@cli.command(
+    epilog="\b\nExample:\n  receiver check --config receiver.toml\n"
+    "  receiver check --url https://client.example.com --keys keys.json"
+)
 @_config
-def check(path: Path) -> None:
+@click.option(
+    "--url",
+    is_flag=False,
+    flag_value="",
+    help="Post through this public URL, and say which link is at fault; without a value, through"
+    " the configuration's.",
+)
+@click.option("--sender", help="For --url: from whom; may be left out if there is only one.")
+@click.option(
+    "--keys",
+    "keys_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="For --url: the agent's key file (`pushkit keys`), to sign as it does.",
+)
+@click.option("--token", help="For --url: a token that the agent was given.")
+def check(
+    path: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
+) -> None:
     """Print the effective configuration, secrets masked, and try what it names.
 
     Every sender's keys, the database (nothing is made there) and the TLS files. Exit status 1 if
     one of them cannot be had.
+
+    With --url instead: post through the public URL to the service that runs, and say which link is
+    at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. What is posted is
+    refused in the end, and leaves nothing behind.
     """
+    if url is not None:
+        _check_url(path, url, sender=sender, keys_path=keys_path, token=token)
+        return
     settings = load_settings(path)
     receiver = settings.build(path.parent.resolve())
     click.echo(json.dumps(_masked(settings), indent=2))
-    for sender in receiver.senders.values():
-        if not sender.profile.signed:
-            click.echo(f"{sender.name}: {sender.profile.value}: nothing is verified but its secret")
-        elif not sender.has_keys:
-            click.echo(f"{sender.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
+    for trusted in receiver.senders.values():
+        if not trusted.profile.signed:
+            click.echo(
+                f"{trusted.name}: {trusted.profile.value}: nothing is verified but its secret"
+            )
+        elif not trusted.has_keys:
+            click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
     tls = _try_tls(settings, path)
     database = settings.inbox_location(path.parent.resolve())
     if tls + asyncio.run(_try(receiver, database)):
@@ -158,6 +192,40 @@ def expect(
         return expectation.as_json()
 
     click.echo(json.dumps(asyncio.run(register())))
+
+
+def _check_url(
+    path: Path, url: str, *, sender: str | None, keys_path: Path | None, token: str | None
+) -> None:
+    settings = load_settings(path)
+    senders = {one.name: one for one in settings.trusted_senders(path.parent.resolve())}
+    name = sender or (next(iter(senders)) if len(senders) == 1 else None)
+    if name not in senders:
+        raise ConfigError(f"--sender: found {name!r}, expected one of {', '.join(senders)}")
+    trusted = senders[name]
+    own = f"{settings.url.rstrip('/')}{trusted.path}"
+    if url and Url.parse(url).target == "/":
+        url = f"{url.rstrip('/')}{trusted.path}"
+    key = None
+    if keys_path is not None:
+        passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
+        ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
+        key = ring.signing_key(utc_now())
+    probe = Probe(
+        url=url or own,
+        own_url=own,
+        sender=trusted,
+        key=key,
+        token=token or next(iter(trusted.tokens), None),
+    )
+    click.echo(f"from {trusted.name} to {masked_url(probe.url)}")
+    links = asyncio.run(check_public_url(probe))
+    for link in links:
+        mark, colour = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}[link.holds]
+        click.echo(f"{painted(mark, colour)} {link.name:9} {link.says}")
+    at_fault = [link.name for link in links if link.holds is False]
+    if at_fault:
+        raise ConfigError(f"at fault: {', '.join(at_fault)}")
 
 
 async def _open_for_tokens(receiver: Receiver, database: str) -> None:

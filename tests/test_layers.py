@@ -34,7 +34,7 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
-    {"doctor", "listening"},
+    {"doctor", "listening", "public_url"},
     {"inbox_commands", "pin_command", "serving", "testing"},
     {"reload"},
     {"settings"},

@@ -1,0 +1,305 @@
+"""Which link between an agent and this receiver is at fault: it posts through the public URL.
+
+What it posts is refused at the step that reads the body (422), after sender, signature, time,
+audience, token and hash have held: so it proves all of these, and nothing is stored or called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from pushkit.clock import utc_now
+from pushkit.errors import (
+    AnswerTimeoutError,
+    ConnectionFailedError,
+    NameLookupError,
+    TlsError,
+    TransportError,
+)
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from pushkit.net.addresses import address_is_public
+from pushkit.net.naming import named_policy
+from pushkit.net.posting import Answer
+from pushkit.net.webhook_client import WebhookClient
+from pushkit.url import Url, audience_of, masked_url
+from receiver.testing import Draft, SigningAgent
+from receiver.trust import TrustedSender
+
+__all__ = ["Link", "Probe", "check_public_url"]
+
+_TIMEOUT = timedelta(seconds=15)
+_SKEW = timedelta(seconds=30)
+# Long enough for the draft; an agent that has handed out none gets a made-up one.
+_NO_TOKEN = "no-token-was-given-to-check-with"  # noqa: S105  # not one
+# JSON, but of no A2A version.
+_NO_UPDATE: Final = b'{"check":"receiver check --url"}'
+
+_BY_CODE: Final[Mapping[str, tuple[str, str]]] = {
+    "not_found": ("path", "no sender of this receiver has this path: the proxy changes it, or"),
+    "method_not_allowed": ("proxy", "the POST arrived as another method"),
+    "unknown_sender": ("key", "no sender has this issuer and key"),
+    "invalid_signature": ("key", "the signature does not hold under the keys that are trusted"),
+    "keys_unavailable": ("key", "the receiver cannot have the sender's keys: `receiver check`"),
+    "wrong_issuer": ("key", "another `iss` is expected"),
+    "invalid_claims": ("key", "this sender is to sign in another way"),
+    "stale_timestamp": ("clock", "the receiver's clock and this one are too far apart"),
+    "wrong_audience": ("audience", "the receiver expects another URL"),
+    "invalid_token": ("token", "the token is none that this sender was given"),
+    "digest_mismatch": ("proxy", "the body was changed on its way"),
+    "unsupported_media_type": ("proxy", "Content-Type was changed on its way, or the body packed"),
+    "headers_too_large": ("proxy", "more headers were added than max_header_bytes allows"),
+    "malformed_request": ("proxy", "a header arrived twice, or ids were changed on their way"),
+    "malformed_http": ("proxy", "what arrived is no HTTP"),
+    "rate_limited": ("proxy", "too many at once: name the proxy in trusted_proxies"),
+}
+# What an accepted request passes, in the order of the receiver.
+_AFTER_PATH: Final = ("key", "clock", "audience", "token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One link, and how it is.
+
+    Attributes:
+        name: `scheme`, `dns`, `tls`, `proxy`, `path`, `key`, `clock`, `audience` or `token`.
+        holds: Whether it does; None if it could not be seen.
+        says: What was found, and what to do.
+    """
+
+    name: str
+    holds: bool | None
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What is posted.
+
+    Attributes:
+        url: The webhook as agents have it.
+        own_url: The webhook as the receiver's configuration has it.
+        sender: Who it is from.
+        key: What signs it: the agent's own; None if it is not at hand.
+        token: One that the agent was given; None if it is not at hand.
+    """
+
+    url: str
+    own_url: str
+    sender: TrustedSender
+    key: SigningKey | None = None
+    token: str | None = None
+
+
+async def check_public_url(probe: Probe) -> list[Link]:
+    """Post through the public URL; return every link, in the order of the way.
+
+    Raises:
+        ConfigError: It is no URL.
+    """
+    policy = named_policy(probe.url)
+    links = [_scheme(probe)]
+    client = WebhookClient(policy)
+    try:
+        links += await _dns(Url.parse(probe.url))
+        if links[-1].holds is False:
+            return [*links, _static_audience(probe)]
+        try:
+            answer = await _post(client, probe, by_header=False)
+        except TransportError as exc:
+            return [*links, _broken(exc), _static_audience(probe)]
+        if answer.status == 401 and probe.key is not None:
+            in_header = await _post(client, probe, by_header=True)
+            if _code(in_header) == "unrecognised_body":
+                says = "Authorization does not come through: the proxy takes it for itself"
+                return [*links, _connected(probe), Link(name="proxy", holds=False, says=says)]
+    finally:
+        await client.close()
+    return [*links, _connected(probe), *_judged(probe, answer)]
+
+
+# --- the way there ------------------------------------------------------------------------------
+
+
+def _scheme(probe: Probe) -> Link:
+    url, own = Url.parse(probe.url), Url.parse(probe.own_url)
+    local = url.host in ("localhost", "127.0.0.1", "::1")
+    if url.scheme != own.scheme:
+        says = f"agents come by {url.scheme}, `url` in the configuration is {own.scheme}"
+        return Link(name="scheme", holds=False, says=f"{says}: they must be one")
+    if url.scheme == "http" and not local:
+        return Link(
+            name="scheme", holds=False, says="agents post to https alone: use a certificate"
+        )
+    return Link(name="scheme", holds=True, says=url.scheme)
+
+
+async def _dns(url: Url) -> list[Link]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        return [Link(name="dns", holds=False, says=f"{url.host} has no address: {exc.strerror}")]
+    addresses = list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
+    private = [address for address in addresses if not address_is_public(address)]
+    says = f"{url.host} is {', '.join(addresses)}"
+    if private:
+        says += f"; {private[0]} is not public: agents that do not name it will refuse to post"
+    return [Link(name="dns", holds=True, says=says)]
+
+
+def _connected(probe: Probe) -> Link:
+    url = Url.parse(probe.url)
+    says = "the certificate holds" if url.scheme == "https" else "none: http"
+    return Link(name="tls", holds=True, says=says)
+
+
+def _broken(exc: TransportError) -> Link:
+    if isinstance(exc, NameLookupError):
+        return Link(name="dns", holds=False, says=str(exc))
+    if isinstance(exc, TlsError):
+        return Link(name="tls", holds=False, says=str(exc))
+    if isinstance(exc, ConnectionFailedError):
+        says = "nobody listens there: is the proxy up, and `receiver serve` where it leads?"
+        return Link(name="proxy", holds=False, says=f"{exc}: {says}")
+    if isinstance(exc, AnswerTimeoutError):
+        says = "a firewall, or a proxy that does not reach the receiver"
+        return Link(name="proxy", holds=False, says=f"{exc}: {says}")
+    return Link(name="proxy", holds=False, says=str(exc))
+
+
+async def _post(client: WebhookClient, probe: Probe, *, by_header: bool) -> Answer:
+    agent = SigningAgent(
+        webhook_url=probe.url,
+        issuer=probe.sender.issuer or "",
+        token=probe.token if probe.token and len(probe.token) >= 16 else _NO_TOKEN,
+        key=probe.key or generate_key(Algorithm.ES256),
+    )
+    draft: Draft = agent.draft("receiver-check")
+    signed = probe.sender.profile.signed
+    draft = replace(draft, body=_NO_UPDATE, token=probe.token or "", signed=signed)
+    request = draft.request()
+    headers = [
+        ("X-A2A-Signature", value.removeprefix("Bearer "))
+        if by_header and name == "Authorization"
+        else (name, value)
+        for name, value in request.headers
+    ]
+    destination = client.policy.check(probe.url)
+    return await client.post(destination, headers, request.body, timeout=_TIMEOUT)
+
+
+# --- what was answered --------------------------------------------------------------------------
+
+
+def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
+    code = _code(answer)
+    if code is None:
+        yield Link(name="proxy", holds=False, says=_not_ours(answer))
+        yield _static_audience(probe)
+        return
+    link, says = _BY_CODE.get(code, ("", ""))
+    if link == "proxy":
+        yield Link(name="proxy", holds=False, says=f"{code}: {says}")
+        yield _static_audience(probe)
+        return
+    yield Link(name="proxy", holds=True, says=f"the receiver answers ({answer.status} {code})")
+    if link == "path":
+        url = Url.parse(probe.url)
+        says = f"{says} the URL's is wrong: found {url.target.partition('?')[0]}"
+        yield Link(name="path", holds=False, says=f"{says}, expected {probe.sender.path}")
+        yield _static_audience(probe)
+        return
+    yield Link(name="path", holds=True, says=probe.sender.path)
+    if probe.key is None and probe.sender.profile.signed:
+        yield Link(name="key", holds=None, says="not seen: --keys names the agent's key file")
+        yield _clock_by_date(answer)
+        yield _static_audience(probe)
+        yield Link(name="token", holds=None, says="not seen without a signature")
+        return
+    yield from _after_path(probe, code, link, says)
+
+
+def _after_path(probe: Probe, code: str, link: str, says: str) -> Iterator[Link]:
+    for name in _AFTER_PATH:
+        if name == link:
+            said = f"{code}: {says}"
+            if name == "audience":
+                yield replace(_static_audience(probe), holds=False)
+            elif name == "token" and probe.token is None:
+                yield Link(name="token", holds=None, says="not seen: --token names one to try")
+            else:
+                yield Link(name=name, holds=False, says=said)
+            return
+        yield (
+            _static_audience(probe)
+            if name == "audience"
+            else Link(name=name, holds=True, says=_HOLDS[name])
+        )
+    if code != "unrecognised_body":
+        yield Link(name="receiver", holds=False, says=f"{code}: the receiver's log says more")
+
+
+_HOLDS: Final = {
+    "key": "the signature holds",
+    "clock": "the time holds",
+    "token": "it is one that the sender was given",
+}
+
+
+def _not_ours(answer: Answer) -> str:
+    said = f"answered {answer.status}, and not by a receiver of ours"
+    if 300 <= answer.status < 400:
+        to = answer.headers.all("Location")
+        where = f" to {masked_url(to[0])}" if to else ""
+        return f"{said}: a redirect{where}, which agents do not follow"
+    if answer.status in (502, 503, 504):
+        return f"{said}: the proxy does not reach it; is `receiver serve` up where it leads?"
+    if 200 <= answer.status < 300:
+        return f"{said}: something else takes the notifications, and they are lost"
+    return f"{said}: the proxy answers itself, or sends this path elsewhere"
+
+
+def _clock_by_date(answer: Answer) -> Link:
+    """Hold the answer's `Date` (RFC 9110 §6.6.1) against the clock of this machine."""
+    values = answer.headers.all("Date")
+    try:
+        there: datetime = parsedate_to_datetime(values[0])
+        apart = abs(there - utc_now())
+    except (IndexError, TypeError, ValueError):
+        return Link(name="clock", holds=None, says="not seen: no `Date` in the answer")
+    seconds = int(apart.total_seconds())
+    if apart > _SKEW:
+        says = f"the receiver's clock is {seconds} s from this machine's: set both by NTP"
+        return Link(name="clock", holds=False, says=says)
+    return Link(name="clock", holds=True, says=f"{seconds} s from this machine's")
+
+
+def _static_audience(probe: Probe) -> Link:
+    """Hold what agents will sign against what the configuration says is expected."""
+    signed = audience_of(probe.url)
+    expected = [audience_of(url) for url in probe.sender.audience or [probe.own_url]]
+    if signed in expected or signed.partition("?")[0] in expected:
+        return Link(name="audience", holds=True, says=signed)
+    says = f"agents that post to {signed} sign for it, and {' or '.join(expected)} is expected"
+    return Link(
+        name="audience",
+        holds=False,
+        says=f"{says}: set `url`, or `audience` of sender {probe.sender.name}",
+    )
+
+
+def _code(answer: Answer) -> str | None:
+    """Return the code of the receiver's own refusal; None if it is not one of those."""
+    try:
+        document = json.loads(answer.body)
+    except ValueError:
+        return None
+    code = document.get("code") if isinstance(document, dict) else None
+    return code if isinstance(code, str) else None

@@ -1,0 +1,204 @@
+"""`receiver check --url`: which link is at fault, each link broken in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit.clock import utc_now
+from pushkit.keys.jwk import Algorithm, generate_key
+from receiver import Receiver, SenderProfile, TaskPolicy, TrustedSender
+from receiver.public_url import Link, Probe, check_public_url
+from tests.ports import free_port
+
+KEY = generate_key(Algorithm.ES256)
+ISSUER = "https://agent.example.com"
+TOKEN = "a-token-that-the-agent-was-given"
+SENDER = TrustedSender(
+    name="agent",
+    issuer=ISSUER,
+    keys={KEY.kid: KEY.to_verification_key()},
+    tokens=[TOKEN],
+    tasks=TaskPolicy.ANY,
+)
+
+Way = Callable[..., Awaitable[Probe]]
+
+
+@pytest.fixture
+def way(aiohttp_server: AiohttpServer, tmp_path: Path) -> Way:
+    """Run a receiver with settings like these, and return a probe that fits it."""
+
+    async def lead(**changes: object) -> Probe:
+        port = free_port()
+        url = str(changes.pop("url", f"http://127.0.0.1:{port}"))
+        sender = changes.pop("sender", SENDER)
+        assert isinstance(sender, TrustedSender)
+        receiver = Receiver(url=url, senders=[sender], database=tmp_path / "inbox.db", **changes)  # type: ignore[arg-type]
+        await aiohttp_server(receiver.app(), port=port)
+        here = f"http://127.0.0.1:{port}{sender.path}"
+        return Probe(url=here, own_url=here, sender=sender, key=KEY, token=TOKEN)
+
+    return lead
+
+
+def faults(links: list[Link]) -> list[str]:
+    return [link.name for link in links if link.holds is False]
+
+
+LINKS = ["scheme", "dns", "tls", "proxy", "path", "key", "clock", "audience", "token"]
+
+
+async def test_a_sound_way_holds_link_by_link_and_leaves_nothing_behind(way: Way) -> None:
+    probe = await way()
+    links = await check_public_url(probe)
+    assert [link.name for link in links] == LINKS
+    assert all(link.holds for link in links), links
+    assert [link.holds for link in await check_public_url(probe)] == [True] * len(LINKS)
+
+
+async def test_without_the_agents_key_what_needs_it_is_not_seen(way: Way) -> None:
+    links = await check_public_url(replace(await way(), key=None))
+    assert faults(links) == []
+    assert [link.name for link in links if link.holds is None] == ["key", "token"]
+
+
+async def test_a_receiver_that_knows_itself_by_another_url_is_an_audience_at_fault(
+    way: Way,
+) -> None:
+    probe = await way(url="http://localhost:9000")
+    probe = replace(probe, own_url="http://localhost:9000/a2a/push")
+    [link] = [one for one in await check_public_url(probe) if one.holds is False]
+    assert link.name == "audience"
+    assert probe.url in link.says
+    assert "http://localhost:9000/a2a/push is expected: set `url`" in link.says
+    without_key = await check_public_url(replace(probe, key=None))
+    assert faults(without_key) == ["audience"]
+
+
+WRONG = {
+    "key": lambda probe: replace(probe, key=generate_key(Algorithm.ES256)),
+    "key by issuer": lambda probe: replace(
+        probe, sender=replace(SENDER, issuer="https://another.example.com")
+    ),
+    "path": lambda probe: replace(probe, url=probe.url.replace("/a2a/push", "/push")),
+    "token": lambda probe: replace(probe, token="another-token-altogether"),
+}
+
+
+@pytest.mark.parametrize("link", WRONG)
+async def test_what_is_wrong_on_the_agents_side_is_named(way: Way, link: str) -> None:
+    links = await check_public_url(WRONG[link](await way()))
+    assert link.split(maxsplit=1)[0] in faults(links), links
+
+
+async def test_a_clock_that_is_wrong_is_named(way: Way) -> None:
+    probe = await way(clock=lambda: utc_now() + timedelta(hours=1))
+    assert faults(await check_public_url(probe)) == ["clock"]
+
+
+async def test_a_name_without_an_address_is_dns(way: Way) -> None:
+    probe = replace(await way(), url="https://nowhere.invalid/a2a/push")
+    assert "dns" in faults(await check_public_url(probe))
+
+
+async def test_nobody_who_listens_is_the_proxys_link(way: Way) -> None:
+    probe = replace(await way(), url=f"http://127.0.0.1:{free_port()}/a2a/push")
+    [found] = [link for link in await check_public_url(probe) if link.name == "proxy"]
+    assert found.holds is False
+    assert "nobody listens" in found.says
+
+
+async def test_plain_http_where_tls_is_expected_is_tls(way: Way) -> None:
+    probe = await way()
+    probe = replace(probe, url=probe.url.replace("http://", "https://"))
+    assert "tls" in faults(await check_public_url(probe))
+    assert "scheme" in faults(await check_public_url(probe))
+
+
+async def test_a_sender_that_does_not_sign_is_tried_by_its_token(way: Way) -> None:
+    unsigned = TrustedSender(
+        name="agent",
+        profile=SenderProfile.UNSIGNED_SECRET_ONLY,
+        tokens=[TOKEN],
+        tasks=TaskPolicy.ANY,
+    )
+    probe = replace(await way(sender=unsigned), key=None)
+    assert faults(await check_public_url(probe)) == []
+    wrong = await check_public_url(replace(probe, token="another-token-altogether"))
+    assert faults(wrong) == ["token"]
+
+
+# --- proxies --------------------------------------------------------------------------------------
+
+
+async def _passes_on(to: str, headers: Mapping[str, str], body: bytes) -> web.Response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(to, data=body, headers=headers) as answer,
+    ):
+        return web.Response(
+            status=answer.status, body=await answer.read(), content_type=answer.content_type
+        )
+
+
+def _without(request: web.Request, *names: str) -> dict[str, str]:
+    dropped = {"host", "content-length", *names}
+    return {name: value for name, value in request.headers.items() if name.lower() not in dropped}
+
+
+async def _strips_authorization(request: web.Request, to: str) -> web.Response:
+    return await _passes_on(to, _without(request, "authorization"), await request.read())
+
+
+async def _changes_the_body(request: web.Request, to: str) -> web.Response:
+    body = (await request.read()).replace(b":", b": ")
+    return await _passes_on(to, _without(request), body)
+
+
+async def _is_a_gateway_to_nowhere(_: web.Request, __: str) -> web.Response:
+    return web.Response(status=502, text="<html>Bad Gateway</html>")
+
+
+async def _redirects(_: web.Request, __: str) -> web.Response:
+    return web.Response(status=308, headers={"Location": "https://elsewhere.example.com/"})
+
+
+async def _takes_everything(_: web.Request, __: str) -> web.Response:
+    return web.Response(status=200, text="thanks")
+
+
+PROXIES = {
+    "takes it for itself": _strips_authorization,
+    "the body was changed": _changes_the_body,
+    "does not reach it": _is_a_gateway_to_nowhere,
+    "a redirect to https://elsewhere.example.com/": _redirects,
+    "something else takes the notifications": _takes_everything,
+}
+
+
+@pytest.mark.parametrize("says", PROXIES)
+async def test_a_proxy_at_fault_is_named_with_what_it_does(
+    way: Way, aiohttp_server: AiohttpServer, says: str
+) -> None:
+    port = free_port()
+    public = f"http://127.0.0.1:{port}"
+    probe = await way(url=public)
+
+    async def answer(request: web.Request) -> web.Response:
+        return await PROXIES[says](request, probe.url)
+
+    app = web.Application()
+    app.add_routes([web.post("/a2a/push", answer)])
+    await aiohttp_server(app, port=port)
+    through = replace(probe, url=f"{public}/a2a/push", own_url=f"{public}/a2a/push")
+    links = await check_public_url(through)
+    assert faults(links) == ["proxy"], links
+    assert any(says in link.says for link in links)
