@@ -5,13 +5,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test simulate bench interop check format clean
+# The tests start hundreds of processes: they read byte code.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-fast simulate bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
 
-test: $(READY)  ## Every test.
-	$(BIN)/python -m pytest
+# Workers take over each other's waiting tests: neighbours stay together, and share what a module sets up.
+PARALLEL := -n logical --dist worksteal
+
+test: $(READY)  ## Every test, on all cores; or those of a change: TESTS=tests/receiver.
+	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
+
+test-fast: $(READY)  ## What finishes within a minute: no servers, no processes, no hundreds of random cases.
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" $(TESTS)
 
 SEEDS ?= 1000
 

@@ -25,6 +25,39 @@ from tests.redis_server import RedisServer
 
 BOTH = ("sqlite", "postgresql")
 
+# What `make test-fast` leaves out, besides what is marked `slow`: whole programs at work,
+SLOW_ROOMS = {"examples", "faults", "integration", "interop", "security", "simulation", "soak"}
+# and what needs a server.
+SLOW_PARAMETERS = {"postgresql", "redis"}
+SLOW_FIXTURES = {"postgres_server", "redis_server"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow; random cases by the hundred are, too."""
+    for item in items:
+        room = item.path.relative_to(Path(__file__).parent).parts[0]
+        fixtures = set(getattr(item, "fixturenames", ()))
+        callspec = getattr(item, "callspec", None)
+        parameters = (
+            {each for each in callspec.params.values() if isinstance(each, str)}
+            if callspec
+            else set()
+        )
+        if (
+            room in SLOW_ROOMS
+            or fixtures & SLOW_FIXTURES
+            or parameters & SLOW_PARAMETERS
+            or getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        ):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave rooms of slow tests unread where they are not asked for."""
+    fast = config.getoption("markexpr") == "not slow"
+    slow = collection_path.parent == Path(__file__).parent and collection_path.name in SLOW_ROOMS
+    return True if fast and slow else None
+
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:

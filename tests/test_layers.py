@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,7 @@ MODULES = sorted(
 )
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Return the full names that a module imports, those for type checking alone left out."""
     found: set[str] = set()

@@ -34,6 +34,7 @@ def test_every_row_names_who_keeps_it(row: str) -> None:
     assert TEST.sub("", tests).strip() == ""
 
 
+@pytest.mark.slow  # in a run of some tests
 def test_every_test_that_is_named_exists(request: pytest.FixtureRequest) -> None:
     assert len(referenced()) > 30
     here = [item.nodeid for item in request.session.items]

@@ -49,6 +49,7 @@ def spellings(fields: list[str]) -> Iterator[tuple[str, str]]:
                 yield character, field[:start] + character + field[start + len(fold) :]
 
 
+@pytest.mark.slow
 def test_every_character_that_folds_to_ascii_is_taken_for_it() -> None:
     at_root, inside = list(spellings(ROOT)), list(spellings(CAPABILITIES))
     seen = {character for character, _ in (*at_root, *inside)}

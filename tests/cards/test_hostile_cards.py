@@ -81,6 +81,7 @@ def test_what_is_odd_gets_a_verdict(card: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["ten-megabytes", "deep", "wide", "wide-empties"])
+@pytest.mark.slow
 def test_memory_stays_in_proportion(name: str) -> None:
     card = {**MALFORMED, **SURVIVED}[name]
     tracemalloc.start()

@@ -114,6 +114,7 @@ def is_absent_default(path: str, verdict: CardVerdict) -> bool:
 
 
 @pytest.mark.parametrize(("name", "card", "wire"), each(*FORMS))
+@pytest.mark.slow
 def test_no_single_change_goes_unnoticed(name: str, card: str, wire: dict[str, Any]) -> None:
     # Every form at once: the hardest case, for a change may fit another form than the signer's.
     policy = CardPolicy(admit=frozenset(CardForm))
@@ -131,6 +132,7 @@ def test_no_single_change_goes_unnoticed(name: str, card: str, wire: dict[str, A
 
 
 @pytest.mark.parametrize(("name", "card", "wire"), each(*FORMS))
+@pytest.mark.slow
 def test_strictly_nothing_can_be_added_that_anybody_reads(
     name: str, card: str, wire: dict[str, Any]
 ) -> None:
@@ -144,6 +146,7 @@ def test_strictly_nothing_can_be_added_that_anybody_reads(
 
 @pytest.mark.parametrize(("name", "card", "wire"), each("signed_ref_spec"))
 @pytest.mark.parametrize("part", ["protected", "signature"])
+@pytest.mark.slow
 def test_no_character_of_a_signature_can_change(
     name: str, card: str, wire: dict[str, Any], part: str
 ) -> None:

@@ -274,6 +274,7 @@ def test_what_cannot_be_done_is_one_line(
 
 
 @pytest.mark.parametrize("no_colour", [False, True])
+@pytest.mark.slow
 def test_colour_where_the_terminal_has_it(
     pushkit_command: Run, signed: Path, no_colour: bool
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_wrong_call_of_receiver_ends_with_2_and_the_usage(
 
 
 @pytest.mark.parametrize("module", ["pushkit.cli.main", "receiver.cli"])
+@pytest.mark.slow
 def test_both_run_as_modules(module: str) -> None:
     done = subprocess.run(  # noqa: S603  # our own commands
         [sys.executable, "-m", module, "--help"],

@@ -34,6 +34,8 @@ from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """\
 url = "http://127.0.0.1:{port}"
 listen = "127.0.0.1:{listen}"

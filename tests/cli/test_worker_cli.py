@@ -34,6 +34,8 @@ from pushkit.work.retry import MAX_AGE
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually_sync
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Workers:

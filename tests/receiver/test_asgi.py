@@ -296,6 +296,7 @@ def by_urllib(url: str, headers: list[tuple[str, str]], body: bytes) -> int:
 
 @pytest.mark.parametrize("client", [by_httpx, by_urllib])
 @pytest.mark.parametrize("size", [1_100_000, 5_000_000])
+@pytest.mark.slow
 async def test_who_writes_before_it_reads_gets_its_413(
     world: World, client: Callable[..., int], size: int
 ) -> None:

@@ -18,6 +18,8 @@ from receiver.testing import ReceiverUnderTest, SigningAgent, check_receiver
 from tests.eventually import DEADLINE, eventually
 from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start
 
+pytestmark = pytest.mark.slow
+
 COPIES = 1000
 
 

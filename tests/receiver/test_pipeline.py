@@ -178,6 +178,7 @@ async def test_accepts(world: World, change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", ACCEPTED)
+@pytest.mark.slow
 async def test_accepts_over_http(world_behind: World, change: Change) -> None:
     world = world_behind
     draft = world.draft()
@@ -471,6 +472,7 @@ async def test_refuses(
 
 
 @pytest.mark.parametrize(("change", "status", "code"), REFUSED)
+@pytest.mark.slow
 async def test_refuses_over_http(
     world_behind: World, caplog: pytest.LogCaptureFixture, change: Change, status: int, code: str
 ) -> None:

@@ -23,6 +23,8 @@ from pushkit.keys.jwk import public_jwk
 from receiver import InboxStatus, Notification
 from tests.eventually import eventually
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
 

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from pushkit.a2a import TaskState
 from receiver import InboxStatus, Limits, Notification, RateLimit, Receiver, TaskPolicy
 from receiver.callbacks import dispatcher, waiting
+from receiver.replay import redis as redis_replay
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
@@ -31,8 +32,11 @@ def record_calls(receiver: Receiver, called: list[str]) -> None:
 
 
 @pytest.fixture
-def make_shared(make_world: WorldFactory, state: State) -> Callable[..., World]:
-    """Make a world whose receivers keep their state there."""
+def make_shared(
+    make_world: WorldFactory, state: State, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., World]:
+    """Make a world whose receivers keep their state there, however slow the machine is."""
+    monkeypatch.setattr(redis_replay, "_TIMEOUT", timedelta(seconds=DEADLINE))
 
     def make(**sender: object) -> World:
         limits = Limits(sender_rate=FAST, peer_rate=FAST)

@@ -103,6 +103,7 @@ def test_list_says_when_a_key_retires_and_when_one_was_revoked(path: Path) -> No
     assert revoked_at[:16].replace("T", " ") in shown[second["kid"]].replace("T", " ")
 
 
+@pytest.mark.slow
 def test_a_second_algorithm_signs_when_it_is_used(path: Path) -> None:
     done("new", "--alg", "RS256")
     told = done("new", "--alg", "ES256").stdout

@@ -105,6 +105,7 @@ def static(scheme: str, credentials: str, **others: Any) -> DestinationCredentia
         ("APIKEY", "abc", ("X-Api-Key", "abc")),
     ],
 )
+@pytest.mark.slow
 async def test_static_credentials_travel_alike_whoever_they_come_from(
     hook: Hook,
     delivered: Callable[..., Any],

@@ -66,6 +66,7 @@ def outbox(location: str) -> str:
     return location
 
 
+@pytest.mark.slow
 async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_can(
     senders: Senders, webhooks: Webhooks, status: MakeStatus
 ) -> None:

@@ -113,6 +113,7 @@ def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.slow
 async def test_what_is_settled_together_is_what_is_settled_one_by_one(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], seed: int
 ) -> None:

@@ -154,6 +154,7 @@ async def slow() -> AsyncIterator[Slow]:
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 64])
+@pytest.mark.slow
 async def test_many_tasks_at_once_keep_the_limit_and_their_order(
     senders: Senders, slow: Slow, status: MakeStatus, concurrency: int
 ) -> None:

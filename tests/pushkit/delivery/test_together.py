@@ -153,6 +153,7 @@ async def only_the_oldest_is_the_head(sender: PushSender) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 async def test_what_is_stored_together_is_what_is_stored_one_by_one(
     senders: Senders, seed: int
 ) -> None:

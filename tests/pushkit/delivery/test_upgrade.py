@@ -79,6 +79,7 @@ def test_versions_are_numbered_without_a_gap() -> None:
 
 
 @pytest.mark.parametrize(("component", "count"), EARLIER)
+@pytest.mark.slow
 def test_an_upgrade_comes_to_the_schema_of_a_new_database(
     request: pytest.FixtureRequest, tmp_path: Path, *, component: str, count: int
 ) -> None:

@@ -316,6 +316,7 @@ def _rotate_often(path: Path, times: int) -> None:
         update_key_ring(path, lambda ring: ring.rotate(START))
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_rotate_none_is_lost(path: Path) -> None:
     save_key_ring(path, KeyRing.create(START))
     processes = [SPAWN.Process(target=_rotate_often, args=(path, 20)) for _ in range(2)]

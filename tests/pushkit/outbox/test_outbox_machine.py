@@ -247,6 +247,7 @@ class Outbox(RuleBasedStateMachine):
         }
 
 
+@pytest.mark.slow
 def test_any_sequence_of_calls(ledger: Any, request: pytest.FixtureRequest) -> None:
     class OnFreshDatabase(Outbox):
         make_ledger = staticmethod(ledger.fresh)

@@ -287,6 +287,7 @@ def test_of_two_holds_the_longer_counts(ledger: Ledger, holds: tuple[float, floa
 
 
 @pytest.mark.parametrize("tasks", [50, 500])
+@pytest.mark.slow
 def test_a_destination_takes_no_more_than_its_share(ledger: Ledger, tasks: int) -> None:
     # It is what keeps slots for others while a dead webhook has thousands of tasks waiting.
     for number in range(tasks):

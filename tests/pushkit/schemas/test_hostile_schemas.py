@@ -104,6 +104,7 @@ TEXT = {"a": "x" * 1_000_000}
         ),
     ],
 )
+@pytest.mark.slow
 def test_what_takes_long_is_given_up_in_time_and_in_little_memory(schema: Any, data: Any) -> None:
     bounded = BoundedSchema(schema)
     tracemalloc.start()
@@ -134,6 +135,7 @@ def test_a_schema_is_itself_checked_in_time(schema: Any) -> None:
 
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf", "not", "if", "contains", "items"])
 @pytest.mark.parametrize("more", range(4))
+@pytest.mark.slow
 def test_a_circle_ends_before_the_stack_does(keyword: str, more: int) -> None:
     # A panic of a library in Rust is no Exception: it would end the thread. So that the stack would
     # end in each of the libraries once, the circle is begun at different depths.
@@ -176,12 +178,14 @@ def test_without_the_extra_a_card_with_schemas_is_a_wrong_setting_at_once(
             make({"a": {}})
 
 
+@pytest.mark.slow
 def test_all_schemas_of_a_card_share_a_limit() -> None:
     slow: dict[str, Any] = {"allOf": [{"enum": [[n]]} for n in range(3000)]}
     schemas = CardSchemas({f"s{n}": {**slow, "title": str(n)} for n in range(60)})
     assert "too" in schemas.unusable["s59"]
 
 
+@pytest.mark.slow
 async def test_the_loop_and_others_go_on_while_a_hostile_schema_is_tried() -> None:
     hostile = CardSchemas({"costly": doubling(16, {"type": "string"}, "anyOf")})
     honest = CardSchemas({"costly": {"type": "object"}})

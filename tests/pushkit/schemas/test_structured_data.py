@@ -293,6 +293,7 @@ def test_a_hostile_schema_is_refused(schema: Any, says: str) -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_what_costs_too_much_is_undecided(schema: Any, data: Any, says: str) -> None:
     bounded = BoundedSchema(schema)
     with pytest.raises(UndecidedError, match=says):
@@ -319,6 +320,7 @@ def test_what_the_library_fails_at_is_undecided(schema: Any, data: Any) -> None:
         check(schema, data)
 
 
+@pytest.mark.slow
 def test_many_parts_share_one_limit() -> None:
     schemas = CardSchemas({"costly": doubling(12)})
     parts = tuple(part({}, "costly") for _ in range(500))
@@ -338,6 +340,7 @@ def test_a_pattern_that_backtracks_elsewhere_ends() -> None:
     assert check({"propertyNames": {"pattern": "^(a|aa)+$"}}, {"a" * 5000: 1}) is None
 
 
+@pytest.mark.slow
 def test_the_limit_counts_inside_of_a_schema_that_names_its_dialect() -> None:
     schema = doubling(30) | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     with pytest.raises(UndecidedError, match="steps"):

@@ -722,6 +722,7 @@ def own_server() -> Iterator[PostgresServer]:
     server.remove()
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_gone_is_a_storage_error_until_it_is_back(
     own_server: PostgresServer,
 ) -> None:

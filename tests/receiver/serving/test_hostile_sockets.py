@@ -206,6 +206,7 @@ async def test_a_peer_that_reads_no_answer_is_dropped(world: World, serve: Serve
     await site.until(lambda connections: len(connections) == 0)
 
 
+@pytest.mark.slow
 async def test_a_thousand_idle_connections_keep_nobody_out(
     make_world: WorldFactory, serve: Serve
 ) -> None:

@@ -14,6 +14,8 @@ from receiver.testing import CHECKS, Answer, check_receiver
 from tests.receiver.wrong.miniature import Miniature
 from tests.receiver.wrong.receivers import CAUGHT_BY, TOUCHED_TOO
 
+pytestmark = pytest.mark.slow
+
 # Of a callback that never comes: a machine may be busy, and five seconds are a lot for this one.
 DEADLINE = timedelta(seconds=5)
 

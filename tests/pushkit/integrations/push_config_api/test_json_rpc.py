@@ -231,6 +231,7 @@ BAD = [
 
 @every_version
 @pytest.mark.parametrize("config", BAD)
+@pytest.mark.slow
 async def test_a_bad_config_is_refused_and_nothing_is_stored(
     server: Server, sender: PushSender, config: dict[str, Any], version: str
 ) -> None:
