@@ -4,16 +4,15 @@ from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import InboundError
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.admission import Limits
 from receiver.expecting import Expectation
 from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, Notification
-from receiver.limits import RateLimit
+from receiver.limits import Limits, RateLimit
 from receiver.receiver import Receiver
+from receiver.refusals import Verdict
 from receiver.selection import TrustSnapshot
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
 from receiver.trusted_keys import fetch_trust, load_trust
-from receiver.verdicts import Verdict
-from receiver.verify import VerifiedNotification, verify_notification
+from receiver.verification import VerifiedNotification, verify_notification
 
 __all__ = [
     "Expectation",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pushkit.webhook import Headers
-from receiver.edge import Answer, BrokenBodyError, Edge, Head
-
-if TYPE_CHECKING:
-    from receiver.receiver import Receiver
+from receiver.edge import Answer, Edge, read_bounded
+from receiver.intake import BrokenBodyError
+from receiver.verification import Head
 
 __all__ = ["HideMalformedRequests", "application", "handler", "response"]
 
@@ -38,15 +37,20 @@ class HideMalformedRequests(logging.Filter):
         return True
 
 
-def application(receiver: Receiver) -> web.Application:
-    """Return an application that starts and stops with a receiver."""
+def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web.Application:
+    """Return an application that starts and stops with a receiver.
+
+    Args:
+        edge: Answers its requests.
+        running: The receiver, from its start to its end.
+    """
 
     async def answer(request: web.Request) -> web.Response:
         path = f"/{request.match_info['path']}"
-        return await _answer(receiver.edge, request, path)
+        return await _answer(edge, request, path)
 
     async def lifespan(_app: web.Application) -> AsyncIterator[None]:
-        async with receiver:
+        async with running:
             yield
 
     app = web.Application()
@@ -88,7 +92,7 @@ async def _answer(edge: Edge, request: web.BaseRequest, path: str) -> web.Respon
         ),
         socket_peer=request.remote or "",
     )
-    return response(await edge.answer(head, lambda: _chunks(request)))
+    return response(await edge.answer(head, lambda limit: read_bounded(_chunks(request), limit)))
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pushkit.webhook import Headers
-from receiver.edge import Answer, BrokenBodyError, Head
+from receiver.edge import Answer, Edge, read_bounded
+from receiver.intake import BrokenBodyError
+from receiver.verification import Head
 
-if TYPE_CHECKING:
-    from receiver.receiver import Receiver
-
-__all__ = ["AsgiApp", "ReceiverMiddleware"]
+__all__ = ["AsgiApp", "Lifespan", "ReceiverMiddleware"]
 
 # The names of the ASGI specification; its messages are loosely typed by design.
 _Message: TypeAlias = MutableMapping[str, Any]
@@ -34,6 +33,21 @@ _DISCARDING_SECONDS = 2.0
 _MAX_DISCARDED = 16 * 1024 * 1024
 
 
+class Lifespan(Protocol):
+    """A receiver, as far as a server starts and stops it."""
+
+    @property
+    def edge(self) -> Edge:
+        """What answers its requests."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to serve."""
+
+    async def close(self) -> None:
+        """End."""
+
+
 class AsgiApp:
     """A receiver as an ASGI application.
 
@@ -41,7 +55,7 @@ class AsgiApp:
         receiver: Whose requests.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Lifespan) -> None:
         self._receiver = receiver
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
@@ -49,7 +63,7 @@ class AsgiApp:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            await _serve(self._receiver, scope, receive, send, path=_path_within(scope))
+            await _serve(self._receiver.edge, scope, receive, send, path=_path_within(scope))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1000})
@@ -76,7 +90,7 @@ class ReceiverMiddleware:
         prefix: What stands before the senders' paths.
     """
 
-    def __init__(self, app: _App, *, receiver: Receiver, prefix: str = "") -> None:
+    def __init__(self, app: _App, *, receiver: Lifespan, prefix: str = "") -> None:
         self._app = app
         self._receiver = receiver
         self._prefix = prefix.rstrip("/")
@@ -90,7 +104,7 @@ class ReceiverMiddleware:
             path = _path_within(scope)
             within = path.removeprefix(self._prefix)
             if path.startswith(self._prefix) and self._receiver.edge.knows(within):
-                await _serve(self._receiver, scope, receive, send, path=within)
+                await _serve(self._receiver.edge, scope, receive, send, path=within)
                 return
         await self._app(scope, receive, send)
 
@@ -123,9 +137,7 @@ class ReceiverMiddleware:
 _ENDED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed", "lifespan.startup.failed")
 
 
-async def _serve(
-    receiver: Receiver, scope: _Message, receive: _Receive, send: _Send, *, path: str
-) -> None:
+async def _serve(edge: Edge, scope: _Message, receive: _Receive, send: _Send, *, path: str) -> None:
     client = scope.get("client")
     head = Head(
         method=scope["method"],
@@ -137,7 +149,7 @@ async def _serve(
         socket_peer=client[0] if client else "",
     )
     body = _Body(receive)
-    answer = await receiver.edge.answer(head, body.chunks)
+    answer = await edge.answer(head, lambda limit: read_bounded(body.chunks(), limit))
     await _send(answer, body, send, http1=scope.get("http_version", "1.1").startswith("1"))
 
 

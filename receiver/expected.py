@@ -173,7 +173,7 @@ class ExpectedStore:
     def handed_out(self, sender: str, secret: Presented) -> Script[list[HandedOut]]:
         """Return what was handed to this sender and fits what it sent: for step 5.
 
-        Also what has ended: `admit` says if it is good still. One that ended longer ago than ids
+        Also what has ended: `check` says if it is good still. One that ended longer ago than ids
         are remembered is forgotten at some time.
         """
         first, second = [*secret.credentials, None, None][:2]
@@ -188,7 +188,7 @@ class ExpectedStore:
             for row in rows
         ]
 
-    def admit(
+    def check(
         self,
         policy: TaskPolicy,
         *,

@@ -14,7 +14,7 @@ from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.forwards import Forward
 from receiver.inbox import Inbox
-from receiver.pipeline import Pipeline
+from receiver.intake import Intake
 from receiver.replay import ReplayMemory
 from receiver.trusted_keys import warn_of_weak_trust
 
@@ -32,7 +32,7 @@ class Life:
         database: Where inbox and expected tasks live.
         replay: The memory of ids.
         transport: Fetches JWK Sets.
-        pipeline: Holds the trust, which may be replaced at any time.
+        intake: Holds the trust, which may be replaced at any time.
         dispatcher: Calls back.
         arrivals: Tells waiters.
         housekeeper: Deletes what is over.
@@ -45,7 +45,7 @@ class Life:
         replay: ReplayMemory,
         transport: Transport,
         *,
-        pipeline: Pipeline,
+        intake: Intake,
         dispatcher: Dispatcher,
         arrivals: Arrivals,
         housekeeper: Housekeeper,
@@ -55,7 +55,7 @@ class Life:
         self._database = database
         self._replay = replay
         self._transport = transport
-        self._pipeline = pipeline
+        self._intake = intake
         self._dispatcher = dispatcher
         self._arrivals = arrivals
         self._housekeeper = housekeeper
@@ -94,8 +94,8 @@ class Life:
             _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
             self._dispatcher.registry.freeze()
-            warn_of_weak_trust(self._pipeline.trust.senders())
-            self._pipeline.trust.load()
+            warn_of_weak_trust(self._intake.trust.senders())
+            self._intake.trust.load()
             if allowed := self._transport.policy.allow:
                 _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
             self._background = [
@@ -128,7 +128,7 @@ class Life:
         await self._dispatcher.retire()
         self._dispatcher.registry.thaw()
         await self._replay.close()
-        await self._pipeline.trust.close()
+        await self._intake.trust.close()
         await self._transport.close()
         await self._database.close()
 
@@ -152,7 +152,7 @@ class Life:
 
     def degraded(self) -> dict[str, str]:
         """Return what is wrong for some and not for all, each part with its reason."""
-        missing = self._pipeline.trust.missing()
+        missing = self._intake.trust.missing()
         reasons = (f"keys of sender {name}: {reason}" for name, reason in missing.items())
         degraded = {"keys": "; ".join(reasons)} if missing else {}
         if self._dispatcher.hanging:

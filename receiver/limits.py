@@ -1,4 +1,4 @@
-"""Rates: a token bucket per key, in memory, bounded."""
+"""`Limits`: how much, how fast, and how much may wait; and rates: a bounded bucket per key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError
 
-__all__ = ["RateLimit", "RateLimitedError", "RateLimiter"]
+__all__ = ["Limits", "RateLimit", "RateLimitedError", "RateLimiter"]
 
 _MAX_KEYS = 10_000
 
@@ -31,6 +31,38 @@ class RateLimit:
     def __post_init__(self) -> None:
         if not self.per_second > 0 or self.burst < 1:
             raise ConfigError("rate limit: expected per_second above 0 and burst of at least 1")
+
+
+# About what one process can verify: a flood is cut, a busy agent is not.
+_PEER_RATE = RateLimit(per_second=1000, burst=2000)
+_SENDER_RATE = RateLimit(per_second=1000, burst=2000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What steps 1, 6 and 9 of the verification allow.
+
+    Attributes:
+        max_body_bytes: The largest body.
+        max_header_bytes: The largest header section.
+        request_timeout: The deadline for reading one request.
+        peer_rate: Per peer address, before the signature: strangers.
+        sender_rate: Per sender, after the signature: a stranger cannot use up its share.
+        max_backlog: How many notifications may be unfinished in the inbox: then 503.
+        max_backlog_per_sender: How many of one sender: then it gets 429.
+    """
+
+    max_body_bytes: int = 1024 * 1024
+    max_header_bytes: int = 16 * 1024
+    request_timeout: timedelta = timedelta(seconds=10)
+    peer_rate: RateLimit = _PEER_RATE
+    sender_rate: RateLimit = _SENDER_RATE
+    max_backlog: int = 500_000
+    max_backlog_per_sender: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.max_backlog < 1 or self.max_backlog_per_sender < 1:
+            raise ConfigError("limits: expected backlogs of at least 1")
 
 
 class RateLimiter:

@@ -24,7 +24,6 @@ from pushkit.storage import Access
 from pushkit.webhook import WebhookRequest
 from pushkit.work import Housekeeper, RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.admission import Limits
 from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.decorators import CallbackDecorators
@@ -36,13 +35,15 @@ from receiver.expected import ExpectedStore
 from receiver.expecting import Expectation, hand_out, mint
 from receiver.forwards import Forward
 from receiver.inbox import InboxRetention, Notification
+from receiver.intake import Intake
 from receiver.life import DRAIN, Life
+from receiver.limits import Limits
 from receiver.peers import ForwardedHeader, Peers
-from receiver.pipeline import Pipeline, ProvenHead
+from receiver.refusals import Verdict
 from receiver.replay import open_replay
 from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust, warn_of_weak_trust
-from receiver.verdicts import Verdict
+from receiver.verification import Head
 
 __all__ = ["Receiver"]
 
@@ -125,7 +126,7 @@ class Receiver(CallbackDecorators):
         trust = Trust.build(url, senders, self._transport, clock)
         self.url = trust.url
         memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
-        self.pipeline = Pipeline(
+        self.intake = Intake(
             trust,
             self._database,
             memory,
@@ -147,6 +148,7 @@ class Receiver(CallbackDecorators):
             clock=clock,
         )
         self.edge = Edge(
+            self.intake,
             self,
             peers=Peers(trusted_proxies, forwarded_header),
             validation_echo=validation_echo,
@@ -159,7 +161,7 @@ class Receiver(CallbackDecorators):
             self._database,
             memory,
             self._transport,
-            pipeline=self.pipeline,
+            intake=self.intake,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,
             housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
@@ -169,7 +171,7 @@ class Receiver(CallbackDecorators):
     @property
     def trust(self) -> Trust:
         """The trusted senders, as they are at this moment."""
-        return self.pipeline.trust
+        return self.intake.trust
 
     @property
     def senders(self) -> dict[str, TrustedSender]:
@@ -230,7 +232,7 @@ class Receiver(CallbackDecorators):
 
         Mount it under a prefix with `add_subapp`, or run it alone.
         """
-        return application(self)
+        return application(self.edge, self)
 
     def asgi(self) -> AsgiApp:
         """Return an ASGI application: alone, it starts and stops with this receiver.
@@ -271,24 +273,15 @@ class Receiver(CallbackDecorators):
             path: The sender's path, where the request's own path has a prefix before it.
             peer: The address that it came from.
         """
-        refused = self.pipeline.admission.admit(request.headers, len(request.body), peer=peer)
-        if refused is not None:
-            return refused
         path = path or request.target.partition("?")[0]
-        return await self.receive_admitted(request, path=path, peer=peer)
+        head = Head(
+            method=request.method, path=path, target=request.target, headers=request.headers
+        )
 
-    async def receive_admitted(
-        self, request: WebhookRequest, *, path: str, peer: str, proven: ProvenHead | None = None
-    ) -> Verdict:
-        """Take a request on from where an edge of ours has `admit`ted it, or proven its head.
+        async def read(_limit: int) -> bytes:
+            return request.body
 
-        Args:
-            request: The request, whole.
-            path: The sender's path, without any prefix of a mount.
-            peer: The address that it came from.
-            proven: What `pipeline.select` said of its head.
-        """
-        return await self.pipeline.receive(request, path=path, peer=peer, proven=proven)
+        return await self.intake.take(head, path, read, peer=peer)
 
     # --- trust ---------------------------------------------------------------------------------
 
@@ -307,7 +300,7 @@ class Receiver(CallbackDecorators):
         before = self.trust
         trust = Trust.build(self.url, senders, self._transport, self._clock, before=before)
         warn_of_weak_trust(senders)
-        self.pipeline.trust = trust
+        self.intake.trust = trust
         trust.load()
         await before.close(but=trust)
 

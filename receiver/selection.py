@@ -6,9 +6,9 @@ message names is fetched because it says so. `receiver.trusted_keys` fetches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 from pushkit.errors import (
     ConfigError,
@@ -32,13 +32,12 @@ from receiver.trust import SenderProfile, TrustedSender, check_senders
 __all__ = [
     "Claimed",
     "HeldKeys",
+    "KeysOf",
     "Selected",
     "TrustSnapshot",
     "UnknownSenderError",
     "base_url",
-    "claimed",
-    "one_of",
-    "possible",
+    "select",
 ]
 
 _SHOWN_SENDERS = 5
@@ -46,14 +45,6 @@ _SHOWN_SENDERS = 5
 
 class UnknownSenderError(InboundError, code="unknown_sender", status=403):
     """No trusted sender fits the path, the issuer and the key of this request."""
-
-
-class _OfSender(Protocol):
-    @property
-    def sender(self) -> TrustedSender: ...
-
-
-_Entry = TypeVar("_Entry", bound=_OfSender)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +84,13 @@ class Claimed:
         return list(dict.fromkeys(kids))
 
 
+class KeysOf(NamedTuple):
+    """What `select` asks: the keys of these senders, as far as the request names them."""
+
+    senders: Sequence[TrustedSender]
+    says: Claimed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
     """The sender that a request claims to be from, and what is to prove it.
@@ -128,23 +126,24 @@ class TrustSnapshot:
         self.held = tuple(held)
         check_senders([entry.sender for entry in self.held])
 
-    def own_url(self, path: str) -> str:
-        """Return the URL of this receiver at a sender's path: what `aud` must name."""
-        return f"{self.url}{path}"
+    def at(self, path: str) -> Sequence[TrustedSender]:
+        """Return the senders at a path."""
+        return [entry.sender for entry in self.held if entry.sender.path == path]
+
+    def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
+        """Answer what `select` asks."""
+        names = {sender.name for sender in asked.senders}
+        return [entry for entry in self.held if entry.sender.name in names]
 
     def select(self, path: str, headers: Headers) -> Selected:
-        """Do step 2, and find the key of step 3: by path, then `iss`, then `kid`.
-
-        Raises:
-            UnknownSenderError: No sender, or more than one that cannot be told apart.
-            InvalidSignatureError: The sender signs, and there is no signature by a key of its.
-            MalformedRequestError: The headers of a signature cannot be read.
-            KeysUnavailableError: The sender's keys are not in this snapshot.
-        """
-        held = [entry for entry in self.held if entry.sender.path == path]
-        senders = [entry.sender for entry in held]
-        says = claimed(senders, headers)
-        return one_of(possible(held, says), says, among=senders)
+        """Do step 2, and find the key of step 3; see `select`."""
+        steps = select(self.at(path), headers)
+        try:
+            steps.send(self.keys_of(next(steps)))
+        except StopIteration as done:
+            found: Selected = done.value
+            return found
+        raise AssertionError("it asks once")
 
 
 def base_url(url: str) -> str:
@@ -159,45 +158,29 @@ def base_url(url: str) -> str:
     return normalised.rstrip("/")
 
 
-def claimed(senders: Sequence[TrustedSender], headers: Headers) -> Claimed:
-    """Return who a request to these senders says that it is signed by, as far as they sign.
+def select(
+    among: Sequence[TrustedSender], headers: Headers
+) -> Generator[KeysOf, Sequence[HeldKeys], Selected]:
+    """Do step 2, and find the key of step 3: by path, then `iss`, then `kid`; asks for keys once.
+
+    Args:
+        among: All senders at the request's path.
+        headers: The request's.
 
     Raises:
-        InvalidSignatureError: A signature is none that could be verified.
+        UnknownSenderError: No sender, or more than one that cannot be told apart.
+        InvalidSignatureError: The sender signs, and there is no signature by a key of its.
         MalformedRequestError: The headers of a signature cannot be read.
+        KeysUnavailableError: The sender's keys are not to be had.
     """
     # Without a signature a Bearer value is the client's own secret, whatever it looks like.
-    compact = find_jwt(headers) if _any_signs(senders, Scheme.JWT) else None
-    by_http = _any_signs(senders, Scheme.HTTP_MESSAGE_SIGNATURES)
-    return Claimed(
+    compact = find_jwt(headers) if _any_signs(among, Scheme.JWT) else None
+    by_http = _any_signs(among, Scheme.HTTP_MESSAGE_SIGNATURES)
+    says = Claimed(
         jwt=None if compact is None else read_unverified(compact),
         signatures=tuple(read_unverified_signatures(headers)) if by_http else (),
     )
-
-
-def _any_signs(senders: Sequence[TrustedSender], scheme: Scheme) -> bool:
-    return any(sender.signs_with(scheme) for sender in senders)
-
-
-def possible(entries: Sequence[_Entry], says: Claimed) -> list[_Entry]:
-    """Return those at a path that a request may be from, by its issuer."""
-    if says.jwt is None:
-        return list(entries)
-    # Who states an issuer is that sender, if there is one; a sender without an issuer must not
-    # stand in its way by publishing a key of the same name.
-    issuer = says.jwt.issuer
-    exact = [entry for entry in entries if _is_issuer(entry.sender, issuer)]
-    return exact or [entry for entry in entries if _may_issue(entry.sender)]
-
-
-def one_of(held: Sequence[HeldKeys], says: Claimed, *, among: Sequence[TrustedSender]) -> Selected:
-    """Return the one sender that a request is from, see `TrustSnapshot.select`.
-
-    Args:
-        held: Those that it may be from, by its issuer.
-        says: What it says.
-        among: All at its path.
-    """
+    held = yield KeysOf(_possible(among, says), says)
     if len(held) > 1 and (says.jwt is not None or says.signatures):
         held = _with_key(held, says)
     if len(held) != 1:
@@ -211,6 +194,21 @@ def one_of(held: Sequence[HeldKeys], says: Claimed, *, among: Sequence[TrustedSe
         key=_key_of_jwt(held[0], says.jwt) if by_jwt else None,
         signatures=_by_own_keys(held[0], says.signatures) if by_http else (),
     )
+
+
+def _any_signs(senders: Sequence[TrustedSender], scheme: Scheme) -> bool:
+    return any(sender.signs_with(scheme) for sender in senders)
+
+
+def _possible(senders: Sequence[TrustedSender], says: Claimed) -> Sequence[TrustedSender]:
+    """Return those at a path that a request may be from, by its issuer."""
+    if says.jwt is None:
+        return senders
+    # Who states an issuer is that sender, if there is one; a sender without an issuer must not
+    # stand in its way by publishing a key of the same name.
+    issuer = says.jwt.issuer
+    exact = [sender for sender in senders if _is_issuer(sender, issuer)]
+    return exact or [sender for sender in senders if _may_issue(sender)]
 
 
 def _unknown(says: Claimed, found: Sequence[TrustedSender], among: Sequence[TrustedSender]) -> str:

@@ -139,6 +139,7 @@ class TrustedSender:
     _verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
     _token_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
     _credential_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
+    _audiences: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for mistake in _mistakes_of(self):
@@ -156,6 +157,7 @@ class TrustedSender:
         object.__setattr__(self, "_token_hashes", frozenset(map(hash_token, self.tokens)))
         credentials = frozenset(map(hash_credentials, self.credentials))
         object.__setattr__(self, "_credential_hashes", credentials)
+        object.__setattr__(self, "_audiences", tuple(map(audience_of, self.audience)))
 
     def signs_with(self, scheme: Scheme) -> bool:
         """Say whether a signature of this scheme must hold."""
@@ -180,6 +182,11 @@ class TrustedSender:
     def token_hashes(self) -> frozenset[str]:
         """The SHA-256 of each static token."""
         return self._token_hashes
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """What its `aud` may name, in one spelling; empty for the receiver's own URL."""
+        return self._audiences
 
     @property
     def credential_hashes(self) -> frozenset[str]:

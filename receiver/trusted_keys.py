@@ -23,12 +23,11 @@ from pushkit.webhook import Headers
 from receiver.selection import (
     Claimed,
     HeldKeys,
+    KeysOf,
     Selected,
     TrustSnapshot,
     base_url,
-    claimed,
-    one_of,
-    possible,
+    select,
 )
 from receiver.trust import TrustedSender, check_senders
 
@@ -56,9 +55,10 @@ class Trust:
         self._entries = [_Entry(sender, keys) for sender, keys in senders]
         check_senders(self.senders())
         self._paths = {unquote(sender.path): sender.path for sender in self.senders()}
-        self._at: dict[str, list[_Entry]] = {}
+        self._at: dict[str, list[TrustedSender]] = {}
         for entry in self._entries:
-            self._at.setdefault(entry.sender.path, []).append(entry)
+            self._at.setdefault(entry.sender.path, []).append(entry.sender)
+        self._by_name = {entry.sender.name: entry for entry in self._entries}
         self._sorted_paths = sorted(self._at)
 
     @classmethod
@@ -136,24 +136,31 @@ class Trust:
         found = {entry.sender.name: entry.keys.missing() for entry in self._entries}
         return {name: reason for name, reason in found.items() if reason is not None}
 
-    async def select(self, path: str, headers: Headers) -> Selected:
-        """Do what `TrustSnapshot.select` does, with keys that are fetched where that is due.
+    def at(self, path: str) -> Sequence[TrustedSender]:
+        """Return the senders at a path."""
+        return self._at.get(path, ())
 
-        Only the keys of senders that the request may be from are asked for.
-        """
-        entries = self._at.get(path, [])
-        senders = [entry.sender for entry in entries]
-        says = claimed(senders, headers)
-        asked = possible(entries, says)
-        if len(asked) == 1:
-            held = [await _held(asked[0], _named_keys(asked[0], says))]
-            return one_of(held, says, among=senders)
+    async def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
+        """Answer what `selection.select` asks, with keys that are fetched where that is due."""
+        entries, says = [self._by_name[sender.name] for sender in asked.senders], asked.says
+        if len(entries) == 1:
+            return [await _held(entries[0], _named_keys(entries[0], says))]
         # Whose keys have to be fetched does not hold up one whose keys are at hand.
-        at_hand = [await _held(entry, _keys_at_hand(entry)) for entry in asked]
+        at_hand = [await _held(entry, _keys_at_hand(entry)) for entry in entries]
         if any(kid in held.keys for held in at_hand for kid in says.kids(held.sender)):
-            return one_of(at_hand, says, among=senders)
-        fetched = (_held(entry, _named_keys(entry, says)) for entry in asked)
-        return one_of(await asyncio.gather(*fetched), says, among=senders)
+            return at_hand
+        fetched = (_held(entry, _named_keys(entry, says)) for entry in entries)
+        return list(await asyncio.gather(*fetched))
+
+    async def select(self, path: str, headers: Headers) -> Selected:
+        """Do what `TrustSnapshot.select` does, with keys that are fetched where that is due."""
+        steps = select(self.at(path), headers)
+        try:
+            steps.send(await self.keys_of(next(steps)))
+        except StopIteration as done:
+            found: Selected = done.value
+            return found
+        raise AssertionError("it asks once")
 
     def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
         return {

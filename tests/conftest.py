@@ -62,11 +62,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     """Take back what a command sets up for the log of a whole process."""
-    root, server = logging.getLogger(), logging.getLogger("aiohttp.server")
-    levels, handlers = (root.level, server.level), list(root.handlers)
+    root = logging.getLogger()
+    levels = {name: logging.getLogger(name).level for name in ("", "aiohttp.server", "receiver")}
+    handlers = list(root.handlers)
     yield
-    root.setLevel(levels[0])
-    server.setLevel(levels[1])
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     for handler in set(root.handlers) - set(handlers):
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -12,11 +12,12 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.edge import Answer, Edge, Head
+from receiver.edge import Answer, Edge
+from receiver.intake import ReadBody
 from receiver.listening.steps import Leniency, Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
-from receiver.verify import VerifiedNotification, verify_notification
+from receiver.verification import Head, VerifiedNotification, verify_notification
 
 __all__ = ["Arrival", "ListeningEdge"]
 
@@ -71,20 +72,22 @@ class ListeningEdge(Edge):
         token: str,
         tell: Callable[[Arrival], Awaitable[None]],
     ) -> None:
-        super().__init__(receiver, peers=receiver.edge.peers, validation_echo=True)
+        peers = receiver.edge.peers
+        super().__init__(receiver.intake, receiver, peers=peers, validation_echo=True)
         self._listened_to = receiver
         self._trusting = trusting
         self._token = token
         self._tell = tell
         self._came = 0
 
-    async def answer(self, head: Head, read: Callable[[], AsyncGenerator[bytes, None]]) -> Answer:
+    async def answer(self, head: Head, read: ReadBody) -> Answer:
         """Answer one request as the receiver does, and tell of it."""
         if head.method != "POST":
             return await super().answer(head, read)
         self._came += 1
         number, now = self._came, utc_now()
-        body = await _whole(read)
+        whole = await read(_MAX_BODY_BYTES)  # also of who will be refused: it is shown
+        body = whole or b""
         request = WebhookRequest(
             method=head.method, target=head.target, headers=head.headers, body=body
         )
@@ -97,7 +100,11 @@ class ListeningEdge(Edge):
             socket_peer=head.socket_peer,
         )
         found = await self._verified(seen, body, now)
-        answer = await super().answer(seen, lambda: _again(body))
+
+        async def again(_limit: int) -> bytes | None:
+            return whole
+
+        answer = await super().answer(seen, again)
         code = _code_of(answer)
         await self._tell(
             Arrival(
@@ -145,18 +152,3 @@ def _code_of(answer: Answer) -> str:
         return str(json.loads(answer.body)["code"])
     except (ValueError, KeyError, TypeError):
         return str(answer.status)
-
-
-async def _whole(read: Callable[[], AsyncGenerator[bytes, None]]) -> bytes:
-    """Return a body also of who will be refused: this is for development."""
-    body = bytearray()
-    async with contextlib.aclosing(read()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > _MAX_BODY_BYTES:
-                break
-    return bytes(body)
-
-
-async def _again(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body

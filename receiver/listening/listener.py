@@ -90,7 +90,7 @@ async def listening(
         handler(edge),
         limits=ConnectionLimits(),
         is_proxy=edge.peers.is_proxy,
-        max_head_bytes=receiver.pipeline.limits.max_header_bytes,
+        max_head_bytes=receiver.intake.limits.max_header_bytes,
     )
     async with receiver, desk:
         accepting = await asyncio.get_running_loop().create_server(server, sock=listener)

@@ -19,7 +19,7 @@ from pushkit.signing.notification_jwt import (
 )
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.trust import SenderProfile
-from receiver.verify import VerifiedNotification
+from receiver.verification import VerifiedNotification
 
 __all__ = ["Leniency", "Step", "steps_of"]
 

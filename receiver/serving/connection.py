@@ -15,8 +15,8 @@ from aiohttp.http_exceptions import LineTooLong
 from receiver.app import response
 from receiver.edge import problem
 from receiver.peers import rate_key
+from receiver.refusals import Verdict
 from receiver.serving.framing import Framing
-from receiver.verdicts import Verdict
 
 if TYPE_CHECKING:
     from receiver.serving.server import HttpServer
@@ -94,7 +94,7 @@ class HttpConnection(web.RequestHandler):
                 self._head_deadline.begin()
             if self._framing.head_bytes > self._server.max_head_bytes:
                 reason = f"more than {self._server.max_head_bytes} bytes of headers"
-                self._refuse(Verdict(status=431, code="headers_too_large"), reason)
+                self._refuse(Verdict.of("headers_too_large"), reason)
                 return
         super().data_received(data)
 
@@ -177,7 +177,7 @@ class HttpConnection(web.RequestHandler):
 
     def _head_is_late(self) -> None:
         if self._framing.head_bytes:
-            verdict = Verdict(status=408, code="head_timeout")
+            verdict = Verdict.of("head_timeout")
             self._refuse(verdict, "the headers came too slowly")
         elif not self.busy:
             self.force_close()
@@ -206,10 +206,10 @@ class HttpConnection(web.RequestHandler):
 
 def _verdict(status: int, exc: BaseException | None) -> Verdict:
     if isinstance(exc, LineTooLong):
-        return Verdict(status=431, code="headers_too_large")
+        return Verdict.of("headers_too_large")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Verdict(status=503, code="internal")
-    return Verdict(status=status, code="malformed_http")
+        return Verdict.of("internal")
+    return Verdict.of("malformed_http", status=status)
 
 
 class _Deadline:

@@ -18,8 +18,8 @@ from aiohttp import web
 
 from pushkit.logs import RepeatedLog
 from receiver.connections import ConnectionLimits, Connections
+from receiver.refusals import Refusals
 from receiver.serving.connection import HttpConnection
-from receiver.verdicts import Refusals
 
 __all__ = ["HttpServer"]
 

@@ -177,9 +177,9 @@ async def _server(
         handler(receiver.edge),
         limits=settings.connection_limits,
         is_proxy=receiver.edge.peers.is_proxy,
-        max_head_bytes=receiver.pipeline.limits.max_header_bytes,
+        max_head_bytes=receiver.intake.limits.max_header_bytes,
         tls=tls.context if tls else None,
-        refusals=receiver.pipeline.refusals,
+        refusals=receiver.intake.refusals,
     )
     loop = asyncio.get_running_loop()
     accepting = [

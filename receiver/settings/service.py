@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pushkit.storage import is_file
-from receiver.admission import Limits
 from receiver.callbacks.registry import NO_TIMEOUT, Timeout
 from receiver.connections import ConnectionLimits
 from receiver.inbox import InboxRetention
+from receiver.limits import Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
 from receiver.settings.handlers import CallbackSettings, ForwardSettings

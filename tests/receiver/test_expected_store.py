@@ -56,7 +56,7 @@ class House:
     ) -> bool:
         proven = ProvenSecret(sha256=secret, static=secret == STATIC) if secret else None
         try:
-            self.run(STORE.admit(policy, sender="agent", secret=proven, task_id=task_id, now=now))
+            self.run(STORE.check(policy, sender="agent", secret=proven, task_id=task_id, now=now))
         except TaskNotExpectedError:
             return False
         return True

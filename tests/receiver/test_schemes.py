@@ -34,6 +34,7 @@ from receiver import (
 )
 from receiver.selection import UnknownSenderError
 from receiver.trusted_keys import Trust
+from receiver.verification import Head
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -466,14 +467,15 @@ async def test_a_strangers_body_is_not_read_where_the_head_can_prove(
     draft = drafted(world)
     draft.key = generate_key(Algorithm.ES256)
     request = draft.request()
-    refused = await world.receiver.pipeline.select(
-        request.headers,
-        method=request.method,
-        target=request.target,
-        path=PATH,
-        peer="192.0.2.1",
+    head = Head(
+        method="POST", path=PATH, target=request.target, headers=request.headers, socket_peer=""
     )
-    assert getattr(refused, "status", None) == 401
+
+    async def read(_limit: int) -> bytes:
+        raise AssertionError("the body of a stranger is read")
+
+    refused = await world.receiver.edge.answer(head, read)
+    assert refused.status == 401
 
 
 # --- which sender -------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
         database=tmp_path / "inbox.db",
     )
 
-    assert receiver.pipeline.limits == own.pipeline.limits == Limits()
+    assert receiver.intake.limits == own.intake.limits == Limits()
     for each in (receiver, own):
         assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
         assert each._life._drain == DRAIN

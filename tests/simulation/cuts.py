@@ -38,7 +38,6 @@ _CONSEQUENCES = "pushkit.delivery.consequences"
 _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _SQLITE = "pushkit.storage.sqlite"
 _DISPATCHER = "receiver.callbacks.dispatcher"
-_PIPELINE = "receiver.pipeline"
 _INBOX = "receiver.inbox.store"
 
 CUTS = (
@@ -366,27 +365,24 @@ CUTS = (
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
     ),
-    _cut(
+    Cut(
         "one transaction",
         "An id is remembered with its notification, or not at all.",
-        _PIPELINE,
         (
-            "        try:\n            verdict = await self._database.write(\n",
-            "        if await self._database.write(self._remember(reservation)) is Replay.DUPLICATE:\n"
-            "            return _DUPLICATE\n"
-            "        try:\n            verdict = await self._database.write(\n",
-        ),
-        (
-            "        if (yield from self._replay.remember(reservation, now)) is Replay.DUPLICATE:\n"
-            "            return _DUPLICATE\n",
-            "",
-        ),
-        (
-            "    def _accept(\n",
-            "    def _remember(self, reservation: Reservation) -> Script[Replay]:\n"
-            "        now = yield from self._database.now()\n"
-            "        return (yield from self._replay.remember(reservation, now))\n\n"
-            "    def _accept(\n",
+            Edit(
+                "receiver.intake",
+                "        try:\n            notification_id = await self._database.write(\n",
+                "        remember = self._replay.remember(reservation, self._clock())\n"
+                '        if (await self._database.write(remember)).value == "duplicate":\n'
+                "            return _DUPLICATE\n"
+                "        try:\n            notification_id = await self._database.write(\n",
+            ),
+            Edit(
+                "receiver.accepting",
+                "        if (yield from self._replay.remember(reservation, now)) is"
+                " Replay.DUPLICATE:  # 7\n            return None\n",
+                "",
+            ),
         ),
     ),
     _cut(

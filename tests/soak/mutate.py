@@ -126,8 +126,8 @@ ROOMS: Mapping[str, Room] = {
     "delivery": Room(modules=("pushkit/delivery/*.py",), tests=(*_DELIVERY, "tests/faults")),
     "verification": Room(
         modules=(
-            *("receiver/verify.py", "receiver/selection.py", "receiver/credentials.py"),
-            *("receiver/pipeline.py", "receiver/admission.py", "receiver/verdicts.py"),
+            *("receiver/verification.py", "receiver/selection.py", "receiver/credentials.py"),
+            *("receiver/intake.py", "receiver/accepting.py", "receiver/refusals.py"),
         ),
         tests=("tests/receiver", "tests/soak/test_fuzz_receiver.py"),
     ),

@@ -23,8 +23,8 @@ from pushkit.signing import notification_jwt
 from pushkit.signing.token import TOKEN_HEADERS
 from receiver.credentials import check_presented, presented
 from receiver.edge import Answer, problem
+from receiver.refusals import Verdict
 from receiver.replay import Seen
-from receiver.verdicts import Verdict
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
 from tests.soak.fuzzing.kinds import KINDS
 from tests.soak.fuzzing.oracles import ORACLES
@@ -191,15 +191,15 @@ def row(
 
 
 WEAKENED = [
-    row("answered", "receiver.verify.decode_update", breaking_on_what_is_new, JWT),
-    row("genuine", "receiver.pipeline.verify_body", refuses, ["every"]),
+    row("answered", "receiver.verification.decode_update", breaking_on_what_is_new, JWT),
+    row("genuine", "receiver.verification.verify_body", refuses, ["every"]),
     row("silence", "receiver.edge.problem", telling, JWT),
-    row("logged", "receiver.verdicts.Refusals.note", passes, JWT),
-    row("discretion", "receiver.pipeline.presented", logging_what_came, JWT),
+    row("logged", "receiver.refusals.Refusals.note", passes, JWT),
+    row("discretion", "receiver.verification.presented", logging_what_came, JWT),
     row("discretion", "receiver.app.HideMalformedRequests.filter", always, JWT, door="app"),
-    row("signature", "receiver.verify.verify_signature", any_claims, JWT),
+    row("signature", "receiver.verification.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
-    row("signature", "receiver.verify.check_webhook_signature", passes, HOOKS),
+    row("signature", "receiver.verification.check_webhook_signature", passes, HOOKS),
     row("own_key", "receiver.trusted_keys._named_keys", everybodys_keys, JWT),
     row("own_key", "receiver.trusted_keys._named_keys", everybodys_keys, HTTP),
     row(
@@ -209,32 +209,37 @@ WEAKENED = [
         ["jwt-rs256", "jwt-ps256"],
         and_={f"{SIGNING}.notification_jwt.signature_holds": by_any_padding},  # each is enough
     ),
-    row("algorithm", "receiver.verify.verify_signature", any_algorithm, ["narrow"]),
+    row("algorithm", "receiver.verification.verify_signature", any_algorithm, ["narrow"]),
     row("one_reading", "pushkit.bounded_json._object_without_duplicates", dict, JWT),
     row("one_reading", f"{SIGNING}.jose.decoded", lenient_base64, JWT),
-    row("body", "receiver.verify.check_body", passes, ["samples", "trpc", *JWT]),
-    row("body", "receiver.verify.check_content_digest", passes, HTTP),
-    row("window", "receiver.verify.check_times", passes, JWT),
-    row("window", "receiver.verify.check_times", passes, HTTP),
-    row("window", "receiver.verify.check_timestamp", passes, HOOKS),
+    row("body", "receiver.verification.check_body", passes, ["samples", "trpc", *JWT]),
+    row("body", "receiver.verification.check_content_digest", passes, HTTP),
+    row("window", "receiver.verification.check_times", passes, JWT),
+    row("window", "receiver.verification.check_times", passes, HTTP),
+    row("window", "receiver.verification.check_timestamp", passes, HOOKS),
     row("expiry", f"{SIGNING}.times.check_expiry", passes, JWT),
     row("expiry", f"{SIGNING}.times.check_expiry", passes, HTTP),
-    row("audience", "receiver.verify.check_audience", passes, JWT),
+    row("audience", "receiver.verification.check_audience", passes, JWT),
     row("audience", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row(
         *("issuer", "receiver.selection._is_issuer", always, JWT),
-        and_={"receiver.verify.check_issuer": passes},  # each alone is enough
+        and_={"receiver.verification.check_issuer": passes},  # each alone is enough
     ),
     row("coverage", f"{SIGNING}.http_message_signatures.required_components", lambda _: (), HTTP),
     row("coverage", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
-    row("ids", "receiver.verify.check_webhook_id", passes, JWT),
-    row("token", "receiver.pipeline.check_presented", any_secret, [*JWT, *HTTP, *UNSIGNED]),
-    row("token", "receiver.pipeline.presented", every_token_is_known, [*JWT, *UNSIGNED]),
+    row("ids", "receiver.verification.check_webhook_id", passes, JWT),
+    row("token", "receiver.verification.check_presented", any_secret, [*JWT, *HTTP, *UNSIGNED]),
+    row("token", "receiver.verification.presented", every_token_is_known, [*JWT, *UNSIGNED]),
     row("token", "receiver.credentials.read_token", the_first_token, JWT),
-    row("credentials", "receiver.pipeline.check_presented", any_secret, ["credentials", "minted"]),
-    row("once", "receiver.pipeline.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
-    row("conflict", "receiver.pipeline.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
-    row("task", "receiver.expected.ExpectedStore.admit", admits, MINTED),
+    row(
+        "credentials",
+        "receiver.verification.check_presented",
+        any_secret,
+        ["credentials", "minted"],
+    ),
+    row("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
+    row("conflict", "receiver.intake.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
+    row("task", "receiver.expected.ExpectedStore.check", admits, MINTED),
     row("stored", "receiver.inbox.Inbox.store", stores_nothing, HOOKS),
 ]
 

@@ -1,18 +1,37 @@
-"""Steps 2 to 6 without I/O: keys, secrets and `now` come in. Numbered as in the wire profile §4.
+"""The verification of a notification: ten steps, in this order (wire profile §4).
 
-In two parts, so that a stranger's body is never read: `verify_head` takes what the head alone
-proves, `verify_body` and `read_notification` the rest. `verify_notification` is all of it in one
-call, for applications that store by themselves.
+| step | what is checked | from | refused with |
+|---|---|---|---|
+| 1 | rate of the address; size of the head, declared length, type | the head | 429 431 413 415 |
+| 2 | which trusted sender: path, `iss`, `kid` (`selection.select`) | the head | 403 |
+| 3 | the signatures that this sender must make | the head | 401, 503 without its keys |
+| 4 | times, audience, issuer; the ids agree | the head | 401 400 |
+| 5 | token and credentials (`credentials.check_presented`) | the head | 401 |
+| 1 | the body: its size, within the deadline | the body | 413 408 400 |
+| 3 | its hash is what is signed | the body | 401 |
+| 6 | rate of the sender; the body is read, and speaks of the signed task | the body | 429 400 422 |
+| 7 | replay: an accepted id with this body is a retry, with another a conflict | the store | 409 |
+| 8 | the task is expected | the store | 404 |
+| 9 | there is room; id, binding and notification are one transaction | the store | 429 503 |
+| 10 | callbacks, in the order of the task | the inbox | |
+
+A stranger's body is never read. `verify` below does steps 1 to 6 without I/O: it is a generator
+that asks for what it has to have (keys, what was handed out, the body), so that the service
+(`receiver.intake`) and `verify_notification`, for applications that store by themselves, run the
+same code. Steps 7 to 9 are `receiver.accepting`, step 10 is `receiver.callbacks`. Every refusal has
+its row in `receiver.refusals`.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 
 from pushkit.a2a import TaskUpdate, decode_update
 from pushkit.bounded_json import JsonValue, read_json
@@ -50,22 +69,179 @@ from pushkit.signing.times import check_times, check_timestamp
 from pushkit.signing.token import hash_token
 from pushkit.url import audience_of, audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.credentials import HandedOut, check_presented, presented
-from receiver.selection import Selected, TrustSnapshot
+from receiver.credentials import (
+    HandedOut,
+    Presented,
+    ProvenSecret,
+    check_presented,
+    presented,
+)
+from receiver.limits import Limits, RateLimit, RateLimiter
+from receiver.peers import rate_key
+from receiver.selection import KeysOf, Selected, TrustSnapshot, select
 from receiver.trust import SenderProfile, TrustedSender
 
 __all__ = [
+    "BodyTimeoutError",
+    "Facts",
+    "HandedOutTo",
+    "Head",
+    "House",
+    "IncompleteBodyError",
+    "MethodNotAllowedError",
+    "Verified",
     "VerifiedHead",
     "VerifiedNotification",
-    "check_method",
-    "read_notification",
-    "verify_body",
-    "verify_head",
+    "WholeBody",
+    "body_too_large",
+    "verify",
     "verify_notification",
 ]
 
 _MAX_ID_CHARS = 256
+_MAX_ID_BYTES = 512
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # RFC 6901 §4
+_CONTENT_TYPES = frozenset({"application/json", "application/a2a+json", ""})
+_DIGITS = re.compile(r"[0-9]+")
+_LONGEST_LENGTH = 18  # digits: far over any limit, and quickly read
+
+Facts: TypeAlias = dict[str, str | None]
+"""What is proven so far, for the log: sender, task, delivery id."""
+
+
+# --- what comes in, and what is asked ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The head of a request.
+
+    Attributes:
+        method: The method.
+        path: The path, percent-decoded, without the prefix of a mount.
+        target: Path and query as received.
+        headers: The header fields, repeated ones as often as they came.
+        socket_peer: The address of the socket's other end.
+    """
+
+    method: str
+    path: str
+    target: str
+    headers: Headers
+    socket_peer: str = ""
+
+
+class HandedOutTo(NamedTuple):
+    """What `verify` asks: what `expect()` handed to a sender, as far as it fits what came."""
+
+    sender: TrustedSender
+    secret: Presented
+
+
+class WholeBody(NamedTuple):
+    """What `verify` asks: the body, of which no more than the limit needs to be read."""
+
+    sender: TrustedSender
+    limit: int
+
+
+Question: TypeAlias = KeysOf | HandedOutTo | WholeBody
+
+
+class House:
+    """What a service has besides the senders: its limits, and its rates.
+
+    Args:
+        limits: Sizes and rates.
+        clock: Returns now, aware, in UTC.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], datetime]) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._peers = RateLimiter(limits.peer_rate)
+        self._senders = RateLimiter(limits.sender_rate)
+        self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
+
+    def admit_peer(self, peer: str) -> None:
+        """Count one request of an address.
+
+        Raises:
+            RateLimitedError: It is over its rate.
+        """
+        self._peers.take(rate_key(peer), self._clock())
+
+    def admit_sender(self, sender: TrustedSender) -> None:
+        """Count one notification of a sender.
+
+        Raises:
+            RateLimitedError: It is over its rate.
+        """
+        rates = self._senders
+        if sender.rate is not None:
+            key = sender.name, sender.rate
+            rates = self._own_rates.setdefault(key, RateLimiter(sender.rate))
+        rates.take(sender.name, self._clock())
+
+    def check_head(self, headers: Headers) -> None:
+        """Hold the head against what all senders have to keep to.
+
+        Raises:
+            InboundError: Too long, or of a type or coding that is no notification's.
+        """
+        size, limit = headers.size(), self.limits.max_body_bytes
+        if size > self.limits.max_header_bytes:
+            raise HeadersTooLargeError(f"{size} bytes of headers")
+        declared = _declared_length(headers)
+        if declared is not None and declared > limit:
+            raise body_too_large(f"{declared} bytes", limit, None)
+        media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
+        if media_type not in _CONTENT_TYPES:
+            raise MediaTypeError("expected application/json or application/a2a+json")
+        # RFC 9110 §8.4: what is signed is what is sent; a coding would also let a bomb in.
+        if (headers.one("Content-Encoding") or "identity").lower() != "identity":
+            raise MediaTypeError("the body is compressed, expected Content-Encoding identity")
+
+    def max_body_bytes(self, sender: TrustedSender) -> int:
+        """Return how much of a body a sender may send."""
+        own, common = sender.max_body_bytes, self.limits.max_body_bytes
+        return common if own is None else min(own, common)
+
+
+class BodyTooLargeError(InboundError, code="body_too_large", status=413):
+    """The body is longer than the limit."""
+
+
+class BodyTimeoutError(InboundError, code="body_timeout", status=408):
+    """The body did not come in time."""
+
+
+class IncompleteBodyError(InboundError, code="incomplete_body"):
+    """The body broke off."""
+
+
+class HeadersTooLargeError(InboundError, code="headers_too_large", status=431):
+    """The header section is longer than the limit."""
+
+
+class MediaTypeError(InboundError, code="unsupported_media_type", status=415):
+    """The content type is none of a notification."""
+
+
+class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
+    """A notification is a POST, and nothing else."""
+
+
+def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> BodyTooLargeError:
+    """Return the refusal of a body, with whose limit it breaks; None for the receiver's."""
+    is_own = sender is not None and sender.max_body_bytes == limit
+    whose = f"sender {sender.name}" if is_own and sender else "the receiver"
+    return BodyTooLargeError(
+        f"a body of {found}, expected at most {limit}: max_body_bytes of {whose}"
+    )
+
+
+# --- what is found out ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +315,76 @@ class VerifiedNotification:
     issued_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What steps 1 to 6 come to, for those after them.
+
+    Attributes:
+        sender: Who it is from.
+        secret: The token or the credentials that it stands on, if any.
+        body: The raw body.
+        notification: What it says.
+    """
+
+    sender: TrustedSender
+    secret: ProvenSecret | None
+    body: bytes = field(repr=False)
+    notification: VerifiedNotification
+
+
+# --- the steps -----------------------------------------------------------------------------------
+
+
+def verify(
+    head: Head,
+    among: Sequence[TrustedSender],
+    *,
+    own_url: str,
+    clock: Callable[[], datetime],
+    house: House | None = None,
+    facts: Facts,
+) -> Generator[Question, Any, Verified]:
+    """Do steps 1 to 6; ask for keys, for what was handed out, and for the body, in this order.
+
+    Args:
+        head: The head of the request.
+        among: The trusted senders at the path where it arrived.
+        own_url: The URL of this webhook, from the configuration.
+        clock: Returns now, aware.
+        house: The limits and rates of the service; None for who has seen to step 1, and has none.
+        facts: Takes up what is proven.
+
+    Raises:
+        InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the
+            message is for the log alone.
+    """
+    headers = head.headers
+    if house is not None:
+        house.check_head(headers)  # 1
+    if head.method != "POST":
+        raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
+    selected = yield from select(among, headers)  # 2
+    sender = selected.sender
+    proven = verify_head(selected, head, own_url=own_url, now=clock())  # 3, 4
+    facts["sender"] = sender.name
+    secret = presented(headers, sender, selected.jwt)  # 5
+    handed_out: Sequence[HandedOut] = ()
+    if not secret.settled:
+        handed_out = yield HandedOutTo(sender, secret)
+    stands_on = check_presented(sender, secret, handed_out)
+    limit = 0 if house is None else house.max_body_bytes(sender)
+    body: bytes = yield WholeBody(sender, limit)  # 1, the body's part
+    if house is not None and len(body) > limit:
+        raise body_too_large(f"{len(body)} bytes", limit, sender)
+    verify_body(proven, body)  # 3, the body's part
+    if house is not None:
+        house.admit_sender(sender)  # 6
+    notification = read_notification(proven, body)
+    facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
+    _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
+    return Verified(sender=sender, secret=stands_on, body=body, notification=notification)
+
+
 def verify_notification(
     request: WebhookRequest,
     trust: TrustSnapshot,
@@ -164,65 +410,52 @@ def verify_notification(
         InboundError: Refused: `status` is the answer, `code` is stable, the message is for the log
             alone.
     """
-    check_method(request.method)
     path = path or request.target.partition("?")[0]
-    selected = trust.select(path, request.headers)  # 2
-    head = verify_head(  # 3, 4
-        selected,
-        request.headers,
-        request.target,
-        own_url=trust.own_url(path),
-        now=now,
-        method=request.method,
-    )
-    secret = presented(request.headers, head.sender, selected.jwt)  # 5
-    check_presented(head.sender, secret, [HandedOut(token=hash_token(token)) for token in tokens])
-    verify_body(head, request.body)  # 3, the body's part
-    return read_notification(head, request)  # 6
+    head = Head(method=request.method, path=path, target=request.target, headers=request.headers)
+    own_url = f"{trust.url}{path}"
+    steps = verify(head, trust.at(path), own_url=own_url, clock=lambda: now, facts={})
+    try:
+        question = next(steps)
+        while True:
+            match question:
+                case KeysOf():
+                    question = steps.send(trust.keys_of(question))
+                case HandedOutTo():
+                    question = steps.send([HandedOut(token=hash_token(one)) for one in tokens])
+                case WholeBody():
+                    question = steps.send(request.body)
+    except StopIteration as done:
+        verified: Verified = done.value
+        return verified.notification
 
 
-class MethodNotAllowedError(InboundError, code="method_not_allowed", status=405):
-    """A notification is a POST, and nothing else."""
+def _declared_length(headers: Headers) -> int | None:
+    # The server has refused what contradicts itself; here it only saves the reading.
+    declared = [value for value in headers.all("Content-Length") if _DIGITS.fullmatch(value)]
+    return max((int(value[:_LONGEST_LENGTH]) for value in declared), default=None)
 
 
-def check_method(method: str) -> None:
-    """Refuse what is no POST.
-
-    Raises:
-        MethodNotAllowedError: It is none.
-    """
-    if method != "POST":
-        raise MethodNotAllowedError(f"method {printable(method)}, expected POST")
+# --- 3 and 4 -------------------------------------------------------------------------------------
 
 
-def verify_head(
-    selected: Selected,
-    headers: Headers,
-    target: str,
-    *,
-    own_url: str,
-    now: datetime,
-    method: str,
-) -> VerifiedHead:
+def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) -> VerifiedHead:
     """Do steps 3 and 4, as far as they need no body, by every scheme that the sender must use.
 
     Args:
         selected: The sender, its signatures and the keys that they name.
-        headers: The request's headers.
-        target: Its path and query.
+        head: The head of the request.
         own_url: The URL of this webhook, from the configuration.
         now: The receiver's clock.
-        method: The request's method.
 
     Raises:
         InvalidSignatureError: A signature is missing or does not hold.
         ClaimError: Outside the window, or for another issuer or audience.
         MalformedRequestError: The ids disagree, or the headers of a signature cannot be read.
     """
-    sender = selected.sender
-    audiences = [audience_of(url) for url in sender.audience or [own_url]]
-    claims = _verified_jwt(selected, headers, target, audiences, now)
-    signature = _verified_signature(selected, headers, target, audiences, now, method=method)
+    sender, headers = selected.sender, head.headers
+    audiences = sender.audiences or (_audience(own_url),)
+    claims = _verified_jwt(selected, headers, head.target, audiences, now)
+    signature = _verified_signature(selected, head, audiences, now)
     webhook = _read_webhook(sender, headers, now)
     if claims is not None and selected.jwt is not None:
         # Every scheme signs `webhook-id`, and `jti` has been held against it.
@@ -257,7 +490,7 @@ def verify_body(head: VerifiedHead, body: bytes) -> None:
         check_webhook_signature(head.webhook, body, head.sender.verifiers)
 
 
-def read_notification(head: VerifiedHead, request: WebhookRequest) -> VerifiedNotification:
+def read_notification(head: VerifiedHead, body: bytes) -> VerifiedNotification:
     """Do step 6: parse the body, and hold it against what is signed.
 
     Raises:
@@ -265,13 +498,13 @@ def read_notification(head: VerifiedHead, request: WebhookRequest) -> VerifiedNo
         UnrecognisedBodyError: JSON of no A2A version.
         MalformedRequestError: The body speaks of another task than the signature.
     """
-    update, claims = decode_update(request.body), head.claims
+    update, claims = decode_update(body), head.claims
     if update.task_id and head.task_id and update.task_id != head.task_id:
         raise MalformedRequestError("the signed `taskId` is another task than the body's")
     return VerifiedNotification(
         sender=head.sender.name,
-        delivery_id=head.delivery_id or _id_in_body(request.body, head.sender),
-        body_sha256=body_sha256(request.body),
+        delivery_id=head.delivery_id or _id_in_body(body, head.sender),
+        body_sha256=body_sha256(body),
         update=update,
         task_id=update.task_id or head.task_id,
         config_id=claims.config_id if claims else None,
@@ -298,14 +531,13 @@ def _verified_jwt(
     return claims
 
 
+@functools.lru_cache(maxsize=256)  # there are as many as senders
+def _audience(own_url: str) -> str:
+    return audience_of(own_url)
+
+
 def _verified_signature(
-    selected: Selected,
-    headers: Headers,
-    target: str,
-    audiences: Sequence[str],
-    now: datetime,
-    *,
-    method: str,
+    selected: Selected, head: Head, audiences: Sequence[str], now: datetime
 ) -> VerifiedHttpSignature | None:
     """Return the first HTTP message signature that holds; None if the sender has none to make."""
     refusal: InvalidSignatureError | None = None
@@ -314,10 +546,10 @@ def _verified_signature(
             verified = verify_http_signature(
                 unverified,
                 key,
-                method=method,
+                method=head.method,
                 # From the configuration, never from `Host`: this is what binds it to us.
-                target_uris=[audience_with_query(url, target) for url in audiences],
-                headers=headers,
+                target_uris=[audience_with_query(url, head.target) for url in audiences],
+                headers=head.headers,
                 algorithms=selected.sender.algorithms,
             )
         except InvalidSignatureError as exc:
@@ -428,3 +660,12 @@ def _bounded_id(found: str) -> str:
             f"the delivery id: expected at most {_MAX_ID_CHARS} printable characters"
         )
     return found
+
+
+def _check_ids(*ids: str | None) -> None:
+    """Refuse what cannot be a key in every database: an index has its limits, PostgreSQL no NUL."""
+    for found in ids:
+        if found is not None and ("\0" in found or len(found.encode()) > _MAX_ID_BYTES):
+            raise MalformedRequestError(
+                f"an id has a NUL, or more than {_MAX_ID_BYTES} bytes: {printable(found)}"
+            )

@@ -1,0 +1,228 @@
+"""`Intake`: from the head of a request to its verdict. No web framework.
+
+It drives `verification.verify` (steps 1 to 6) with keys, database and socket, hands what is proven
+to `accepting` (steps 7 to 9), and ends in a verdict, never in an exception. Step 10, the callbacks,
+begins where the notification is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from pushkit.errors import InboundError, StorageError
+from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
+from pushkit.logs import printable
+from pushkit.storage import Database
+from receiver.accepting import Acceptance
+from receiver.credentials import HandedOut
+from receiver.expected import ExpectedStore
+from receiver.limits import Limits
+from receiver.refusals import Refusals, Verdict
+from receiver.replay import ReplayMemory, Seen
+from receiver.selection import KeysOf
+from receiver.trusted_keys import Trust
+from receiver.verification import (
+    BodyTimeoutError,
+    Facts,
+    HandedOutTo,
+    Head,
+    House,
+    IncompleteBodyError,
+    Verified,
+    WholeBody,
+    body_too_large,
+    verify,
+)
+
+__all__ = ["BrokenBodyError", "Intake", "ReadBody"]
+
+_log = logging.getLogger("receiver")
+
+_DUPLICATE = Verdict(status=200, code="duplicate")
+
+ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
+"""Reads a body of so many bytes at most; None if it is longer. May raise `BrokenBodyError`."""
+
+
+class BrokenBodyError(Exception):
+    """The peer went away within the body, or its framing is broken. Raised by an adapter."""
+
+
+class Intake:
+    """Takes requests to verdicts.
+
+    Args:
+        trust: The trusted senders and their keys. May be replaced at any time: a request is held
+            against the one that it met.
+        database: Where inbox and expected tasks live.
+        replay: The memory of ids, in the same database or elsewhere.
+        limits: Sizes and rates.
+        clock: Returns now, aware, in UTC.
+        accepted: Called with the sender and the task of what was accepted, if it has one.
+        events: Who hears of every verdict.
+    """
+
+    def __init__(
+        self,
+        trust: Trust,
+        database: Database,
+        replay: ReplayMemory,
+        *,
+        limits: Limits,
+        clock: Callable[[], datetime],
+        accepted: Callable[[str, str | None], None],
+        events: Listeners,
+    ) -> None:
+        self.trust = trust
+        self.limits = limits
+        self.events = events
+        self.refusals = Refusals(events, clock)
+        self._house = House(limits, clock)
+        self._database = database
+        self._clock = clock
+        self._accepted = accepted
+        self._replay = replay
+        self._expected = ExpectedStore()
+        self._acceptance = Acceptance(database, replay, self._expected, limits)
+
+    def admit_peer(self, peer: str) -> Verdict | None:
+        """Count one request of an address that is no notification; None to go on."""
+        try:
+            self._house.admit_peer(peer)
+        except InboundError as exc:
+            return self.refusals.verdict(exc, peer=peer)
+        return None
+
+    async def take(self, head: Head, path: str, read: ReadBody, *, peer: str) -> Verdict:
+        """Do all steps on one request.
+
+        Args:
+            head: Its head.
+            path: The sender's path at which it arrived, without any prefix of a mount.
+            read: Reads its body; called only once the head is proven.
+            peer: The address that it came from.
+        """
+        facts: Facts = {}
+        try:
+            self._house.admit_peer(peer)  # 1
+            verified = await self._verified(head, path, read, facts)  # 1 to 6
+            verdict = await self._store(verified)  # 7, 8, 9
+        except StorageError as exc:
+            return self.refusals.fault("storage", peer=peer, error=exc, proven=facts)
+        except InboundError as exc:
+            return self.refusals.verdict(exc, peer=peer, proven=facts)
+        self._tell(verdict, verified)
+        return verdict
+
+    async def _verified(self, head: Head, path: str, read: ReadBody, facts: Facts) -> Verified:
+        trust = self.trust
+        steps = verify(
+            head,
+            trust.at(path),
+            own_url=f"{trust.url}{path}",
+            clock=self._clock,
+            house=self._house,
+            facts=facts,
+        )
+        answer: Any = None
+        try:
+            while True:
+                question = steps.send(answer)
+                match question:
+                    case KeysOf():
+                        answer = await trust.keys_of(question)
+                    case HandedOutTo():
+                        answer = await self._handed_out(question)
+                    case WholeBody():
+                        answer = await self._body(question, read)
+        except StopIteration as done:
+            found: Verified = done.value
+            return found
+
+    async def _handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
+        script = self._expected.handed_out(asked.sender.name, asked.secret)
+        return await self._database.read(script)
+
+    async def _body(self, asked: WholeBody, read: ReadBody) -> bytes:
+        seconds = self.limits.request_timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                body = await read(asked.limit)
+        except TimeoutError as exc:
+            raise BodyTimeoutError(f"not whole within {seconds:g} s") from exc
+        except BrokenBodyError as exc:  # nobody to answer, no fault here
+            raise IncompleteBodyError("the peer went away, or its framing is broken") from exc
+        if body is None:
+            raise body_too_large("more", asked.limit, asked.sender)
+        return body
+
+    async def _store(self, verified: Verified) -> Verdict:
+        """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
+        notification = verified.notification
+        seen = Seen(
+            sender=notification.sender,
+            # Without an id a repetition cannot be told from a new one: each is stored.
+            delivery_id=notification.delivery_id or f"none_{uuid.uuid4().hex}",
+            body_sha256=notification.body_sha256,
+        )
+        reservation = await self._replay.reserve(seen)
+        if reservation is None:
+            return _DUPLICATE
+        try:
+            notification_id = await self._database.write(
+                self._acceptance.accept(verified, reservation)
+            )
+        except Exception:
+            await self._replay.release(reservation)
+            raise
+        if notification_id is not None:
+            self._accepted(notification.sender, notification.task_id)
+        await self._replay.commit(reservation)
+        if notification_id is None:
+            return _DUPLICATE
+        return Verdict(status=202, code="accepted", notification_id=notification_id)
+
+    def _tell(self, verdict: Verdict, verified: Verified) -> None:
+        said = verified.notification
+        repeated = verdict.notification_id is None
+        happened = NotificationRepeated if repeated else NotificationAccepted
+        if self.events.wants(happened.usual_level):
+            self.events.tell(
+                happened(
+                    at=self._clock(),
+                    sender=said.sender,
+                    task_id=said.task_id,
+                    delivery_id=said.delivery_id,
+                )
+            )
+        if _log.isEnabledFor(logging.INFO):
+            _say(verdict, verified)
+
+
+def _say(verdict: Verdict, verified: Verified) -> None:
+    said, profile = verified.notification, verified.sender.profile.value
+    _log.info(
+        "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s",
+        verdict.code,
+        said.sender,
+        profile,
+        printable(said.task_id),
+        printable(said.delivery_id),
+        said.seq,
+        said.update.kind.value,
+        extra={
+            "status": verdict.status,
+            "code": verdict.code,
+            "sender": said.sender,
+            "profile": profile,
+            "task": said.task_id,
+            "delivery_id": said.delivery_id,
+            "seq": said.seq,
+            "kind": said.update.kind.value,
+        },
+    )

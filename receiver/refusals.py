@@ -1,0 +1,245 @@
+"""What requests are answered: every refusal a row of one table, and how the log tells it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from pushkit.clock import utc_now
+from pushkit.errors import InboundError
+from pushkit.events import Listeners, NotificationRefused
+from pushkit.logs import RepeatedLog, printable
+from receiver.peers import rate_key
+
+__all__ = ["REFUSALS", "Refusal", "Refusals", "Verdict"]
+
+_log = logging.getLogger("receiver")
+
+_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+class Refusal(NamedTuple):
+    """One row: what is answered, and how often the log says so.
+
+    Attributes:
+        step: Of the verification (`receiver.verification`); None beside it.
+        status: The HTTP status.
+        means: What was found; a line of the log says more, an answer has the code alone.
+        retry_after: When to come again; an error that knows better says so itself.
+        once_in: How often the log tells it of one sender, or of one address that has proven
+            nothing. None: always of a sender, once a second of an address.
+        level: Of the log.
+        closes: Whether the connection ends with it: a body is left that nobody reads.
+    """
+
+    step: int | None
+    status: int
+    means: str
+    retry_after: timedelta | None = None
+    once_in: timedelta | None = None
+    level: int = logging.WARNING
+    closes: bool = False
+
+
+REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
+    {
+        # --- no notification ---
+        "malformed_http": Refusal(None, 400, "no HTTP request"),
+        "head_timeout": Refusal(None, 408, "the head came too slowly"),
+        "not_found": Refusal(None, 404, "no sender posts to this path"),
+        "method_not_allowed": Refusal(None, 405, "no POST"),
+        "invalid_validation_token": Refusal(None, 400, "no token that could be echoed"),
+        # --- the steps of the verification ---
+        "rate_limited": Refusal(1, 429, "the address, or in step 6 the sender", once_in=_MINUTE),
+        "headers_too_large": Refusal(1, 431, "more than max_header_bytes"),
+        "body_too_large": Refusal(1, 413, "more than max_body_bytes", closes=True),
+        "body_timeout": Refusal(1, 408, "not whole within request_timeout", closes=True),
+        "incomplete_body": Refusal(1, 400, "the body broke off", closes=True),
+        "unsupported_media_type": Refusal(1, 415, "no JSON by its Content-Type, or compressed"),
+        "unknown_sender": Refusal(2, 403, "no sender, or several, by path, iss and kid"),
+        "invalid_signature": Refusal(3, 401, "missing, malformed, or it does not hold"),
+        "keys_unavailable": Refusal(
+            3, 503, "the sender's keys cannot be had", 5 * _SECOND, _MINUTE
+        ),
+        "digest_mismatch": Refusal(3, 401, "the signature is over another body"),
+        "invalid_claims": Refusal(4, 401, "a claim is missing that this profile states"),
+        "stale_timestamp": Refusal(4, 401, "signed too long ago, ahead of time, or expired"),
+        "wrong_issuer": Refusal(4, 401, "another `iss` than the sender's"),
+        "wrong_audience": Refusal(4, 401, "signed for another webhook"),
+        "malformed_request": Refusal(4, 400, "ids that disagree, or a header that stands twice"),
+        "invalid_token": Refusal(5, 401, "a token or credentials, missing or wrong"),
+        "malformed_json": Refusal(6, 400, "the body is no JSON within the limits"),
+        "malformed_body": Refusal(6, 400, "the body is no JSON within the limits"),
+        "unrecognised_body": Refusal(6, 422, "JSON, but no notification of a known version"),
+        "id_conflict": Refusal(7, 409, "this id was accepted with another body"),
+        "being_stored": Refusal(7, 503, "a copy is being stored right now", _SECOND, _MINUTE),
+        "task_not_expected": Refusal(8, 404, "nobody here waits for this task"),
+        "backlog_full": Refusal(9, 429, "too much of this sender waits", 10 * _SECOND, _MINUTE),
+        "inbox_full": Refusal(9, 503, "too much waits of everybody", 10 * _SECOND, _MINUTE),
+        "storage": Refusal(9, 503, "our storage fails", _SECOND, _MINUTE, logging.ERROR),
+        # --- our own faults ---
+        "not_started": Refusal(
+            None, 503, "started by nobody", None, _MINUTE, logging.ERROR, closes=True
+        ),
+        "internal": Refusal(
+            None, 503, "a defect of this program", None, _MINUTE, logging.ERROR, closes=True
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to one request.
+
+    Attributes:
+        status: The HTTP status.
+        code: `accepted`, `duplicate`, or the stable code of the refusal.
+        retry_after: For 429 and 503.
+        notification_id: Of a notification that was accepted now; None otherwise.
+    """
+
+    status: int
+    code: str
+    retry_after: timedelta | None = None
+    notification_id: int | None = None
+
+    @classmethod
+    def of(cls, code: str, *, status: int | None = None) -> Verdict:
+        """Return the verdict that a row of the table is.
+
+        Args:
+            code: The row.
+            status: Another status than the row's, where the kind of a fault says more.
+        """
+        row = REFUSALS[code]
+        return cls(status=status or row.status, code=code, retry_after=row.retry_after)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the sender gets a problem instead of a thank-you."""
+        return self.status >= 400
+
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with it."""
+        row = REFUSALS.get(self.code)
+        return row is not None and row.closes
+
+
+_REFUSED = "refused %d %s peer=%s%s: %s"
+_SHORT = {"delivery_id": "id"}
+
+
+class Refusals:
+    """Makes verdicts of refusals, and logs the reason of each, as often as its row says.
+
+    The lines say how many were left out. What a sender was refused after its signature is always
+    logged, unless it is to come again, for it names its task and delivery.
+
+    Args:
+        events: Who hears of every refusal.
+        clock: Returns now, aware, in UTC.
+    """
+
+    def __init__(
+        self, events: Listeners | None = None, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._events = events or Listeners(_log)
+        self._clock = clock
+        self._by_interval = {span: RepeatedLog(_log, interval=span) for span in (_SECOND, _MINUTE)}
+
+    def verdict(
+        self,
+        error: InboundError,
+        *,
+        peer: str,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> Verdict:
+        """Return the verdict that an error is, and log its reason.
+
+        Args:
+            error: The refusal.
+            peer: The address that the request came from.
+            proven: What the signature has shown before, for the log: sender, task, delivery id.
+        """
+        # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
+        self.note(error.status, error.code, peer=peer, reason=str(error), proven=proven)
+        retry_after = getattr(error, "retry_after", None) or _row(error.code).retry_after
+        return Verdict(status=error.status, code=error.code, retry_after=retry_after)
+
+    def note(
+        self,
+        status: int,
+        code: str,
+        *,
+        peer: str,
+        reason: str,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Log a refusal; the arguments are as above."""
+        self.tell(status, code, peer=peer, proven=proven)
+        row = _row(code)
+        known = {name: value for name, value in (proven or {}).items() if value is not None}
+        about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
+        args = (status, code, peer, about, reason)
+        facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
+        if row.once_in is None and known:
+            _log.log(row.level, _REFUSED, *args, extra=facts)
+            return
+        who = (row.once_in is not None and known.get("sender")) or rate_key(peer)
+        log = self._by_interval[row.once_in or _SECOND]
+        log.say((code, who), row.level, _REFUSED, *args, extra=facts)
+
+    def fault(
+        self,
+        code: str,
+        says: str = "",
+        *,
+        peer: str,
+        error: BaseException | None = None,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> Verdict:
+        """Log a fault of our own, with its traceback if it has one; return its verdict."""
+        verdict, row = Verdict.of(code), _row(code)
+        said = "refused %d %s peer=%s: %s"
+        args = (verdict.status, code, peer, says or row.means)
+        self._by_interval[_MINUTE].say(
+            (code, type(error)), row.level, said, *args, exc_info=error or False
+        )
+        self.tell(verdict.status, code, peer=peer, proven=proven)
+        return verdict
+
+    def tell(
+        self,
+        status: int,
+        code: str,
+        *,
+        peer: str,
+        proven: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Tell of a refusal without a line in the log; the arguments are as above."""
+        if self._events.wants(NotificationRefused.usual_level):
+            known = proven or {}
+            self._events.tell(
+                NotificationRefused(
+                    at=self._clock(),
+                    sender=known.get("sender"),
+                    task_id=known.get("task"),
+                    delivery_id=known.get("delivery_id"),
+                    status=status,
+                    code=code,
+                    peer=peer,
+                )
+            )
+
+
+def _row(code: str) -> Refusal:
+    return REFUSALS.get(code) or _UNLISTED
+
+
+_UNLISTED = Refusal(None, 400, "refused")
