@@ -16,6 +16,7 @@ from receiver.expected import SECRETS_MIGRATION, ExpectedStore
 from receiver.inbox import (
     CALLBACKS_MIGRATION,
     FAIRNESS_MIGRATION,
+    Backlog,
     InboxFilter,
     InboxRetention,
     InboxStats,
@@ -112,6 +113,14 @@ class InboxAdmin:
     async def stats(self) -> InboxStats:
         """Return the inbox in numbers."""
         return await self._database.read(self._inspection.stats())
+
+    async def backlog(self) -> Backlog:
+        """Return what is not done, for metrics: cheap, however much is."""
+        return await self._database.read(self._backlog_script())
+
+    def _backlog_script(self) -> Script[Backlog]:
+        now = yield from self._database.now()
+        return (yield from self._inspection.backlog(now))
 
     # --- handing out again ---------------------------------------------------------------------
 

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from aiohttp import web
 
 from pushkit.a2a import TaskState, UpdateKind, WireVersion
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, StorageError
 from pushkit.events import Listener, Listeners
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.storage import Access
+from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from pushkit.work import Housekeeper, RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
@@ -44,6 +53,10 @@ from receiver.replay import open_replay
 from receiver.trust import TrustedSender
 from receiver.trusted_keys import Trust, warn_of_weak_trust
 from receiver.verification import Head
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.sides import ReceiverMetrics
 
 __all__ = ["Receiver"]
 
@@ -157,6 +170,7 @@ class Receiver(CallbackDecorators):
         self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore(retention.ids)
         self._expected_for = retention.expected
+        self._metrics: ReceiverMetrics | None = None
         self._life = Life(
             self._database,
             memory,
@@ -192,6 +206,8 @@ class Receiver(CallbackDecorators):
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self._life.start()
+        if self._metrics is not None:
+            self._metrics.start()
 
     def wind_down(self) -> None:
         """Call nobody back any more: what is being called has `drain` from here on.
@@ -206,6 +222,8 @@ class Receiver(CallbackDecorators):
         A coroutine that does not end in time is cancelled, and called again then. A plain function
         cannot be: what it is inside of is called again when its lease has ended.
         """
+        if self._metrics is not None:
+            await self._metrics.stop()
         await self._life.close()
 
     @property
@@ -282,6 +300,36 @@ class Receiver(CallbackDecorators):
             return request.body
 
         return await self.intake.take(head, path, read, peer=peer)
+
+    @property
+    def metrics(self) -> ReceiverMetrics:
+        """Metrics for Prometheus, counted from the first use of this on."""
+        if self._metrics is None:
+            from pushkit.telemetry.sides import ReceiverMetrics
+
+            self._metrics = ReceiverMetrics(
+                read=self._read,
+                slots=self.dispatcher.slots,
+                hanging=self.dispatcher.count_hanging,
+            )
+            self.events.add(self._metrics.hear)
+        return self._metrics
+
+    async def _read(self) -> Readings:
+        missing = self.trust.missing()
+        readings: dict[str, Mapping[tuple[str, ...], float]] = {
+            "receiver_keys_missing": {(name,): float(name in missing) for name in self.senders},
+            "receiver_build_info": {(__version__,): 1.0},
+        }
+        try:
+            backlog = await self.inbox.backlog()
+        except StorageError:
+            return readings | {"receiver_database_up": {(): 0.0}}
+        return readings | {
+            "receiver_database_up": {(): 1.0},
+            "receiver_inbox": {(name,): float(count) for name, count in backlog.statuses.items()},
+            "receiver_oldest_unfinished_seconds": {(): backlog.oldest.total_seconds()},
+        }
 
     # --- trust ---------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ SENDER_ROWS = [
     {"cards"},
     {"net"},
     {"schemas", "signing"},
+    {"telemetry"},
     {"a2a", "captured", "keys", "storage", "work"},
     {
         "bounded_json",
@@ -60,7 +61,13 @@ DOORS = {
     "a2a": {"pushkit.integrations", "receiver.integrations"},
     "aiodns": set(),  # through aiohttp alone
     "aiohappyeyeballs": {"pushkit.net"},
-    "aiohttp": {"pushkit.integrations", "pushkit.net", "receiver.app", "receiver.receiver"}
+    "aiohttp": {
+        "pushkit.integrations",
+        "pushkit.net",
+        "pushkit.telemetry",
+        "receiver.app",
+        "receiver.receiver",
+    }
     | {"receiver.serving", "receiver.testing"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"}
@@ -72,6 +79,7 @@ DOORS = {
     "jwt": {"pushkit.cli"},  # the second opinion of `pushkit verify`
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
+    "prometheus_client": {"pushkit.telemetry"},
     "orjson": {"pushkit.bounded_json"},
     "pydantic_core": {"pushkit.bounded_json", "pushkit.cli"},
     "pydantic": {"pushkit.cli", "receiver.settings"},

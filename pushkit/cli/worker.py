@@ -8,9 +8,12 @@ with its leases.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import sys
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +29,8 @@ from pushkit.delivery.sender import PushSender, SenderOptions
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
+from pushkit.telemetry.together import counted_together
+from pushkit.terminal.listening import listen
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 
@@ -52,6 +57,7 @@ class _Settings:
     verbose: bool
     schemes: tuple[str, ...]
     webhook_secrets: tuple[str, ...] = field(repr=False)
+    http: tuple[socket.socket, ...] = ()
 
     def signing(self) -> Signing:
         return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
@@ -106,6 +112,11 @@ class _Settings:
     help="Seconds that running attempts are given at the end.",
 )
 @delivery_options
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Where to answer /metrics, /healthz and /readyz: of all processes, for operators.",
+)
 @click.option("--verbose", is_flag=True, help="Log every attempt.")
 def worker(
     *,
@@ -120,6 +131,7 @@ def worker(
     concurrency_per_host: int,
     drain_seconds: int,
     delivering: Delivering,
+    http: str | None,
     verbose: bool,
     schemes: tuple[str, ...],
     secrets_file: Path | None,
@@ -143,6 +155,7 @@ def worker(
         verbose=verbose,
         schemes=schemes,
         webhook_secrets=read_webhook_secrets(secrets_file),
+        http=tuple(listen(http, setting="--http")) if http else (),
     )
     # Wrong settings are reported once, before there are processes.
     load_key_ring(settings.keys, settings.passphrase)
@@ -158,7 +171,9 @@ def worker(
             name="pushkit-worker",
             deadline=settings.drain + _MARGIN,
         )
-        sys.exit(workers.run())
+        with counted_together(processes):
+            status = workers.run()
+        sys.exit(status)
 
 
 # --- one process --------------------------------------------------------------------------------
@@ -168,10 +183,23 @@ async def _deliver(settings: _Settings) -> None:
     """Deliver until a signal comes, or the process that started this one is gone."""
     with until_stopped() as stop:
         sender = _sender(settings)
-        async with sender:
+        async with sender, _operated(sender, settings.http):
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")
+
+
+@contextlib.asynccontextmanager
+async def _operated(sender: PushSender, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Answer operators, where that is asked for."""
+    if not sockets:
+        yield
+        return
+    from pushkit.telemetry.endpoints import Endpoints, serving
+
+    endpoints = Endpoints(metrics=sender.metrics, unready=sender.unready)
+    async with serving(endpoints, sockets):
+        yield
 
 
 def _sender(settings: _Settings) -> PushSender:

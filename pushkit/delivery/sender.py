@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from pushkit.a2a import (
     AnyUpdate,
@@ -42,6 +42,8 @@ from pushkit.errors import (
     ConfigError,
     InvalidPushConfigError,
     InvalidUpdateError,
+    PushkitError,
+    StorageError,
 )
 from pushkit.events import (
     Listener,
@@ -71,6 +73,10 @@ from pushkit.subscriptions import (
     open_subscription,
 )
 from pushkit.work import Housekeeper, cancelled
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Readings
+    from pushkit.telemetry.sides import SenderMetrics
 
 __all__ = ["PushSender", "SenderOptions"]
 
@@ -212,6 +218,7 @@ class PushSender:
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
+        self._metrics: SenderMetrics | None = None
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -234,6 +241,8 @@ class PushSender:
             self._keys.ring()  # a bad key file is reported now, not at the first delivery
             await self._database.open()
             self._is_open = True
+            if self._metrics is not None:
+                self._metrics.start()
         warn_of_no_audience(self.options.signing)
         if self._policy.allow:
             _log.warning(
@@ -255,6 +264,8 @@ class PushSender:
             self._is_open = False
             await self._worker.pump.finish(within=self.options.drain)
             self._worker.retire()
+        if self._metrics is not None:
+            await self._metrics.stop()
         await self._credentials.close()
         if self._ownership is not None:
             await self._ownership.close()
@@ -300,6 +311,50 @@ class PushSender:
     def subscription_admin(self) -> SubscriptionAdmin:
         """List, pause, disable, test and remove subscriptions: for operators, of all owners."""
         return SubscriptionAdmin(self._database, wake=self.worker.pump.wake, vault=self._vault)
+
+    @property
+    def metrics(self) -> SenderMetrics:
+        """Metrics for Prometheus, counted from the first use of this on."""
+        if self._metrics is None:
+            from pushkit.telemetry.sides import SenderMetrics
+
+            number, slots = self.options.concurrency, self._worker.slots
+            self._metrics = SenderMetrics(
+                read=self._read, slots=lambda: (number - slots.free, number)
+            )
+            self.events.add(self._metrics.hear)
+            if self._is_open:
+                self._metrics.start()
+        return self._metrics
+
+    async def _read(self) -> Readings:
+        from pushkit.delivery.readings import read_keys, read_outbox
+
+        readings = dict(read_keys(self._keys.ring(), self._clock()))
+        opens_at = self.options.breaker.failures
+        try:
+            readings |= await read_outbox(self._database, breaker_opens_at=opens_at)
+        except StorageError:
+            return readings | {"pushkit_database_up": {(): 0.0}}
+        return readings | {"pushkit_database_up": {(): 1.0}}
+
+    async def unready(self) -> dict[str, str]:
+        """Return what stands in the way of delivering anything, `{}` if nothing does.
+
+        `storage`, `worker` (it does not run) and `keys`, each with the reason.
+        """
+        found: dict[str, str] = {}
+        try:
+            await self._database.read(self._database.now())
+        except StorageError as exc:
+            found["storage"] = f"storage: {exc}"
+        if self._running is None or self._running.done():
+            found["worker"] = "worker: it does not run"
+        try:
+            self._keys.ring().active_key(self._clock())
+        except PushkitError as exc:
+            found["keys"] = f"keys: {exc}"
+        return found
 
     # --- subscriptions -------------------------------------------------------------------------
 

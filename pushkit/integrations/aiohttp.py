@@ -1,4 +1,4 @@
-"""aiohttp: routes that serve the sender's public keys, and the agent's card, signed."""
+"""aiohttp: routes that serve the sender's public keys, the agent's card, signed, and metrics."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CARD_PATH, LEGACY_CARD_PATH, CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
+from pushkit.integrations.asgi import HasMetrics
 
-__all__ = ["JWKS_PATH", "card_routes", "jwks_route"]
+__all__ = ["JWKS_PATH", "card_routes", "jwks_route", "metrics_route"]
 
 JWKS_PATH = "/.well-known/jwks.json"
 
@@ -40,6 +41,22 @@ def card_routes(
         return _route(path, lambda if_none_match: card.response(utc_now(), if_none_match))
 
     return [route(CARD_PATH, publisher), route(LEGACY_CARD_PATH, legacy or publisher)]
+
+
+def metrics_route(of: HasMetrics, path: str = "/metrics") -> web.RouteDef:
+    """Return a route for an application that only operators get to.
+
+    Args:
+        of: The `PushSender`, or the `Receiver`; counted from here on.
+        path: Where.
+    """
+    metrics = of.metrics
+
+    async def serve(_: web.Request) -> web.Response:
+        page = await metrics.page()
+        return web.Response(body=page.body, headers={"Content-Type": page.content_type})
+
+    return web.get(path, serve)
 
 
 def _route(

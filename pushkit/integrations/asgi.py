@@ -1,4 +1,4 @@
-"""ASGI: the sender's public keys, and the agent's signed card, as small applications.
+"""ASGI: the sender's public keys, the agent's signed card, and metrics, as small applications.
 
 For Starlette, FastAPI and a2a-sdk agents. The card's route goes before those of the SDK, which
 serves the card unsigned at the same path:
@@ -6,6 +6,7 @@ serves the card unsigned at the same path:
     Starlette(routes=[
         Route("/.well-known/jwks.json", JwksApp(sender)),
         Route("/.well-known/agent-card.json", CardApp(publisher)),
+        Route("/metrics", MetricsApp(sender)),  # where only operators get to
         *agent_routes,
     ])
 """
@@ -14,14 +15,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pushkit.caching import DocumentResponse
 from pushkit.cards.publishing import CardPublisher
 from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 
-__all__ = ["CardApp", "JwksApp", "Message", "Receive", "Send", "answer"]
+if TYPE_CHECKING:
+    from pushkit.telemetry.metrics import Metrics
+
+__all__ = ["CardApp", "HasMetrics", "JwksApp", "Message", "MetricsApp", "Receive", "Send", "answer"]
 
 # The three names of the ASGI specification; its messages are loosely typed by design.
 Message: TypeAlias = MutableMapping[str, Any]
@@ -81,3 +85,33 @@ class CardApp(_DocumentApp):
 
     async def _document(self, if_none_match: str | None) -> DocumentResponse:
         return await self._publisher.response(utc_now(), if_none_match)
+
+
+class HasMetrics(Protocol):
+    """A `PushSender`, or a `Receiver`."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it counts."""
+
+
+class MetricsApp:
+    """Answers every GET and HEAD with metrics for Prometheus, whatever the path.
+
+    Args:
+        of: The `PushSender`, or the `Receiver`; counted from here on.
+    """
+
+    def __init__(self, of: HasMetrics) -> None:
+        self._metrics = of.metrics
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the interface
+        """Serve one request."""
+        if scope["type"] != "http":
+            return
+        if scope["method"] not in ("GET", "HEAD"):
+            await answer(send, 405, {"Allow": "GET, HEAD"}, b"")
+            return
+        page = await self._metrics.page()
+        body = b"" if scope["method"] == "HEAD" else page.body
+        await answer(send, 200, {"Content-Type": page.content_type}, body)

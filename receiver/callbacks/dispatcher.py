@@ -118,6 +118,7 @@ class Dispatcher:
         self._unmatched_kinds: set[UpdateKind] = set()
         self.name = f"dispatcher_{secrets.token_hex(8)}"
         self._slots = Slots(concurrency)
+        self._number_of_slots = concurrency
         self.pump = Pump(
             "callbacks",
             claim=self._claim,
@@ -131,10 +132,18 @@ class Dispatcher:
         """Hand out every notification that is due now; return how many there were."""
         return await self.pump.run_once()
 
+    def slots(self) -> tuple[int, int]:
+        """Return how many places are in use, and how many there are."""
+        return self._number_of_slots - self._slots.free, self._number_of_slots
+
     @property
     def hanging(self) -> Counter[str]:
         """How many calls hang, by callback."""
         return self._caller.hanging
+
+    def count_hanging(self) -> int:
+        """Return how many calls hang."""
+        return self._caller.hanging.total()
 
     @property
     def is_stuck(self) -> bool:

@@ -2,6 +2,7 @@
 
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.inspection import (
+    Backlog,
     InboxFilter,
     InboxStats,
     Inspection,
@@ -24,6 +25,7 @@ __all__ = [
     "CALLBACKS_MIGRATION",
     "FAIRNESS_MIGRATION",
     "MIGRATION",
+    "Backlog",
     "BacklogFullError",
     "CallbackState",
     "Capacity",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
@@ -13,6 +13,7 @@ from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import callback_state
 
 __all__ = [
+    "Backlog",
     "InboxFilter",
     "InboxStats",
     "Inspection",
@@ -123,6 +124,19 @@ class InboxStats:
     senders: tuple[SenderStats, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """The inbox, as far as it is not done.
+
+    Attributes:
+        statuses: How many notifications are received, in progress and dead.
+        oldest: How long the oldest unfinished one waits; zero if none does.
+    """
+
+    statuses: dict[str, int]
+    oldest: timedelta
+
+
 _SUMMARY = (
     "id, sender, delivery_id, task_id, config_id, seq, missing, late, kid,"
     " LENGTH(body) AS body_bytes, status, attempts, issued_at, received_at, redriven_at,"
@@ -219,6 +233,24 @@ class Inspection:
             (sender, task_id),
         )
 
+    def backlog(self, now: datetime) -> Script[Backlog]:
+        """Return what is not done, by the indexes that are for it."""
+        unfinished = yield from _count(_UNFINISHED)
+        in_progress = yield from _count("status = 'in_progress'")
+        dead = yield from _count("status = 'dead'")
+        oldest = yield Statement(
+            f"SELECT MIN(received_at) AS moment FROM pushkit_inbox WHERE {_UNFINISHED}"
+        )
+        since = moment_or_none(oldest[0]["moment"])
+        return Backlog(
+            statuses={
+                "received": unfinished - in_progress,
+                "in_progress": in_progress,
+                "dead": dead,
+            },
+            oldest=timedelta(0) if since is None else max(now - since, timedelta(0)),
+        )
+
     def stats(self) -> Script[InboxStats]:
         """Return the inbox in numbers."""
         counts: dict[str, int] = {}
@@ -268,6 +300,11 @@ class Inspection:
 
 # A `seq` has 63 bits, and a sender that jumps about in them must not make the sum overflow.
 _COUNTED: Final = "CASE WHEN missing < 1000000000 THEN missing ELSE 1000000000 END"
+
+
+def _count(condition: str) -> Script[int]:
+    rows = yield Statement(f"SELECT COUNT(*) AS found FROM pushkit_inbox WHERE {condition}")
+    return int(rows[0]["found"])
 
 
 def _summary(row: Row) -> NotificationSummary:

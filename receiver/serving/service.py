@@ -20,6 +20,8 @@ from pathlib import Path
 import click
 
 from pushkit.errors import ConfigError, PushkitError
+from pushkit.telemetry.together import counted_together
+from pushkit.terminal.listening import LISTEN_BACKLOG, listen
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
@@ -38,7 +40,6 @@ __all__ = ["ServiceOptions", "run_service"]
 
 _log = logging.getLogger("receiver")
 
-_BACKLOG = 1024
 _RESTART_AFTER = timedelta(seconds=1)
 # For closing what is open, once requests and callbacks have ended.
 _MARGIN = timedelta(seconds=30)
@@ -80,21 +81,24 @@ def run_service(options: ServiceOptions) -> int:
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
     _raise_file_limit(settings.max_connections)
-    sockets = _listen(settings)
+    sockets = listen(settings.listen, setting="listen")
+    ops = listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else []
     if options.processes == 1:
-        _run(receiver, options.path, settings, sockets, tls)
+        _run(receiver, options.path, settings, sockets, tls, ops)
         return 0
     # Wrong settings are reported once, before there are processes.
     asyncio.run(_try(receiver))
-    return Supervisor(
+    service = Supervisor(
         _child,
-        [options, sockets],
+        [options, sockets, ops],
         count=options.processes,
         name="receiver",
         deadline=settings.stop_timeout + settings.drain + _MARGIN,
         restart_after=_RESTART_AFTER,
         forward=[signal.SIGHUP],
-    ).run()
+    )
+    with counted_together(options.processes):
+        return service.run()
 
 
 async def _try(receiver: Receiver) -> None:
@@ -102,40 +106,48 @@ async def _try(receiver: Receiver) -> None:
     await receiver.close()
 
 
-def _child(options: ServiceOptions, sockets: Sequence[socket.socket]) -> None:
+def _child(
+    options: ServiceOptions, sockets: Sequence[socket.socket], ops: Sequence[socket.socket]
+) -> None:
     log_to_stderr(verbose=options.verbose, as_json=options.log_json)
     try:
         settings = load_settings(options.path)
         folder = options.path.parent.resolve()
         receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
-        _run(receiver, options.path, settings, sockets, tls)
+        _run(receiver, options.path, settings, sockets, tls, ops)
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
 
 
-def _run(
+def _run(  # noqa: PLR0917  # what a process is started with
     receiver: Receiver,
     path: Path,
     settings: ReceiverSettings,
     sockets: Sequence[socket.socket],
     tls: TlsFiles | None,
+    ops: Sequence[socket.socket],
 ) -> None:
     # uvloop reads on before a handshake of ours can begin, and its first bytes would be lost.
-    run_service_loop(_serve(receiver, path, settings, sockets, tls), uvloop=tls is None)
+    run_service_loop(_serve(receiver, path, settings, sockets, tls, ops), uvloop=tls is None)
 
 
-async def _serve(
+async def _serve(  # noqa: PLR0917  # what a process is started with
     receiver: Receiver,
     path: Path,
     settings: ReceiverSettings,
     sockets: Sequence[socket.socket],
     tls: TlsFiles | None,
+    ops: Sequence[socket.socket],
 ) -> None:
     with until_stopped() as stop:
         async with watching(receiver, path, settings) as watcher:
             accept_signal(signal.SIGHUP, lambda: _reload(watcher, tls))
-            async with receiver, _server(receiver, settings, sockets, tls):
+            async with (
+                receiver,
+                _operated(receiver, ops),
+                _server(receiver, settings, sockets, tls),
+            ):
                 click.echo(f"process {os.getpid()} serves")
                 await stop.wait()
                 click.echo(f"process {os.getpid()} answers what is in flight, and ends")
@@ -166,6 +178,21 @@ def _flush() -> None:
 
 
 @contextlib.asynccontextmanager
+async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Answer operators, where that is configured."""
+    if not sockets:
+        yield
+        return
+    from pushkit.telemetry.endpoints import Endpoints, serving
+
+    endpoints = Endpoints(
+        metrics=receiver.metrics, unready=receiver.unready, degraded=receiver.degraded
+    )
+    async with serving(endpoints, sockets):
+        yield
+
+
+@contextlib.asynccontextmanager
 async def _server(
     receiver: Receiver,
     settings: ReceiverSettings,
@@ -183,7 +210,8 @@ async def _server(
     )
     loop = asyncio.get_running_loop()
     accepting = [
-        await loop.create_server(server, sock=listener, backlog=_BACKLOG) for listener in sockets
+        await loop.create_server(server, sock=listener, backlog=LISTEN_BACKLOG)
+        for listener in sockets
     ]
     try:
         yield
@@ -206,30 +234,11 @@ def _reload(watcher: SettingsWatcher, tls: TlsFiles | None) -> None:
     _log.warning("reloaded the TLS certificate")
 
 
-def _listen(settings: ReceiverSettings) -> list[socket.socket]:
-    """Bind every address of the name that is configured.
-
-    Raises:
-        ConfigError: It cannot be had.
-    """
-    host, port = settings.host_and_port
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
-        return [
-            socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-            for family, address in addresses
-        ]
-    except OSError as exc:
-        reason = exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0)
-        raise ConfigError(f"listen: cannot listen on {settings.listen}: {reason}") from exc
-
-
 def _raise_file_limit(max_connections: int) -> None:
     """Let there be as many open files as connections are allowed, and what else there is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Sockets over the cap are open, too, until they are closed.
-    wanted = max_connections + _BACKLOG + _OTHER_FILES
+    wanted = max_connections + LISTEN_BACKLOG + _OTHER_FILES
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

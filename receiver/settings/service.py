@@ -61,6 +61,8 @@ class ReceiverSettings(BaseSettings):
     Attributes:
         url: The base URL at which agents reach this receiver.
         listen: `host:port` to listen on.
+        ops_listen: `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not
+            set.
         database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
         replay: A Redis URL, for the memory of ids alone.
         retention: How long things stay in the inbox.
@@ -94,6 +96,7 @@ class ReceiverSettings(BaseSettings):
 
     url: Url
     listen: HostAndPort = "127.0.0.1:9000"
+    ops_listen: HostAndPort | None = None
     database: Annotated[str, Field(min_length=1)] = "inbox.db"
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()

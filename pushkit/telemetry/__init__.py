@@ -1,0 +1,1 @@
+"""What operators look at: metrics, health, traces. All of it listens to `pushkit.events`."""

@@ -1,0 +1,87 @@
+"""`/metrics`, `/healthz` and `/readyz` for operators: on a listener of their own.
+
+What is wrong is said in one line each, with its reason: this is not for strangers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import prometheus_client
+from aiohttp import web
+
+from pushkit.telemetry.metrics import Metrics
+
+__all__ = ["Endpoints", "Page", "serving"]
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_READS: Final = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    status: int
+    body: bytes
+    content_type: str = _TEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Answers operators and their tools.
+
+    Attributes:
+        metrics: What is counted.
+        unready: Returns what stands in the way of serving anybody: then `/readyz` answers 503.
+        degraded: Returns what is wrong for some and not for all.
+    """
+
+    metrics: Metrics
+    unready: Callable[[], Awaitable[Mapping[str, str]]]
+    degraded: Callable[[], Mapping[str, str]] = dict
+
+    async def answer(self, method: str, path: str) -> Page:
+        """Answer a request."""
+        if path not in {"/metrics", "/healthz", "/readyz"}:
+            return Page(404, b"expected /metrics, /healthz or /readyz\n")
+        if method not in _READS:
+            return Page(405, b"expected GET\n")
+        if path == "/metrics":
+            page = await self.metrics.page()
+            return Page(200, page.body, page.content_type)
+        if path == "/healthz":
+            return Page(200, b"alive\n")
+        unready, degraded = await self.unready(), self.degraded()
+        lines = ["not ready" if unready else "ready"]
+        lines += [*unready.values(), *(f"degraded: {each}" for each in degraded.values())]
+        text = "".join(f"{' '.join(line.split())}\n" for line in lines)
+        return Page(503 if unready else 200, text.encode())
+
+
+@contextlib.asynccontextmanager
+async def serving(endpoints: Endpoints, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Serve on sockets that listen, for as long as this lasts."""
+
+    async def handle(request: web.BaseRequest) -> web.Response:
+        page = await endpoints.answer(request.method, request.path)
+        headers = {"Content-Type": page.content_type, "Server": "pushkit"}
+        return web.Response(status=page.status, body=page.body, headers=headers)
+
+    # A series of when each other series began doubles them; this process is ours.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    loop = asyncio.get_running_loop()
+    server = web.Server(handle, access_log=None)
+    accepting = [await loop.create_server(server, sock=each) for each in sockets]
+    endpoints.metrics.start()
+    try:
+        yield
+    finally:
+        for each in accepting:
+            each.close()
+        await server.shutdown(timeout=1.0)

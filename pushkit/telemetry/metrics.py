@@ -1,0 +1,206 @@
+"""`Metrics`: what a table of metrics is counted in, and the page that Prometheus reads.
+
+What events tell is counted here. What the database knows is read when somebody asks, and holds for
+a few seconds: it is never counted twice. In several processes, with `PROMETHEUS_MULTIPROC_DIR` set
+before they start, whichever of them is asked answers for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
+
+from pushkit.logs import RepeatedLog
+from pushkit.telemetry.catalogue import Metric, MetricType
+from pushkit.telemetry.together import DIRECTORY
+from pushkit.work import cancelled
+
+__all__ = ["Bounded", "Metrics", "MetricsPage", "Readings"]
+
+_log = logging.getLogger("pushkit.telemetry")
+
+_HOLDS: Final = 3.0  # seconds
+_TICK: Final = 1.0
+_MOST_VALUES: Final = 50
+_OTHER: Final = "other"
+
+Readings: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
+"""By name, the values by labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPage:
+    """What a scrape gets."""
+
+    content_type: str
+    body: bytes
+
+
+class Bounded:
+    """The values of a label that others choose: the first so many, and then `other`."""
+
+    def __init__(self, most: int = _MOST_VALUES) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        """Return a value as it is counted."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most:
+            return _OTHER
+        self._known.add(value)
+        return value
+
+
+class Metrics(Collector):
+    """Counts what a table names.
+
+    Args:
+        table: The metrics.
+        read: Reads what stands in the database and elsewhere; what it raises is logged, and the
+            page goes without.
+        lag: The histogram of the event loop's lag.
+        tick: Called every second: for gauges of this process.
+    """
+
+    def __init__(
+        self,
+        table: Iterable[Metric],
+        *,
+        read: Callable[[], Awaitable[Readings]],
+        lag: str,
+        tick: Callable[[], None],
+    ) -> None:
+        self._read = read
+        self._tick = tick
+        self._registry = CollectorRegistry()
+        self._faults = RepeatedLog(_log)
+        self._reading = asyncio.Lock()
+        self._readings: Readings = {}
+        self._read_at: float | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._table = {metric.name: metric for metric in table}
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for metric in self._table.values():
+            self._add(metric)
+        self._lag = lag
+
+    def _add(self, metric: Metric) -> None:
+        name, text, labels, registry = metric.name, metric.help, metric.labels, self._registry
+        if metric.type is MetricType.COUNTER:
+            self._counters[name] = Counter(name, text, labels, registry=registry)
+        elif metric.type is MetricType.GAUGE:
+            self._gauges[name] = Gauge(
+                name, text, labels, registry=registry, multiprocess_mode="livesum"
+            )
+        elif metric.type is MetricType.HISTOGRAM:
+            self._histograms[name] = Histogram(
+                name, text, labels, registry=registry, buckets=metric.buckets
+            )
+
+    # --- counting ------------------------------------------------------------------------------
+
+    def count(self, name: str, *labels: str) -> None:
+        """Count one."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc()
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        """Put a duration into a histogram."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe(seconds)
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Say how much there is in this process."""
+        gauge = self._gauges[name]
+        (gauge.labels(*labels) if labels else gauge).set(value)
+
+    # --- the clock -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look at the event loop every second. Does nothing if it does already."""
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._run(), name="pushkit-metrics")
+
+    async def stop(self) -> None:
+        """End that."""
+        ticking, self._ticking = self._ticking, None
+        if ticking is not None:
+            await cancelled(ticking)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._tick()
+            due = loop.time() + _TICK
+            await asyncio.sleep(_TICK)
+            self.observe(self._lag, max(loop.time() - due, 0.0))
+
+    # --- the page ------------------------------------------------------------------------------
+
+    async def page(self) -> MetricsPage:
+        """Return the page, as Prometheus reads it."""
+        async with self._reading:
+            if self._read_at is None or time.monotonic() - self._read_at >= _HOLDS:
+                self._readings = await self._read_now()
+                self._read_at = time.monotonic()
+        self._tick()
+        body = b"".join(generate_latest(registry) for registry in self._registries())
+        return MetricsPage(prometheus_client.CONTENT_TYPE_LATEST, body)
+
+    async def _read_now(self) -> Readings:
+        try:
+            return await self._read()
+        except Exception as exc:  # noqa: BLE001  # a page with less on it says more than none
+            said = "metrics: not all could be read: %s"
+            name = type(exc).__name__
+            self._faults.say(name, logging.WARNING, said, name)
+            return {}
+
+    def _registries(self) -> list[CollectorRegistry]:
+        read = CollectorRegistry()
+        read.register(self)
+        directory = os.environ.get(DIRECTORY)
+        if not directory:
+            return [self._registry, read]
+        _forget_the_dead(Path(directory))
+        counted = CollectorRegistry()
+        MultiProcessCollector(counted, path=directory)  # type: ignore[no-untyped-call]
+        return [counted, read]
+
+    def describe(self) -> Iterable[Family]:
+        """Say nothing of what there will be: it is read later."""
+        return []
+
+    def collect(self) -> Iterable[Family]:
+        """Return what was read last."""
+        for name, values in self._readings.items():
+            metric = self._table[name]
+            family = GaugeMetricFamily(name, metric.help, labels=metric.labels)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def _forget_the_dead(directory: Path) -> None:
+    """Leave out the gauges of processes that ended."""
+    for path in directory.glob("gauge_live*_*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc").exists():
+            mark_process_dead(int(pid), path=str(directory))  # type: ignore[no-untyped-call]

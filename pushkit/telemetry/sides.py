@@ -1,0 +1,143 @@
+"""What each event counts as, on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from pushkit.events import (
+    AttemptMade,
+    BreakerClosed,
+    BreakerOpened,
+    CalledBack,
+    Delivered,
+    DeliveryDead,
+    Enqueued,
+    Event,
+    LocalFault,
+    NotificationAccepted,
+    NotificationDead,
+    NotificationRefused,
+    NotificationRepeated,
+    RecipientRefused,
+    SigningKeyChanged,
+    SubscriptionChanged,
+    SubscriptionDisabled,
+)
+from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
+from pushkit.telemetry.metrics import Bounded, Metrics, Readings
+
+__all__ = ["ReceiverMetrics", "SenderMetrics"]
+
+_NOBODY = "nobody"  # proved to be a sender
+
+
+class SenderMetrics(Metrics):
+    """The metrics of a sender; hears its events.
+
+    Args:
+        read: Reads what stands in the outbox and the key file.
+        slots: Returns how many places for attempts are in use, and how many there are.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[], Awaitable[Readings]],
+        slots: Callable[[], tuple[int, int]],
+    ) -> None:
+        super().__init__(
+            SENDER_METRICS, read=read, lag="pushkit_event_loop_lag_seconds", tick=self._look
+        )
+        self._slots = slots
+        self._origin = Bounded()
+        self._code = Bounded()
+
+    def _look(self) -> None:
+        in_use, number = self._slots()
+        self.set("pushkit_slots", in_use, "in_use")
+        self.set("pushkit_slots", number - in_use, "free")
+
+    def hear(self, event: Event) -> None:  # a table, read from top to bottom
+        """Count an event."""
+        match event:
+            case Enqueued():
+                self.count("pushkit_enqueued")
+            case RecipientRefused(error=error):
+                self.count("pushkit_recipients_refused", self._code(error))
+            case AttemptMade(origin=origin, error=error, took=took):
+                code = self._code(error or "ok")
+                self.count("pushkit_attempts", self._origin(origin), code)
+                self.observe("pushkit_attempt_seconds", took.total_seconds())
+            case Delivered(waited=waited):
+                seconds = max(waited.total_seconds(), 0.0)
+                self.observe("pushkit_delivery_latency_seconds", seconds)
+            case DeliveryDead(error=error):
+                self.count("pushkit_dead_letters", self._code(error or _NOBODY))
+            case LocalFault(error=error):
+                self.count("pushkit_local_faults", self._code(error or _NOBODY))
+            case BreakerOpened(origin=origin):
+                self.count("pushkit_breaker_changes", self._origin(origin), "open")
+            case BreakerClosed(origin=origin):
+                self.count("pushkit_breaker_changes", self._origin(origin), "closed")
+            case SubscriptionDisabled(error=reason):
+                self.count("pushkit_subscriptions_disabled", reason)
+            case SubscriptionChanged(change=change):
+                self.count("pushkit_subscription_changes", change.value)
+            case SigningKeyChanged(algorithm=algorithm):
+                self.count("pushkit_signing_key_changes", algorithm)
+            case _:
+                pass
+
+
+class ReceiverMetrics(Metrics):
+    """The metrics of a receiver; hears its events.
+
+    Args:
+        read: Reads what stands in the inbox, and which keys are missing.
+        slots: Returns how many places for notifications are in use, and how many there are.
+        hanging: Returns how many calls hang.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[], Awaitable[Readings]],
+        slots: Callable[[], tuple[int, int]],
+        hanging: Callable[[], int],
+    ) -> None:
+        super().__init__(
+            RECEIVER_METRICS, read=read, lag="receiver_event_loop_lag_seconds", tick=self._look
+        )
+        self._slots = slots
+        self._hanging = hanging
+        self._sender = Bounded()
+        self._callback = Bounded()
+        self._error = Bounded()
+
+    def _look(self) -> None:
+        in_use, number = self._slots()
+        self.set("receiver_slots", in_use, "in_use")
+        self.set("receiver_slots", number - in_use, "free")
+        self.set("receiver_callbacks_hanging", self._hanging())
+
+    def hear(self, event: Event) -> None:
+        """Count an event."""
+        match event:
+            case NotificationAccepted(sender=sender):
+                self.count("receiver_notifications", self._name(sender), "accepted")
+            case NotificationRepeated(sender=sender):
+                self.count("receiver_notifications", self._name(sender), "duplicate")
+            case NotificationRefused(sender=sender, code=code):
+                self.count("receiver_refusals", self._name(sender), code)
+            case CalledBack(callback=callback, error=error, took=took):
+                name = self._callback(callback)
+                self.observe("receiver_callback_seconds", took.total_seconds(), name)
+                if error is not None:
+                    self.count("receiver_callback_failures", name, self._error(error))
+            case NotificationDead(sender=sender):
+                self.count("receiver_dead_letters", self._name(sender))
+            case _:
+                pass
+
+    def _name(self, sender: str | None) -> str:
+        return self._sender(sender or _NOBODY)

@@ -1,0 +1,27 @@
+"""How several processes of one service count together: in files of a folder that they share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Final
+
+__all__ = ["DIRECTORY", "counted_together"]
+
+DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's word
+
+
+@contextlib.contextmanager
+def counted_together(processes: int) -> Iterator[None]:
+    """Let processes that are started within this count together; where that is set, it stays."""
+    if processes == 1 or os.environ.get(DIRECTORY):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="pushkit-metrics-") as folder:
+        os.environ[DIRECTORY] = folder
+        try:
+            yield
+        finally:
+            del os.environ[DIRECTORY]

@@ -1,0 +1,162 @@
+"""`pushkit worker --http`, and `receiver serve` with `ops_listen`, as operators see them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pushkit import KeyRing, save_key_ring
+from pushkit.keys.jwks import jwks_response
+from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, environment
+from tests.cli.test_worker_cli import enqueue
+from tests.eventually import DEADLINE, eventually_sync
+from tests.metrics_page import MetricsRead
+from tests.ports import free_port
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+RECEIVER = """\
+url = "http://127.0.0.1:{port}"
+listen = "127.0.0.1:{port}"
+ops_listen = "127.0.0.1:{ops}"
+
+[[senders]]
+name = "agent"
+issuer = "https://agent.example.com"
+jwks_file = "jwks.json"
+tokens = ["{token}"]
+tasks = "any"
+"""
+
+
+@pytest.fixture
+def start(own_folder: Path) -> Iterator[Start]:
+    """Start a command in a process of its own; what is left in the end is killed."""
+    ring = KeyRing.create(datetime.now(UTC))
+    save_key_ring(own_folder / "keys.json", ring)
+    (own_folder / "jwks.json").write_bytes(jwks_response(ring, datetime.now(UTC), None).body)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(module: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        with (own_folder / "err").open("ab") as err:
+            process = subprocess.Popen(  # noqa: S603  # our own command
+                [sys.executable, "-m", module, *arguments],
+                cwd=own_folder,
+                env=environment(**variables),
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                start_new_session=True,
+            )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE)
+
+
+def get(port: int, path: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read()
+    except OSError:
+        return 0, b""
+
+
+def worker(*more: str, port: int, database: str) -> list[str]:
+    to = ["--database", database, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
+    return ["pushkit.cli.main", "worker", *to, "--http", f"127.0.0.1:{port}", *more]
+
+
+def test_the_processes_of_a_worker_answer_for_all_of_them(
+    start: Start, webhook: Webhook, tmp_path: Path
+) -> None:
+    database, port = str(tmp_path / "outbox.db"), free_port()
+    enqueue(database, webhook, 6)
+    process = start(*worker("--processes", "2", port=port, database=database))
+
+    def all_delivered() -> MetricsRead | None:
+        status, body = get(port, "/metrics")
+        found = MetricsRead.of(body) if status == 200 else None
+        both = found and found.value("pushkit_slots", state="free") == 512
+        delivered = found and found.value("pushkit_delivery_latency_seconds_count")
+        return found if both and delivered == 6 else None
+
+    found = eventually_sync(all_delivered)
+    assert found is not None
+    origin = f"http://127.0.0.1:{webhook.port}"
+    assert found.value("pushkit_attempts_total", origin=origin, code="ok") == 6
+    assert found.value("pushkit_subscriptions", state="active") == 6
+    assert get(port, "/healthz") == (200, b"alive\n")
+    assert get(port, "/readyz") == (200, b"ready\n")
+    assert get(port, "/else")[0] == 404
+    process.terminate()
+    assert process.wait(DEADLINE) == 0
+
+
+def test_a_worker_that_has_no_key_says_so_in_one_line(start: Start, tmp_path: Path) -> None:
+    ring = KeyRing.create(datetime.now(UTC))
+    [key] = ring.keys
+    save_key_ring(tmp_path / "keys.json", ring)
+    port = free_port()
+    start(*worker(port=port, database=str(tmp_path / "outbox.db")))
+    eventually_sync(lambda: get(port, "/readyz") == (200, b"ready\n"))
+    (tmp_path / "keys.json").unlink()
+    later = KeyRing(keys=()).add(datetime.now(UTC))
+    save_key_ring(tmp_path / "keys.json", later)
+    eventually_sync(lambda: get(port, "/readyz")[0] == 503)
+    status, body = get(port, "/readyz")
+    first, second = body.decode().splitlines()
+    assert (status, first) == (503, "not ready")
+    assert second.startswith("keys: no ES256 key is active; the next one signs from ")
+    assert key.kid not in body.decode()
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(
+    pushkit_command: Run, tmp_path: Path
+) -> None:
+    save_key_ring(tmp_path / "keys.json", KeyRing.create(datetime.now(UTC)))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = worker(port=port, database=str(tmp_path / "outbox.db"))[1:]
+        ran = pushkit_command(*arguments)
+    assert (ran.status, ran.error) == (
+        1,
+        f"--http: cannot listen on 127.0.0.1:{port}: Address already in use",
+    )
+
+
+def test_a_receiver_answers_operators_apart_from_webhooks(
+    start: Start, pushkit_command: Run, own_folder: Path
+) -> None:
+    port, ops = free_port(), free_port()
+    (own_folder / "receiver.toml").write_text(RECEIVER.format(port=port, ops=ops, token=TOKEN))
+    process = start("receiver.cli", "serve", "--processes", "2")
+    eventually_sync(lambda: get(ops, "/readyz") == (200, b"ready\n"))
+    sent = pushkit_command(
+        *("send", "-", "--to", f"http://127.0.0.1:{port}/a2a/push", "--issuer", ISSUER),
+        *("--allow", "127.0.0.1:*", "--token", TOKEN),
+        stdin=UPDATE,
+    )
+    assert sent.status == 0, sent.err
+    found = MetricsRead.of(get(ops, "/metrics")[1])
+    assert found.value("receiver_notifications_total", sender="agent", result="accepted") == 1
+    assert found.value("receiver_keys_missing", sender="agent") == 0
+    status, body = get(port, "/metrics")
+    assert (status, b"receiver_" in body) == (404, False)
+    process.terminate()
+    assert process.wait(DEADLINE) == 0

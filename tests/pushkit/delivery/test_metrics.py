@@ -1,0 +1,149 @@
+"""What a sender's metrics say, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import aiohttp
+import httpx
+from aiohttp import web
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit import BreakerPolicy, PushSender, StatusUpdate
+from pushkit.integrations.aiohttp import metrics_route
+from pushkit.integrations.asgi import MetricsApp
+from tests.metrics_page import MetricsRead
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+
+
+async def read(sender: PushSender) -> MetricsRead:
+    return MetricsRead.of((await sender.metrics.page()).body)
+
+
+async def test_attempts_are_counted_by_what_came_of_them_and_latency_from_notify_on(
+    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    assert (await read(sender)).value("pushkit_attempt_seconds_count") == 0
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    webhook.replies_with(503)
+    await sender.notify(status())
+    await sender.worker.run_once()
+    clock.advance(7)
+    await sender.worker.run_once()
+    webhook.replies_with(400)
+    await sender.notify(status())
+    await sender.worker.run_once()
+
+    found = await read(sender)
+    origin = webhook.base
+    for code in ("status_503", "ok", "rejected"):
+        assert found.value("pushkit_attempts_total", origin=origin, code=code) == 1
+    assert found.value("pushkit_enqueued_total") == 2
+    assert found.value("pushkit_dead_letters_total", code="rejected") == 1
+    assert found.value("pushkit_delivery_latency_seconds_count") == 1
+    assert found.value("pushkit_delivery_latency_seconds_sum") == 7
+    assert found.value("pushkit_subscription_changes_total", change="registered") == 1
+    assert found.value("pushkit_slots", state="in_use") == 0
+    assert found.value("pushkit_slots", state="free") == 256
+
+
+async def test_the_backlog_is_read_from_the_database(
+    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+) -> None:
+    sender = await senders.open(breaker=BreakerPolicy(failures=1))
+    for task in ("task-1", "task-2", "task-3"):
+        await sender.subscribe(task, {"url": webhook.url(f"/{task}")}, version="1.0", owner=task)
+        await sender.notify(status(task_id=task))
+    await sender.pause("task-2", owner="task-2")
+    clock.advance(60)
+    found = await read(sender)
+    assert found.value("pushkit_deliveries", state="pending") == 3
+    assert found.value("pushkit_oldest_due_seconds") == 60
+    assert found.value("pushkit_subscriptions", state="active") == 2
+    assert found.value("pushkit_subscriptions", state="paused") == 1
+    assert found.value("pushkit_database_up") == 1
+
+
+async def test_what_waits_for_its_destination_is_not_due_but_its_breaker_is_open(
+    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+) -> None:
+    sender = await senders.open(breaker=BreakerPolicy(failures=1))
+    assert sender.metrics
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(500)
+    await sender.notify(status())
+    await sender.worker.run_once()
+    clock.advance(20)  # its own wait is over, its destination's is not
+    found = await read(sender)
+    assert found.value("pushkit_oldest_due_seconds") == 0
+    assert found.value("pushkit_breakers", state="open") == 1
+    assert found.value("pushkit_breakers", state="half_open") == 0
+    origin = webhook.base
+    assert found.value("pushkit_breaker_changes_total", origin=origin, state="open") == 1
+
+
+async def test_keys_say_how_old_they_are_and_when_the_next_one_signs(
+    senders: Senders, clock: Clock
+) -> None:
+    from tests.pushkit.delivery.conftest import key_ring
+
+    sender = await senders.open(keys=key_ring().rotate(clock.now))
+    found = await read(sender)
+    lead = key_ring().activation_lead.total_seconds()
+    assert found.value("pushkit_signing_key_rotation_seconds", algorithm="ES256") == lead
+    assert found.value("pushkit_signing_key_rotation_seconds", algorithm="RS256") is None
+    assert found.labels("pushkit_signing_key_age_seconds", "state") == {"active", "pending"}
+    [kid] = [key.kid for key in key_ring().keys if key.algorithm.value == "ES256"]
+    age = found.value("pushkit_signing_key_age_seconds", algorithm="ES256", kid=kid, state="active")
+    assert age == timedelta(days=1).total_seconds()
+
+
+async def test_no_label_names_a_task_or_an_owner(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    page = sender.metrics
+    await sender.subscribe("task-canary", {"url": webhook.url("/canary")}, version="1.0", owner="c")
+    webhook.replies_with(400, path="/canary")
+    await sender.notify(status(task_id="task-canary"))
+    await sender.worker.run_once()
+    assert b"canary" not in (await page.page()).body
+
+
+async def test_a_database_that_is_away_leaves_the_rest_of_the_page(
+    senders: Senders, status: MakeStatus
+) -> None:
+    sender = await senders.open()
+    assert sender.metrics
+    await sender.subscribe("task-1", {"url": "https://client.example.com/"}, version="1.0")
+    await sender.notify(status())
+    await sender._database.close()
+    found = await read(sender)
+    assert found.value("pushkit_database_up") == 0
+    assert found.value("pushkit_enqueued_total") == 1
+    assert found.labels("pushkit_signing_key_age_seconds", "state") == {"active"}
+    assert found.value("pushkit_deliveries", state="pending") is None
+
+
+async def test_an_agent_serves_them_as_a_route(
+    senders: Senders, aiohttp_server: AiohttpServer
+) -> None:
+    sender = await senders.open()
+    app = web.Application()
+    app.add_routes([metrics_route(sender)])
+    server = await aiohttp_server(app)
+    async with aiohttp.ClientSession() as session, session.get(server.make_url("/metrics")) as got:
+        assert got.status == 200
+        assert got.headers["Content-Type"].startswith("text/plain; version=")
+        assert MetricsRead.of(await got.read()).value("pushkit_database_up") == 1
+    transport = httpx.ASGITransport(MetricsApp(sender))
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
+        assert MetricsRead.of((await client.get("/")).content).value("pushkit_database_up") == 1
+        assert (await client.post("/")).status_code == 405
