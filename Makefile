@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 # The tests start hundreds of processes: they read byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast simulate bench interop check format clean
+.PHONY: demo test test-fast simulate dist dist-check bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
@@ -34,6 +34,16 @@ interop: $(READY)  ## Real peers from their registries, both ways; writes docs/i
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
 	$(BIN)/python -m tests.cards.independent_jcs --cases 100000 --node
 
+# The moment of the commit stands in both: the same commit gives the same bytes.
+dist dist-check: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
+
+dist: $(READY)  ## An sdist and a wheel in dist/.
+	rm -rf dist
+	$(BIN)/python -m build
+
+dist-check: dist  ## The same bytes twice; the wheel on every Python found, with the lowest and newest dependencies.
+	$(BIN)/python -m tests.release.check $(if $(ONLY),--only $(ONLY))
+
 check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -44,7 +54,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'

@@ -260,7 +260,7 @@ def nested(levels: int) -> dict[str, Any]:
         ),
         pytest.param({"description": "x" * 70_000}, "at most 65536", id="long"),
         pytest.param(nested(40), "deeper than 32", id="deep"),
-        pytest.param(nested(5000), "nested too deeply", id="very deep"),
+        pytest.param(nested(5000), "nested (too deeply|deeper than 32)", id="very deep"),
     ],
 )
 def test_a_hostile_schema_is_refused(schema: Any, says: str) -> None:
