@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import click
 
-from pushkit.bounded_json import JsonObject
+from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
 from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from_pem
@@ -193,7 +193,7 @@ def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
     ring = load_key_ring(path, read_passphrase(passphrase_file))
     now = _now()
     if as_json:
-        click.echo(json.dumps([_row_document(ring, entry, now) for entry in ring.keys], indent=2))
+        click.echo(json.dumps([key_document(ring, entry, now) for entry in ring.keys], indent=2))
     else:
         headings = ("KID", "ALG", "STATE", "SIGNS", "PUBLISHED", "ACTIVATES", "RETIRES", "REVOKED")
         click.echo(table(headings, *(_row(ring, entry, now) for entry in ring.keys)))
@@ -373,18 +373,3 @@ def _row(ring: KeyRing, entry: RingKey, now: datetime) -> tuple[str, ...]:
         default = entry.algorithm is ring.default_algorithm
         signs = "now" if default else f"where {entry.algorithm} is asked for"
     return (entry.kid, entry.algorithm.value, state.value, signs, *map(moment, times))
-
-
-def _row_document(ring: KeyRing, entry: RingKey, now: datetime) -> JsonObject:
-    state = ring.state(entry.kid, now)
-    retires_at = None if state is KeyState.REVOKED else ring.retires_at(entry.kid)
-    return {
-        "kid": entry.kid,
-        "alg": entry.algorithm.value,
-        "state": state.value,
-        "signs": state is KeyState.ACTIVE and entry.algorithm is ring.default_algorithm,
-        "published_at": entry.published_at.isoformat(),
-        "activates_at": entry.activates_at.isoformat() if entry.activates_at else None,
-        "retires_at": retires_at.isoformat() if retires_at else None,
-        "revoked_at": entry.revoked_at.isoformat() if entry.revoked_at else None,
-    }

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 import click
 
 from pushkit.cli.card import card
+from pushkit.cli.dashboard import dashboard
 from pushkit.cli.keys import keys
 from pushkit.cli.migrate import migrate
 from pushkit.cli.outbox import outbox
@@ -71,6 +72,7 @@ for command in (errors, redrive, resend, retry_now):
 cli.add_command(subscriptions)
 cli.add_command(migrate)
 cli.add_command(worker)
+cli.add_command(dashboard)
 cli.add_command(secrets)
 
 

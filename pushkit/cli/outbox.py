@@ -11,13 +11,9 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from pushkit.cli.outbox_report import (
-    attempt_row,
-    report_document,
-    stats_document,
-    summary_row,
-)
+from pushkit.cli.outbox_report import attempt_row, summary_row
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.documents import report_document, stats_document
 from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
 from pushkit.errors import ConfigError
 from pushkit.outbox import DeliveryFilter, DeliveryState

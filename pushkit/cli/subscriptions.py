@@ -10,8 +10,9 @@ from typing import ParamSpec, TypeVar
 import click
 
 from pushkit.cli.outbox import checked_database, database_option
-from pushkit.cli.subscriptions_report import subscription_document, subscription_row
+from pushkit.cli.subscriptions_report import subscription_row
 from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.documents import subscription_document
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.storage import Access, opened

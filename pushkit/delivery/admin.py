@@ -25,15 +25,23 @@ from pushkit.outbox import (
     DeliveryReport,
     DeliveryState,
     DeliverySummary,
+    DestinationKey,
+    DestinationStanding,
     Inspection,
+    LoggedAttempt,
+    OutboxFigures,
     OutboxStats,
     OutboxStore,
     Purge,
     Retention,
+    attempts_of,
+    browse_deliveries,
+    browse_destinations,
+    outbox_figures,
 )
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Script, open_location
+from pushkit.storage import Database, Page, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
 from pushkit.subscriptions import (
     OWNERS_MIGRATION,
@@ -83,6 +91,9 @@ class OutboxAdmin:
         wake: Called when there is work again, for a worker in this process.
         vault: Opens bodies that are sealed.
         breaker: When a destination gets one delivery at a time: what the workers go by.
+
+    Attributes:
+        breaker: The same.
     """
 
     def __init__(
@@ -93,6 +104,7 @@ class OutboxAdmin:
         vault: Vault | None = None,
         breaker: BreakerPolicy = _BREAKER,
     ) -> None:
+        self.breaker = breaker
         self._database = database
         self._wake = wake
         self._inspection = Inspection(vault)
@@ -120,6 +132,41 @@ class OutboxAdmin:
         """
         script = self._inspection.find(wanted or DeliveryFilter(), after=after, limit=limit)
         return await self._database.read(script)
+
+    async def browse(
+        self, wanted: DeliveryFilter | None = None, *, before: str | None = None, limit: int = 50
+    ) -> Page[DeliverySummary]:
+        """Return a page of deliveries without their bodies, newest first.
+
+        It takes the same time of any number of deliveries, and may therefore end before it is full
+        (`Page.is_cut`).
+
+        Args:
+            wanted: Which ones; all if None. A task without a tenant is one of the tenant without a
+                name.
+            before: `Page.before` of the page before.
+            limit: How many at most.
+        """
+        script = browse_deliveries(wanted or DeliveryFilter(), before=before, limit=limit)
+        return await self._database.read(script)
+
+    async def figures(self, *, within: timedelta = timedelta(hours=1)) -> OutboxFigures:
+        """Return what says whether deliveries flow, in the same time of any number of them.
+
+        Args:
+            within: How far back it looks at what ended.
+        """
+        return await self._database.read(self._figures_script(within))
+
+    async def destinations(
+        self, *, after: DestinationKey | None = None, limit: int = 50
+    ) -> list[DestinationStanding]:
+        """Return a page of destinations that have failed, by tenant, owner and origin."""
+        return await self._database.read(browse_destinations(after=after, limit=limit))
+
+    async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
+        """Return the attempts of some deliveries, by id."""
+        return await self._database.read(attempts_of(ids))
 
     async def show(self, delivery_id: str) -> DeliveryReport | None:
         """Return one delivery with its body and every attempt; None if there is none."""
@@ -319,6 +366,10 @@ class OutboxAdmin:
         return deleted
 
     # --- scripts -------------------------------------------------------------------------------
+
+    def _figures_script(self, within: timedelta) -> Script[OutboxFigures]:
+        now = yield from self._database.now()
+        return (yield from outbox_figures(now, within=within, failures=self.breaker.failures))
 
     def _cancel_script(self, ids: Sequence[str]) -> Script[list[str]]:
         by_subscription = yield from self._dead_letters.subscriptions_of(ids)

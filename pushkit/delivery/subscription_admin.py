@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pushkit.delivery.registered import Registered
+from pushkit.errors import SealedSecretError
 from pushkit.outbox import DeliveryState, Inspection
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Script
-from pushkit.subscriptions import Subscription, SubscriptionFilter, SubscriptionInspection
+from pushkit.storage import Database, Page, Script
+from pushkit.subscriptions import (
+    Subscription,
+    SubscriptionFilter,
+    SubscriptionInspection,
+    SubscriptionStore,
+    open_subscription,
+)
 
 __all__ = ["Changed", "SubscriptionAdmin", "SubscriptionReport"]
 
@@ -62,7 +69,7 @@ class SubscriptionAdmin:
     Args:
         database: Where outbox and subscriptions live, open (see `open_outbox`).
         wake: Called when there is work again, for a worker in this process.
-        vault: Seals test notifications, where bodies are sealed.
+        vault: Seals test notifications, where bodies are sealed, and opens secrets to hide them.
     """
 
     def __init__(
@@ -76,7 +83,8 @@ class SubscriptionAdmin:
         self._wake = wake
         self._inspection = SubscriptionInspection()
         self._deliveries = Inspection()
-        self._registered = Registered(database=database, vault=vault or Vault())
+        self._vault = vault or Vault()
+        self._registered = Registered(database=database, vault=self._vault)
 
     async def find(
         self,
@@ -94,6 +102,42 @@ class SubscriptionAdmin:
         """
         script = self._inspection.find(wanted or SubscriptionFilter(), after=after, limit=limit)
         return await self._database.read(script)
+
+    async def browse(
+        self,
+        wanted: SubscriptionFilter | None = None,
+        *,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> Page[Subscription]:
+        """Return a page of subscriptions, newest first, in the same time of any number of them.
+
+        Args:
+            wanted: Which ones; all but withdrawn ones if None. A task without a tenant is one of
+                the tenant without a name.
+            before: `Page.before` of the page before.
+            limit: How many at most.
+        """
+        script = self._inspection.browse(wanted or SubscriptionFilter(), before=before, limit=limit)
+        return await self._database.read(script)
+
+    async def without_secrets(self, subscription_id: str, text: bytes) -> bytes | None:
+        """Return a text without the token and the credentials of a subscription.
+
+        None where they cannot be opened here, or the subscription is gone: who knows what is in it?
+        """
+        found = await self._database.read(SubscriptionStore().by_ids([subscription_id]))
+        if subscription_id not in found:
+            return None
+        try:
+            config = open_subscription(self._vault, found[subscription_id]).config
+        except SealedSecretError:
+            return None
+        credentials = config.authentication.credentials if config.authentication else None
+        for secret in (config.token, credentials):
+            if secret:
+                text = text.replace(secret.encode(), b"***")
+        return text
 
     async def show(self, subscription_id: str) -> SubscriptionReport | None:
         """Return one subscription and what its deliveries came to; None if there is none."""

@@ -7,6 +7,16 @@ from pushkit.outbox.attempts import (
     LoggedAttempt,
     is_folded,
 )
+from pushkit.outbox.browsing import (
+    AtMost,
+    DestinationStanding,
+    Finished,
+    OutboxFigures,
+    attempts_of,
+    browse_deliveries,
+    browse_destinations,
+    outbox_figures,
+)
 from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters, Standing
 from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
@@ -52,6 +62,7 @@ __all__ = [
     "IDEMPOTENCY_MIGRATION",
     "KEYS_MIGRATION",
     "MIGRATION",
+    "AtMost",
     "AttemptLog",
     "CancelledBy",
     "Claim",
@@ -62,8 +73,10 @@ __all__ = [
     "DeliveryState",
     "DeliverySummary",
     "DestinationKey",
+    "DestinationStanding",
     "DestinationStore",
     "Enqueued",
+    "Finished",
     "IdempotencyKey",
     "Inspection",
     "Leases",
@@ -71,6 +84,7 @@ __all__ = [
     "Made",
     "NewDelivery",
     "OriginStats",
+    "OutboxFigures",
     "OutboxStats",
     "OutboxStore",
     "Outcome",
@@ -81,11 +95,15 @@ __all__ = [
     "StatusMark",
     "Taken",
     "TaskKey",
+    "attempts_of",
+    "browse_deliveries",
+    "browse_destinations",
     "destination_of",
     "find_enqueued",
     "hold_back",
     "is_folded",
     "mark_oldest",
     "new_delivery_id",
+    "outbox_figures",
     "owner_may_take",
 ]

@@ -16,12 +16,14 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
 
 __all__ = [
+    "SUMMARY_COLUMNS",
     "DeliveryFilter",
     "DeliveryReport",
     "DeliverySummary",
     "Inspection",
     "OriginStats",
     "OutboxStats",
+    "summary_of",
 ]
 
 
@@ -52,8 +54,8 @@ class DeliveryFilter:
     cancelled_by: CancelledBy | None = None
     next_only: bool = False
 
-    def where(self) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters from `$1` on."""
+    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         wanted = {
             "state": self.state.value if self.state else None,
             "tenant": self.tenant,
@@ -65,7 +67,7 @@ class DeliveryFilter:
             "cancelled_by": self.cancelled_by.value if self.cancelled_by else None,
         }
         given = {column: value for column, value in wanted.items() if value is not None}
-        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
         if self.next_only:
             conditions.append("head > 0")
         return " AND ".join(conditions or ["1 = 1"]), tuple(given.values())
@@ -141,7 +143,7 @@ class OutboxStats:
     local_faults: dict[str, int]
 
 
-_SUMMARY = (
+SUMMARY_COLUMNS = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     f" LENGTH(body) AS body_bytes, SUBSTR(body, 1, {len(SEALED)}) AS body_head,"
     " state, attempts, notified_at, redriven_at, not_before,"
@@ -166,22 +168,22 @@ class Inspection:
         conditions, values = wanted.where()
         n = len(values)
         rows = yield Statement(
-            f"SELECT {_SUMMARY} FROM pushkit_deliveries WHERE {conditions} AND id > ${n + 1}"
+            f"SELECT {SUMMARY_COLUMNS} FROM pushkit_deliveries WHERE {conditions} AND id > ${n + 1}"
             f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
             (*values, after or "", limit),
         )
-        return [_summary(row) for row in rows]
+        return [summary_of(row) for row in rows]
 
     def show(self, delivery_id: str) -> Script[DeliveryReport | None]:
         """Return one delivery with its attempts; None if there is no such delivery."""
         rows = yield Statement(
-            f"SELECT {_SUMMARY}, body FROM pushkit_deliveries WHERE id = $1", (delivery_id,)
+            f"SELECT {SUMMARY_COLUMNS}, body FROM pushkit_deliveries WHERE id = $1", (delivery_id,)
         )
         if not rows:
             return None
         attempts = yield from AttemptLog().of_delivery(delivery_id)
         return DeliveryReport(
-            delivery=_summary(rows[0]),
+            delivery=summary_of(rows[0]),
             body=self._opened(delivery_id, rows[0]["body"]),
             attempts=tuple(attempts),
         )
@@ -248,7 +250,8 @@ def _by_origin(rows: Sequence[Row]) -> list[OriginStats]:
     return sorted(found, key=lambda stats: (-stats.pending, -stats.dead, stats.origin))
 
 
-def _summary(row: Row) -> DeliverySummary:
+def summary_of(row: Row) -> DeliverySummary:
+    """Return the delivery that a row of `SUMMARY_COLUMNS` is."""
     return DeliverySummary(
         id=row["id"],
         subscription_id=row["subscription_id"],

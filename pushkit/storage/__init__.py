@@ -4,6 +4,7 @@ from pushkit.storage.database import Database, open_location, opened, upgrade
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.location import is_file, masked
 from pushkit.storage.migrations import Access, Migration, Schema
+from pushkit.storage.paging import WINDOW, Page
 from pushkit.storage.script import (
     APART,
     Apart,
@@ -28,11 +29,13 @@ from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = [
     "APART",
+    "WINDOW",
     "Access",
     "Apart",
     "Database",
     "Group",
     "Migration",
+    "Page",
     "Refused",
     "Row",
     "Rows",

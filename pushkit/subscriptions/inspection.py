@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pushkit.storage import Script, Statement
+from pushkit.storage import WINDOW, Page, Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
 
@@ -37,8 +37,8 @@ class SubscriptionFilter:
     task_id: str | None = None
     origin: str | None = None
 
-    def where(self) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters from `$1` on."""
+    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         wanted = {
             "tenant": self.tenant,
             "owner": self.owner,
@@ -46,7 +46,7 @@ class SubscriptionFilter:
             "origin": self.origin,
         }
         given = {column: value for column, value in wanted.items() if value is not None}
-        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
         return " AND ".join([*conditions, _WHERE[self.state]]), tuple(given.values())
 
 
@@ -65,6 +65,40 @@ class SubscriptionInspection:
             (*values, after or "", limit),
         )
         return [read_subscription(row) for row in rows]
+
+    def browse(
+        self, wanted: SubscriptionFilter, *, before: str | None, limit: int
+    ) -> Script[Page[Subscription]]:
+        """Return a page of subscriptions, newest first, of any number in the same time.
+
+        Args:
+            wanted: Which. A task without a tenant is one of the tenant without a name.
+            before: Where the page before ended.
+            limit: How many at most.
+        """
+        older, start = ("id < $1" if before else "$1 = ''"), before or ""
+        values: tuple[str, ...] = (start,)
+        if wanted.task_id is not None:
+            values = (start, wanted.tenant or "", wanted.task_id)
+            wanted = replace(wanted, tenant=wanted.tenant or "")
+            older = f"tenant = $2 AND task_id = $3 AND {older}"
+        window = (
+            f"SELECT * FROM pushkit_subscriptions WHERE {older} ORDER BY id DESC LIMIT {WINDOW}"
+        )
+        conditions, given = wanted.where(after=len(values))
+        rows = yield Statement(
+            f"SELECT * FROM ({window}) w WHERE {conditions} ORDER BY id DESC"
+            f" LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
+            (*values, *given, limit + 1),
+        )
+        items = tuple(map(read_subscription, rows[:limit]))
+        if len(rows) > limit:
+            return Page(items=items, before=items[-1].id)
+        ends = yield Statement(
+            f"SELECT COUNT(*) AS found, MIN(id) AS oldest FROM ({window}) w", values
+        )
+        is_cut = ends[0]["found"] >= WINDOW
+        return Page(items=items, before=ends[0]["oldest"] if is_cut else None, is_cut=is_cut)
 
     def show(self, subscription_id: str) -> Script[Subscription | None]:
         """Return one subscription, a withdrawn one too; None if there is none."""

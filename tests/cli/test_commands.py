@@ -48,6 +48,7 @@ PUSHKIT = [
     ["subscriptions", "test"],
     ["subscriptions", "remove"],
     ["worker"],
+    ["dashboard"],
 ]
 RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"], ["listen"]]
 

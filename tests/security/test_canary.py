@@ -27,7 +27,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
-from pytest_aiohttp.plugin import AiohttpServer
+from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 import pushkit.cli.main
 import receiver.cli
@@ -50,11 +50,13 @@ from pushkit import (
     save_key_ring,
 )
 from pushkit.clock import utc_now
+from pushkit.dashboard.app import dashboard_app
 from pushkit.errors import StorageError
 from pushkit.events import Event
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
+from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
 from tests.security.canaries import Canaries
@@ -422,6 +424,38 @@ async def test_a_signing_service_may_say_what_it_wants_in_its_errors(house: Hous
     await sender.worker.run_once()
     await sender.close()
     assert "did not sign: RuntimeError" in house.output.logged.getvalue()
+    assert house.output.leaks(house.canaries) == {}
+
+
+async def test_no_page_of_the_dashboard_shows_a_secret(
+    house: House, aiohttp_client: AiohttpClient
+) -> None:
+    sender = house.sender(secrets=house.secrets)
+    await run_sender(house, sender)
+    app = dashboard_app(
+        sender.outbox, sender.subscription_admin, access=DashboardAccess(), issuer=ISSUER
+    )
+    browser = await aiohttp_client(app)
+    paths = ["/", "/deliveries", "/deliveries?state=dead", "/destinations", "/keys"]
+    paths += ["/subscriptions", *(f"/api/v1/{each}" for each in ("overview", "deliveries"))]
+    deliveries = await sender.outbox.find()
+    for summary in deliveries:
+        for below in ("", "/api/v1"):
+            paths.append(f"{below}/deliveries/{summary.id}")
+            paths.append(f"{below}/subscriptions/{summary.subscription_id}")
+    for path in paths:
+        async with browser.get(path) as page:
+            assert page.status == 200
+            house.output.note(f"dashboard {path}", await page.text())
+    # What webhooks answered is an echo of the request here: shown on request, without its secrets.
+    echoes = ""
+    for summary in deliveries:
+        async with browser.get(f"/deliveries/{summary.id}?answers=1") as page:
+            echoes += (await page.text()).partition("What the webhook answered")[2]
+    assert "X-A2A-Token" in echoes
+    assert house.canaries.found_in(echoes) <= {"body"}
+    assert "eyJ" not in echoes
+    await sender.close()
     assert house.output.leaks(house.canaries) == {}
 
 

@@ -1,0 +1,192 @@
+"""Is the sender healthy: a pure rule over figures and keys, and what to do where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+
+from pushkit.delivery.error_codes import ERROR_CODES
+from pushkit.errors import NoSigningKeyError
+from pushkit.keys.ring import KeyRing
+from pushkit.outbox import DeliveryState, OutboxFigures
+
+__all__ = ["Finding", "Severity", "findings", "meaning", "mend"]
+
+_OVERDUE = timedelta(minutes=1)
+_OLD = timedelta(hours=1)
+
+
+class Severity(IntEnum):
+    """How bad a finding is; the worst one is what the overview says first."""
+
+    NOTE = 0
+    WARNING = 1
+    FAILURE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that an operator should know.
+
+    Attributes:
+        severity: How bad it is.
+        says: What was found.
+        mend: What to do about it.
+        link: The page that shows it.
+    """
+
+    severity: Severity
+    says: str
+    mend: str
+    link: str = "/"
+
+
+def findings(figures: OutboxFigures, ring: KeyRing | None) -> list[Finding]:
+    """Return what is to be known, the worst first."""
+    found = [*_of_deliveries(figures)]
+    if ring is not None:
+        try:
+            ring.active_key(figures.now)
+        except NoSigningKeyError as exc:
+            found.append(
+                Finding(
+                    severity=Severity.FAILURE,
+                    says=f"Nothing can be signed: {exc}.",
+                    mend="Run pushkit keys list, then pushkit keys rotate.",
+                    link="/keys",
+                )
+            )
+    return sorted(found, key=lambda each: -each.severity)
+
+
+def _of_deliveries(figures: OutboxFigures) -> list[Finding]:
+    found: list[Finding] = []
+    overdue = figures.due_since is not None and figures.now - figures.due_since > _OVERDUE
+    if overdue and not figures.local_faults:
+        found.append(
+            Finding(
+                severity=Severity.FAILURE,
+                says="Deliveries that could be attempted are not taken.",
+                mend="Does a worker run (pushkit worker, or the agent's own)? If so, it is"
+                " short of slots or of CPU.",
+                link="/deliveries?state=pending",
+            )
+        )
+    found += [
+        Finding(
+            severity=Severity.FAILURE,
+            says=f"{number} {_deliveries(number)} because of something on this side:"
+            f" {meaning(code)}.",
+            mend=mend(code),
+            link=f"/deliveries?state=pending&error={code}",
+        )
+        for code, number in figures.local_faults.items()
+    ]
+    if figures.failing.number:
+        number = figures.failing.number
+        found.append(
+            Finding(
+                severity=Severity.WARNING,
+                says="One destination fails or asked to wait."
+                if number == 1
+                else f"{number} destinations fail or asked to wait.",
+                mend="Deliveries to them are tried again by themselves; the others go on.",
+                link="/destinations",
+            )
+        )
+    died = sum(each.state is DeliveryState.DEAD for each in figures.finished)
+    if died:
+        found.append(
+            Finding(
+                severity=Severity.WARNING,
+                says=f"{died} dead {'letter' if died == 1 else 'letters'} within the last hour.",
+                mend="Look at why; redrive them once their webhook is mended.",
+                link="/deliveries?state=dead",
+            )
+        )
+    elif figures.dead.number:
+        found.append(
+            Finding(
+                severity=Severity.NOTE,
+                says="There are dead letters, none of them new.",
+                mend="Redrive or leave them: they go by themselves when their retention ends.",
+                link="/deliveries?state=dead",
+            )
+        )
+    oldest = figures.oldest_pending_at
+    if oldest is not None and figures.now - oldest > _OLD:
+        found.append(
+            Finding(
+                severity=Severity.NOTE,
+                says="The oldest delivery in turn has waited for more than an hour.",
+                mend="It is tried again by the retry schedule.",
+                link="/deliveries?state=pending",
+            )
+        )
+    return found
+
+
+def _deliveries(number: int) -> str:
+    return "delivery waits" if number == 1 else "deliveries wait"
+
+
+def meaning(code: str) -> str:
+    """Return what an error code means, in a sentence without its full stop."""
+    if code in ERROR_CODES and code != "status_500":
+        return ERROR_CODES[code]
+    if code.startswith("status_"):
+        return f"the webhook answered {code.removeprefix('status_')}"
+    return "an error of this side of that name"
+
+
+def mend(code: str) -> str:
+    """Return what to do about an error code."""
+    if code.startswith("status_5"):
+        return (
+            "The webhook's own log says why. It is tried again by the schedule; what is dead can be"
+            " redriven once the webhook works."
+        )
+    if code in ("status_401", "status_403"):
+        return (
+            "The webhook did not accept our credentials, token or signature: does it know the"
+            " present keys, issuer and URL? Redrive after that is mended."
+        )
+    return _MENDS.get(
+        code, "Look at the attempts below and at the webhook's log; redrive once it is mended."
+    )
+
+
+_MENDS = {
+    "status_404": "Nothing is at that path: the client has to register its webhook's present URL.",
+    "redirect": "Redirects are never followed: the client has to register the final URL.",
+    "rejected": "The webhook found the body wrong: does it speak the version of A2A that it was"
+    " registered with? Its own log says more.",
+    "conflict": "The webhook knows this id with another body: it was given somebody else's state,"
+    " or an older copy of its own.",
+    "gone": "The webhook said that it wants nothing any more. Enabling its subscription takes that"
+    " back (pushkit subscriptions enable --resend).",
+    "too_large": "Raise the webhook's (or its proxy's) limit of a body, or send artifacts by URL.",
+    "timeout": "The webhook took longer than 15 s: it should answer first and work afterwards.",
+    "dns_failure": "Is the name still registered? Look it up from this machine.",
+    "connection_refused": "Nobody listens there: the webhook is down, or a firewall refuses.",
+    "tls_failure": "Certificate, name or version: openssl s_client -connect host:port shows it.",
+    "transport": "The connection broke: a proxy or the server ended it before its answer.",
+    "address_refused": "The name leads to a private or forbidden address. An intranet is opened by"
+    " allow_networks (docs/destinations.md).",
+    "destination_refused": "The URL breaks a rule of the destination policy: see"
+    " docs/destinations.md for what can be opened.",
+    "ownership_unproven": "The webhook has to answer the question of ownership:"
+    " see docs/destinations.md.",
+    "too_old": "It waited longer than the retry policy allows. Redriving it begins its age anew.",
+    "sealed_secret": "Give the workers the secret key it was sealed with (docs/secrets.md).",
+    "secret_key_missing": "Give the workers the secret key it was sealed with (docs/secrets.md).",
+    "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
+    "key_file": "Can the workers read the key file? Their log says what is wrong with it.",
+    "signing_failed": "The KMS or the function that chooses failed: the workers' log says how.",
+    "oauth": "The authorization server gave no token: is it reachable, and the client valid?",
+    "storage": "The database refused: the workers' log has its words.",
+    "unexpected_error": "A defect: the workers' log has its traceback.",
+    "worker_died": "A worker ended in the middle of an attempt. Its deliveries come back.",
+    "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",
+}

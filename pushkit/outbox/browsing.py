@@ -1,0 +1,304 @@
+"""Looking at an outbox of any size, newest first, as scripts: pages, figures, destinations.
+
+Nothing here reads more than so many rows, however many there are: what is rare is found through the
+index that it has, everything else in the newest rows before a place, and a page says how far it
+looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
+from pushkit.outbox.destinations import DestinationKey
+from pushkit.outbox.inspection import SUMMARY_COLUMNS, DeliveryFilter, DeliverySummary, summary_of
+from pushkit.outbox.model import DeliveryState
+from pushkit.outbox.rows import UNFINISHED
+from pushkit.storage import (
+    WINDOW,
+    Page,
+    Script,
+    SqlValue,
+    Statement,
+    among,
+    from_micros,
+    moment_or_none,
+    to_micros,
+)
+
+__all__ = [
+    "AtMost",
+    "DestinationStanding",
+    "Finished",
+    "OutboxFigures",
+    "attempts_of",
+    "browse_deliveries",
+    "browse_destinations",
+    "outbox_figures",
+]
+
+_MOST_COUNTED = 10_000
+_MOST_FINISHED = 2000
+_MOST_ERRORS = 500
+_MOST_DESTINATIONS = 20_000
+_FILTERED = (
+    "id, seq, tenant, owner, task_id, subscription_id, origin, state, head, last_error,"
+    " cancelled_by"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AtMost:
+    """A number that was counted up to a bound.
+
+    Attributes:
+        number: How many; the bound, if there are more.
+        more: Whether there are more.
+    """
+
+    number: int
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A delivery that ended, as far as its speed is concerned."""
+
+    id: str
+    origin: str
+    state: DeliveryState
+    attempts: int
+    notified_at: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxFigures:
+    """What says whether deliveries flow.
+
+    Attributes:
+        now: The present, by the clock that the workers share.
+        pending: What waits.
+        in_flight: What is being attempted.
+        dead: Dead letters.
+        oldest_pending_at: When the oldest of what waits was notified, paused subscriptions left
+            out; None if nothing waits.
+        due_since: Since when the next delivery in turn could be attempted; None if none can.
+        local_faults: What waits because of something on this side, by its code, among the next in
+            turn.
+        errors: What the next in turn and the newest dead letters failed by last, by code.
+        failing: Destinations that wait, or failed so often in a row that they are on probation.
+        finished: What ended last, newest first.
+        finished_since: The moment from which on `finished` is all.
+    """
+
+    now: datetime
+    pending: AtMost
+    in_flight: AtMost
+    dead: AtMost
+    oldest_pending_at: datetime | None
+    due_since: datetime | None
+    local_faults: dict[str, int]
+    errors: dict[str, int]
+    failing: AtMost
+    finished: tuple[Finished, ...]
+    finished_since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationStanding:
+    """One origin for one owner that has failed, or asked to wait.
+
+    Attributes:
+        tenant: The tenant.
+        owner: The owner.
+        origin: The destination.
+        failures: Its failures in a row.
+        waits_until: Until when nothing is sent to it.
+    """
+
+    tenant: str
+    owner: str
+    origin: str
+    failures: int
+    waits_until: datetime
+
+
+def browse_deliveries(
+    wanted: DeliveryFilter, *, before: str | None, limit: int
+) -> Script[Page[DeliverySummary]]:
+    """Return a page of deliveries, newest first; those of one task or subscription by `seq`.
+
+    Args:
+        wanted: Which. A task without a tenant is one of the tenant without a name.
+        before: Where the page before ended.
+        limit: How many at most.
+    """
+    if wanted.task_id is not None and wanted.tenant is None:
+        wanted = replace(wanted, tenant="")
+    window, values, order = yield from _window(wanted, before)
+    conditions, given = wanted.where(after=len(values))
+    rows = yield Statement(
+        f"SELECT id FROM ({window}) w WHERE {conditions} ORDER BY {order}"
+        f" LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
+        (*values, *given, limit + 1),
+    )
+    ids = [str(row["id"]) for row in rows]
+    found: dict[str, DeliverySummary] = {}
+    for clause, chosen in among(ids[:limit]) if ids else ():
+        rows = yield Statement(
+            f"SELECT {SUMMARY_COLUMNS} FROM pushkit_deliveries WHERE id {clause}", chosen
+        )
+        found |= {row["id"]: summary_of(row) for row in rows}
+    items = tuple(found[each] for each in ids[:limit])
+    if len(ids) > limit:
+        return Page(items=items, before=items[-1].id)
+    rows = yield Statement(f"SELECT id FROM ({window}) w ORDER BY {order}", values)
+    is_cut = len(rows) >= WINDOW
+    return Page(items=items, before=rows[-1]["id"] if is_cut else None, is_cut=is_cut)
+
+
+def _window(
+    wanted: DeliveryFilter, before: str | None
+) -> Script[tuple[str, tuple[SqlValue, ...], str]]:
+    """Return the query for the rows that a page looks through, its values, and its order."""
+    rows = f"SELECT {_FILTERED} FROM pushkit_deliveries"
+    older, start, order = ("id < $1" if before else "$1 = ''"), before or "", "id DESC"
+    if wanted.subscription_id is not None or wanted.task_id is not None:
+        # By the index of either; several subscriptions of a task have the same numbers.
+        order = "seq DESC, id DESC"
+        if before:
+            older = "(seq, id) < (SELECT p.seq, p.id FROM pushkit_deliveries p WHERE p.id = $1)"
+        of = "task_id = $2 AND tenant = $3"
+        named: tuple[SqlValue, ...] = (start, wanted.task_id, wanted.tenant)
+        if wanted.subscription_id is not None:
+            of, named = "subscription_id = $2", (start, wanted.subscription_id)
+        return f"{rows} WHERE {of} AND {older} ORDER BY {order} LIMIT {WINDOW}", named, order
+    if wanted.state is DeliveryState.DEAD:
+        older = f"state = 'dead' AND {older}"
+    elif wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
+        few = f"{rows} WHERE {UNFINISHED} LIMIT {WINDOW}"
+        counted = yield Statement(f"SELECT COUNT(*) AS found FROM ({few}) u")
+        if counted[0]["found"] < WINDOW:
+            # All of them, by the index that has no others. The limit keeps the query an inner one.
+            rows = f"SELECT {_FILTERED} FROM ({few}) u"
+    return f"{rows} WHERE {older} ORDER BY {order} LIMIT {WINDOW}", (start,), order
+
+
+def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script[OutboxFigures]:
+    """Return what says whether deliveries flow.
+
+    Args:
+        now: The present.
+        within: How far back it looks at what ended.
+        failures: From how many failures in a row on a destination is on probation.
+    """
+    in_flight = yield from _count("pushkit_deliveries WHERE state = 'in_flight'")
+    unfinished = yield from _count(f"pushkit_deliveries WHERE {UNFINISHED}")
+    dead = yield from _count("pushkit_deliveries WHERE state = 'dead'")
+    failing = yield from _count(
+        f"(SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
+        " WHERE until > $1 OR failures >= CAST($2 AS BIGINT)",
+        (to_micros(now), failures),
+    )
+    heads = yield Statement(
+        "SELECT MIN(notified_at) AS oldest FROM (SELECT notified_at FROM pushkit_deliveries"
+        f" WHERE head = 1 AND state = 'pending' ORDER BY not_before LIMIT {WINDOW}) h"
+    )
+    due = yield Statement(
+        "SELECT MIN(not_before) AS moment FROM pushkit_deliveries"
+        " WHERE head = 1 AND state = 'pending' AND not_before <= $1",
+        (to_micros(now),),
+    )
+    errors: dict[str, int] = {}
+    local: dict[str, int] = {}
+    for source in (
+        "head = 1 AND state = 'pending' ORDER BY not_before",
+        "state = 'dead' ORDER BY id DESC",
+    ):
+        rows = yield Statement(
+            "SELECT last_error, state, fruitless_claims FROM pushkit_deliveries"
+            f" WHERE {source} LIMIT {_MOST_ERRORS}"
+        )
+        for row in rows:
+            if (code := row["last_error"]) is None:
+                continue
+            errors[code] = errors.get(code, 0) + 1
+            if row["state"] == "pending" and row["fruitless_claims"]:
+                local[code] = local.get(code, 0) + 1
+    finished = yield from _finished(now - within)
+    is_all = len(finished) < _MOST_FINISHED
+    return OutboxFigures(
+        now=now,
+        pending=AtMost(max(unfinished.number - in_flight.number, 0), unfinished.more),
+        in_flight=in_flight,
+        dead=dead,
+        oldest_pending_at=moment_or_none(heads[0]["oldest"]),
+        due_since=moment_or_none(due[0]["moment"]),
+        local_faults=local,
+        errors=dict(sorted(errors.items(), key=lambda pair: (-pair[1], pair[0]))),
+        failing=failing,
+        finished=tuple(finished),
+        finished_since=now - within if is_all else finished[-1].finished_at,
+    )
+
+
+def browse_destinations(
+    *, after: DestinationKey | None, limit: int
+) -> Script[list[DestinationStanding]]:
+    """Return a page of destinations that have failed, by tenant, owner and origin."""
+    rows = yield Statement(
+        "SELECT tenant, owner, origin, failures, until FROM pushkit_destinations"
+        " WHERE (tenant, owner, origin) > ($1, $2, $3) ORDER BY tenant, owner, origin"
+        " LIMIT CAST($4 AS BIGINT)",
+        (*(after or ("", "", "")), limit),
+    )
+    return [
+        DestinationStanding(
+            tenant=row["tenant"],
+            owner=row["owner"],
+            origin=row["origin"],
+            failures=row["failures"],
+            waits_until=from_micros(row["until"]),
+        )
+        for row in rows
+    ]
+
+
+def attempts_of(ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
+    """Return the attempts of some deliveries, by id."""
+    found: dict[str, list[LoggedAttempt]] = {}
+    for delivery_id in ids:
+        found[delivery_id] = yield from AttemptLog().of_delivery(delivery_id)
+    return found
+
+
+def _finished(since: datetime) -> Script[list[Finished]]:
+    rows = yield Statement(
+        "SELECT id, origin, state, attempts, notified_at, finished_at FROM pushkit_deliveries"
+        " WHERE finished_at IS NOT NULL AND finished_at >= $1 ORDER BY finished_at DESC"
+        f" LIMIT {_MOST_FINISHED}",
+        (to_micros(since),),
+    )
+    return [
+        Finished(
+            id=row["id"],
+            origin=row["origin"],
+            state=DeliveryState(row["state"]),
+            attempts=row["attempts"],
+            notified_at=from_micros(row["notified_at"]),
+            finished_at=from_micros(row["finished_at"]),
+        )
+        for row in rows
+    ]
+
+
+def _count(source: str, values: tuple[SqlValue, ...] = ()) -> Script[AtMost]:
+    rows = yield Statement(
+        f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) counted",
+        values,
+    )
+    found = int(rows[0]["found"])
+    return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)

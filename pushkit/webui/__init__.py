@@ -1,0 +1,1 @@
+"""What the dashboards of both packages share: who may look, and the frame of every page."""

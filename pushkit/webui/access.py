@@ -1,0 +1,172 @@
+"""Who may look at a dashboard, and act on it: rules over headers, without a web framework.
+
+1. `Host` names this machine as it was asked, or a name that was configured: otherwise a page on the
+   web could point its own name at a loopback address, and read (DNS rebinding).
+2. Without a token the dashboard is for loopback alone, for reading alone, and for no proxy.
+3. With a token everything needs it: as a Bearer token, or by a session that a login with it began.
+4. An action is from a page of ours (`Origin`, `Sec-Fetch-Site`) and carries the token of its form;
+   or it carries the Bearer token, which no browser adds by itself.
+
+Sessions and form tokens are authenticated with a key that is made of the token: nothing is stored,
+every process with the same token agrees, and a new token ends them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from pushkit.errors import ConfigError
+
+__all__ = ["MIN_TOKEN_CHARS", "SESSION_LIFETIME", "DashboardAccess", "is_loopback"]
+
+MIN_TOKEN_CHARS: Final = 20
+SESSION_LIFETIME: Final = timedelta(hours=12)
+
+_TOKEN = re.compile(r"[!-~]+")
+_HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
+# What says that somebody else asks through this connection.
+_OF_PROXIES: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardAccess:
+    """Who may look, and act.
+
+    Attributes:
+        token: What readers show; None for loopback alone.
+        allow_actions: Whether anything may be changed.
+        hosts: Names that `Host` may have besides the address that was asked, and `localhost`.
+
+    Raises:
+        ConfigError: A short token, one that is not visible ASCII, or actions without one.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    allow_actions: bool = False
+    hosts: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.token is not None and (
+            len(self.token) < MIN_TOKEN_CHARS or not _TOKEN.fullmatch(self.token)
+        ):
+            raise ConfigError(
+                f"dashboard token: expected {MIN_TOKEN_CHARS} visible ASCII characters or more;"
+                " `openssl rand -hex 20` makes one"
+            )
+        if self.allow_actions and self.token is None:
+            raise ConfigError("actions need a token: give one, or leave the dashboard read-only")
+
+    # --- 1. the host ---------------------------------------------------------------------------
+
+    def knows_host(self, host: str | None, asked: str | None) -> bool:
+        """Say whether a request means this dashboard.
+
+        Args:
+            host: The `Host` field.
+            asked: The address of this machine that the connection leads to.
+        """
+        match = _HOST.fullmatch(host or "")
+        if match is None:
+            return False
+        name = match["name"].lower().strip("[]").removesuffix(".")
+        if name in {each.lower() for each in self.hosts}:
+            return True
+        if not asked:
+            return False
+        if name == "localhost":
+            return is_loopback(asked)
+        return _same_address(name, asked)
+
+    # --- 2. and 3. who ---------------------------------------------------------------------------
+
+    def may_read_without_token(self, peer: str | None, headers: Mapping[str, str]) -> bool:
+        """Say whether a request may read without showing anything."""
+        return (
+            self.token is None
+            and is_loopback(peer)
+            and not any(name in headers for name in _OF_PROXIES)
+        )
+
+    def holds_token(self, token: str) -> bool:
+        """Say whether a token is the one, in time that tells nothing of it."""
+        if self.token is None:
+            return False
+        return hmac.compare_digest(_digest(token), _digest(self.token))
+
+    def holds_bearer(self, authorization: str | None) -> bool:
+        """Say whether an `Authorization` field carries the token."""
+        scheme, _, token = (authorization or "").partition(" ")
+        return scheme.lower() == "bearer" and self.holds_token(token.strip())
+
+    def begin_session(self, now: datetime) -> str:
+        """Return the value of a cookie that stands for the token."""
+        value = f"{int((now + SESSION_LIFETIME).timestamp())}.{secrets.token_hex(16)}"
+        return f"{value}.{self._sign('session', value)}"
+
+    def holds_session(self, cookie: str | None, now: datetime) -> bool:
+        """Say whether a cookie is one that was begun with this token, and has not ended."""
+        value, _, signature = (cookie or "").rpartition(".")
+        if self.token is None or not _is_equal(signature, self._sign("session", value)):
+            return False
+        return int(now.timestamp()) < int(value.partition(".")[0])
+
+    # --- 4. actions ----------------------------------------------------------------------------
+
+    def form_token(self, session: str, path: str) -> str:
+        """Return what the form of one action carries, in one session."""
+        return self._sign("form", f"{session} {path}")
+
+    def holds_form(self, session: str, path: str, token: str) -> bool:
+        """Say whether a form token is of this action and session."""
+        return _is_equal(token, self.form_token(session, path))
+
+    @staticmethod
+    def is_same_origin(headers: Mapping[str, str]) -> bool:
+        """Say whether a browser states that a page of ours asks. One that states nothing does not.
+
+        The scheme is not compared: TLS may have ended before this process.
+        """
+        site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+        if site is not None and site != "same-origin":
+            return False
+        if origin is not None:
+            scheme, mark, authority = origin.partition("://")
+            return bool(mark) and scheme in ("http", "https") and authority == headers.get("Host")
+        return site == "same-origin"
+
+    def _sign(self, purpose: str, value: str) -> str:
+        key = hashlib.sha256(f"pushkit dashboard {self.token}".encode()).digest()
+        return hmac.new(key, f"{purpose} {value}".encode(), hashlib.sha256).hexdigest()
+
+
+def is_loopback(address: str | None) -> bool:
+    """Say whether an address is this machine's own, of loopback."""
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
+def _same_address(name: str, address: str) -> bool:
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _is_equal(found: str, expected: str) -> bool:
+    return hmac.compare_digest(found.encode("utf-8", "surrogateescape"), expected.encode())

@@ -1,0 +1,34 @@
+// Keeps a page with data-live fresh: the server says when to look, and <main> is put in place of
+// the old one. Not while somebody types, selects, or has a box ticked. Without it all works as well.
+"use strict";
+(() => {
+  const main = document.querySelector("main[data-live]");
+  if (!main || !window.EventSource) return;
+
+  const busy = () =>
+    (document.activeElement && document.activeElement.closest("main form")) ||
+    String(window.getSelection()) !== "" ||
+    document.querySelector("main input:checked, main details[open]") !== null;
+
+  const refresh = async () => {
+    if (document.hidden || busy()) return;
+    const answer = await fetch(location.pathname + location.search, { credentials: "same-origin" });
+    if (!answer.ok || answer.redirected) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.querySelector("main");
+    if (!fresh || busy()) return;
+    document.querySelector("main").replaceChildren(...fresh.childNodes);
+    const footer = page.querySelector("footer");
+    if (footer) document.querySelector("footer").replaceChildren(...footer.childNodes);
+  };
+
+  const source = new EventSource(main.dataset.live);
+  source.addEventListener("changed", () => refresh().catch(() => {}));
+})();
+
+// One box ticks all of its table.
+document.addEventListener("change", (event) => {
+  const box = event.target;
+  if (!(box instanceof HTMLInputElement) || !box.hasAttribute("data-all")) return;
+  for (const each of box.closest("form").querySelectorAll("input[name=id]")) each.checked = box.checked;
+});

@@ -1,0 +1,322 @@
+"""Who may look, and who may act."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
+from pushkit.webui.access import DashboardAccess, is_loopback
+from tests.pushkit.dashboard.conftest import TOKEN, Browser, House, Open
+
+ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "known"),
+    [
+        ("127.0.0.1:8090", "127.0.0.1", True),
+        ("localhost:9999", "127.0.0.1", True),
+        ("LOCALHOST", "::1", True),
+        ("[::1]:8090", "::1", True),
+        ("dashboard.example.com", "10.0.0.7", True),
+        ("10.0.0.7:8090", "10.0.0.7", True),
+        ("localhost", "10.0.0.7", False),
+        ("evil.example.com", "127.0.0.1", False),
+        ("127.0.0.1.evil.example.com", "127.0.0.1", False),
+        ("127.0.0.1@evil.example.com", "127.0.0.1", False),
+        ("10.0.0.8", "10.0.0.7", False),
+        ("", "127.0.0.1", False),
+        (None, "127.0.0.1", False),
+        ("localhost:80:80", "127.0.0.1", False),
+    ],
+)
+def test_a_host_is_the_address_that_was_asked_or_a_name_that_was_given(
+    host: str | None, asked: str, known: bool
+) -> None:
+    access = DashboardAccess(hosts=["Dashboard.example.com"])
+    assert access.knows_host(host, asked) is known
+
+
+async def test_another_host_is_refused_before_anything_is_read(reader: Browser) -> None:
+    async with reader.client.get("/", headers={"Host": "evil.example.com"}) as answer:
+        assert answer.status == 421
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X-Forwarded-For": "192.0.2.1"}, {"Via": "1.1 proxy"}, {"Forwarded": "for=_x"}]
+)
+async def test_without_a_token_nobody_reads_through_a_proxy(
+    reader: Browser, headers: dict[str, str]
+) -> None:
+    async with reader.client.get("/", headers=headers) as answer:
+        assert answer.status == 403
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.8.9.1", "::ffff:127.0.0.1"])
+def test_loopback_is_known_however_it_is_written(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "", None, "::", "0.0.0.1", "localhost"])
+def test_nothing_else_is_loopback(address: str | None) -> None:
+    assert not is_loopback(address)
+
+
+@pytest.mark.parametrize("token", ["short", "with a blank in its middle", "ümläüte-are-not-ascii"])
+def test_a_token_that_is_weak_is_refused_without_its_text(token: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        DashboardAccess(token=token)
+    assert token not in str(refused.value)
+
+
+def test_actions_without_a_token_are_refused() -> None:
+    with pytest.raises(ConfigError, match="actions need a token"):
+        DashboardAccess(allow_actions=True)
+
+
+async def test_with_a_token_everything_needs_it(open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    for path in ("/", "/deliveries", "/keys", "/live"):
+        assert "<h1>Log in</h1>" in await browser.get(path)
+    async with browser.client.get("/api/v1/overview") as answer:
+        assert answer.status == 401
+        assert answer.content_type == "application/problem+json"
+
+
+async def test_the_token_is_taken_as_a_bearer_token(open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    for authorization, status in ((f"Bearer {TOKEN}", 200), ("Bearer wrong", 401), (TOKEN, 401)):
+        headers = {"Authorization": authorization}
+        async with browser.client.get("/api/v1/keys", headers=headers) as answer:
+            assert answer.status == status
+
+
+async def test_a_login_leads_to_the_page_that_was_asked_for(open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    page = await browser.get("/deliveries?state=dead")
+    assert "<h1>Dead letters</h1>" in await browser.submit(page, "Log in", token=TOKEN)
+    assert "Read-only." in await browser.get("/")
+
+
+@pytest.mark.parametrize("then", ["https://evil.example.com/", "//evil.example.com", "/\\evil"])
+async def test_a_login_leads_nowhere_else(open_dashboard: Open, then: str) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    async with browser.client.get("/login", params={"next": then}) as answer:
+        page = await answer.text()
+    assert 'name="next" value="/"' in page
+
+
+async def test_a_wrong_token_is_told_and_logged_without_its_text(
+    open_dashboard: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    page = await browser.get("/login")
+    assert "That is not the token." in await browser.submit(
+        page, "Log in", status=403, token="guessed-by-a-stranger"
+    )
+    assert "a wrong token from 127.0.0.1" in caplog.text
+    assert "guessed" not in caplog.text
+
+
+async def test_a_cookie_is_of_no_use_to_scripts_and_other_sites(open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    origin = str(browser.client.make_url("/")).rstrip("/")
+    async with browser.client.post(
+        "/login", data={"token": TOKEN}, headers={"Origin": origin}, allow_redirects=False
+    ) as answer:
+        cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert TOKEN not in cookie
+
+
+def test_a_session_ends() -> None:
+    now = utc_now()
+    session = ACTING.begin_session(now)
+    assert ACTING.holds_session(session, now + timedelta(hours=11))
+    assert not ACTING.holds_session(session, now + timedelta(hours=13))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda s: s[1:], lambda s: f"9{s}", lambda _: "", lambda _: "a.b.c"], ids=range(4)
+)
+def test_a_session_that_was_changed_is_none(change: Callable[[str], str]) -> None:
+    assert not ACTING.holds_session(change(ACTING.begin_session(utc_now())), utc_now())
+
+
+def test_another_token_ends_all_sessions() -> None:
+    session = ACTING.begin_session(utc_now())
+    other = DashboardAccess(token=f"{TOKEN}-another")
+    assert not other.holds_session(session, utc_now())
+
+
+@pytest.mark.parametrize(
+    ("headers", "same"),
+    [
+        ({"Origin": "http://127.0.0.1:8090", "Sec-Fetch-Site": "same-origin"}, True),
+        ({"Origin": "https://127.0.0.1:8090"}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": "http://127.0.0.1:9000"}, False),
+        ({"Origin": "http://evil.example.com"}, False),
+        ({"Origin": "http://127.0.0.1:8090", "Sec-Fetch-Site": "same-site"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+    ],
+)
+def test_a_form_is_of_our_own_pages(headers: dict[str, str], same: bool) -> None:
+    assert DashboardAccess.is_same_origin({"Host": "127.0.0.1:8090", **headers}) is same
+
+
+async def test_no_page_allows_a_script_or_style_of_elsewhere(house: House, reader: Browser) -> None:
+    delivery_id = await house.dead_letter()
+    for path in ("/", "/deliveries", f"/deliveries/{delivery_id}", "/nothing", "/api/v1/keys"):
+        async with reader.client.get(path) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+            assert "http" not in policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.headers["Cache-Control"] == "no-store"
+            page = await answer.text()
+        assert not re.search(r"<script(?![^>]*src=\"/static/)|<style|\sstyle=|\son\w+=", page)
+        assert not re.search(r"(src|href)=\"(https?:)?//", page)
+
+
+# --- actions -----------------------------------------------------------------------------------
+
+
+async def test_a_failed_delivery_is_redriven_and_delivered(
+    house: House, operator: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pushkit.dashboard.audit")
+    delivery_id = await house.dead_letter("report-7")
+    page = await operator.get("/")
+    page = await operator.get(operator.link(page, "1 dead letter within"))
+    page = await operator.get(operator.link(page, "report-7"))
+    assert "Why it died" in page
+    house.statuses["/strict"] = 202
+    page = await operator.submit(page, "Redrive")
+    assert "1 redriven." in page
+    assert '<span class="state pending">pending</span>' in page
+    await house.deliver()
+    page = await operator.get(f"/deliveries/{delivery_id}")
+    assert '<span class="state delivered">delivered</span>' in page
+    assert "Redriven" in page
+    assert "Attempt 2" in page
+    lines = [r.getMessage() for r in caplog.records if r.name == "pushkit.dashboard.audit"]
+    path = f"path=/deliveries/{delivery_id}/redrive from=127.0.0.1"
+    assert lines == [f"redrive asked {path}", f"redrive done {path}"]
+
+
+async def test_several_dead_letters_are_redriven_together(house: House, operator: Browser) -> None:
+    ids = [await house.dead_letter(f"task-{n}") for n in range(3)]
+    page = await operator.get("/deliveries?state=dead")
+    page = await operator.submit(page, "Redrive", id=ids[1])
+    assert "1 redriven." in page
+    assert [await house.state(each) for each in ids] == ["dead", "pending", "dead"]
+
+
+async def test_what_waits_is_tried_now_or_cancelled(house: House, operator: Browser) -> None:
+    house.statuses["/broken"] = 500
+    first, second = await house.notify("task-1", "/broken"), await house.notify("task-2", "/broken")
+    await house.deliver()
+    house.statuses["/broken"] = 202
+    assert "1 tried now." in await operator.submit(
+        await operator.get(f"/deliveries/{first}"), "Try now"
+    )
+    assert "1 cancelled." in await operator.submit(
+        await operator.get(f"/deliveries/{second}"), "Cancel"
+    )
+    await house.deliver()
+    assert [await house.state(each) for each in (first, second)] == ["delivered", "cancelled"]
+    page = await operator.get(f"/deliveries/{second}")
+    assert "1 sent again." in await operator.submit(page, "Send again")
+
+
+async def test_a_subscription_is_paused_resumed_disabled_and_enabled(
+    house: House, operator: Browser
+) -> None:
+    delivery_id = await house.notify("task-1")
+    page = await operator.get(f"/deliveries/{delivery_id}")
+    page = await operator.get(operator.link(page, "sub_"))
+    for button, said in (
+        ("Pause", "Paused."),
+        ("Resume", "Resumed."),
+        ("Send a test", "A test notification is on its way."),
+        ("Disable", "Disabled."),
+        ("Enable", "Enabled."),
+    ):
+        page = await operator.submit(page, button)
+        assert said in page
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Origin": "http://evil.example.com"}, {"Sec-Fetch-Site": "cross-site"}],
+    ids=["nothing", "origin", "site"],
+)
+async def test_a_form_of_another_site_does_nothing(
+    house: House, operator: Browser, headers: dict[str, str]
+) -> None:
+    delivery_id = await house.dead_letter()
+    page = await operator.get(f"/deliveries/{delivery_id}")
+    token = re.search(r'name="form_token" value="(\w+)"', page)
+    assert token
+    async with operator.client.post(
+        f"/deliveries/{delivery_id}/redrive", data={"form_token": token[1]}, headers=headers
+    ) as answer:
+        assert answer.status == 403
+    assert await house.state(delivery_id) == "dead"
+
+
+async def test_a_form_token_is_of_one_action_alone(house: House, operator: Browser) -> None:
+    delivery_id, other = await house.dead_letter("task-1"), await house.dead_letter("task-2")
+    page = await operator.get(f"/deliveries/{delivery_id}")
+    token = re.search(r'name="form_token" value="(\w+)"', page)
+    assert token
+    for form_token in (token[1], "", "0" * 64):
+        async with operator.client.post(
+            f"/deliveries/{other}/redrive",
+            data={"form_token": form_token},
+            headers={"Sec-Fetch-Site": "same-origin"},
+        ) as answer:
+            assert answer.status == 403
+    assert await house.state(other) == "dead"
+
+
+async def test_a_dashboard_for_reading_has_no_actions(house: House, open_dashboard: Open) -> None:
+    browser = await open_dashboard(DashboardAccess(token=TOKEN))
+    await browser.log_in()
+    delivery_id = await house.dead_letter()
+    page = await browser.get(f"/deliveries/{delivery_id}")
+    assert "Redrive</button>" not in page
+    headers = {"Sec-Fetch-Site": "same-origin", "Authorization": f"Bearer {TOKEN}"}
+    for path in (f"/deliveries/{delivery_id}/redrive", f"/api/v1/deliveries/{delivery_id}/redrive"):
+        async with browser.client.post(path, headers=headers) as answer:
+            assert answer.status in (403, 404, 405)
+    assert await house.state(delivery_id) == "dead"
+
+
+async def test_a_session_is_not_enough_for_an_action_of_the_api(
+    house: House, operator: Browser
+) -> None:
+    delivery_id = await house.dead_letter()
+    path = f"/api/v1/deliveries/{delivery_id}/redrive"
+    async with operator.client.post(path, headers={"Sec-Fetch-Site": "same-origin"}) as answer:
+        assert answer.status == 403
+    async with operator.client.post(path, headers={"Authorization": f"Bearer {TOKEN}"}) as answer:
+        assert await answer.json() == {"ids": [delivery_id], "not_done": {}}
+    assert await house.state(delivery_id) == "pending"
+
+
+async def test_who_logs_out_is_out(operator: Browser) -> None:
+    await operator.submit(await operator.get("/"), "Log out")
+    assert "<h1>Log in</h1>" in await operator.get("/")

@@ -1,0 +1,30 @@
+"""Pages are told when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pushkit.webui import site
+from tests.pushkit.dashboard.conftest import Browser
+
+
+async def test_a_page_is_told_to_look_again(
+    reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_EVERY", 0.01)
+    assert 'data-live="/live"' in await reader.get("/")
+    async with asyncio.timeout(20), reader.client.get("/live") as answer:
+        assert answer.content_type == "text/event-stream"
+        assert await answer.content.readline() == b"event: changed\n"
+
+
+async def test_no_more_than_so_many_pages_are_live(
+    reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    async with reader.client.get("/live") as first:
+        assert first.status == 200
+        async with reader.client.get("/live") as second:
+            assert second.status == 503
