@@ -26,6 +26,7 @@ from pushkit.terminal.command import run_command
 from pushkit.url import Url, masked_url
 from pushkit.version import __version__
 from receiver.admin import open_inbox
+from receiver.doctor.command import doctor
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox, migrate
 from receiver.listening.command import listen
@@ -308,6 +309,7 @@ def _without_users(value: JsonValue) -> JsonValue:
     return masked_url(value, keep_query=value.partition("://")[0] in SCHEMES)
 
 
+cli.add_command(doctor)
 cli.add_command(inbox)
 cli.add_command(listen)
 cli.add_command(migrate)

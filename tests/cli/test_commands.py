@@ -50,7 +50,7 @@ PUSHKIT = [
     ["worker"],
     ["dashboard"],
 ]
-RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"], ["listen"]]
+RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"], ["listen"], ["doctor"]]
 
 
 @pytest.mark.parametrize("command", PUSHKIT, ids=" ".join)

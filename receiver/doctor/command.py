@@ -1,0 +1,160 @@
+"""`receiver doctor`, which is `pushkit doctor` too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError
+from pushkit.keys.files import load_key_ring
+from pushkit.terminal.output import example
+from pushkit.url import masked_url
+from receiver.doctor.examination import examine
+from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
+from receiver.doctor.subject import Examined, check_consent
+from receiver.testing import SigningAgent
+
+__all__ = ["doctor"]
+
+
+@click.command(
+    epilog=example(
+        "pushkit keys new doctor.json; pushkit keys export --keys doctor.json --out jwks.json",
+        "pushkit doctor http://127.0.0.1:9000/a2a/push --keys doctor.json --token abc…",
+        "pushkit doctor http://127.0.0.1:9000/a2a/push --keys doctor.json --token abc… \\",
+        "    --observe 'cat called.txt' --restart ./restart.sh --format junit --out report.xml",
+    )
+)
+@click.argument("url")
+@click.option(
+    "--keys",
+    "keys_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=Path("keys.json"),
+    envvar="PUSHKIT_KEYS",
+    show_default=True,
+    show_envvar=True,
+    help="A key file whose keys the receiver trusts.",
+)
+@click.option("--token", required=True, help="The token that it has handed out.")
+@click.option(
+    "--issuer", default="https://agent.example.com", show_default=True, help="The `iss` it trusts."
+)
+@click.option("--audience", help="The URL that it expects in `aud`.  [default: URL]")
+@click.option("--observe", help="A command that prints the ids that were called back, one a line.")
+@click.option("--restart", help="A command that kills it and starts it again on the same state.")
+@click.option("--i-operate-this", "operated", is_flag=True, help="It is yours, wherever it is.")
+@click.option("--only", multiple=True, help="One check; may stand several times.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=20, show_default=True, help="Crashes."
+)
+@click.option(
+    "--deadline",
+    type=click.IntRange(1, 600),
+    default=10,
+    show_default=True,
+    help="Seconds that a callback may take.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(1, 600),
+    default=30,
+    show_default=True,
+    help="Seconds after which it should have enough of a body that drips in.",
+)
+@click.option(
+    "--format",
+    "written_as",
+    type=click.Choice(["text", "json", "junit"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.")
+def doctor(
+    *,
+    url: str,
+    keys_path: Path,
+    token: str,
+    issuer: str,
+    audience: str | None,
+    observe: str | None,
+    restart: str | None,
+    operated: bool,
+    only: tuple[str, ...],
+    rounds: int,
+    deadline: int,
+    patience: int,
+    written_as: str,
+    out: Path | None,
+) -> None:
+    """Examine the webhook receiver at URL from outside: what it accepts and should not.
+
+    It has to trust the key file's keys, the issuer and the token, and to expect every task. It is
+    sent hundreds of requests, so it has to be on this machine, to echo a validationToken, or to be
+    yours. What HTTP does not show needs --observe and --restart; without them the report lists what
+    was not seen. Exit status 1 if a promise is broken.
+    """
+    passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
+    ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
+    agent = SigningAgent(
+        webhook_url=audience or url,
+        issuer=issuer,
+        token=token,
+        key=ring.signing_key(utc_now()),
+    )
+    subject = Examined(url, observe=observe, restart=restart)
+
+    async def run() -> list[Result]:
+        await check_consent(url, operated=operated)
+        results = examine(
+            subject,
+            agent,
+            only=only,
+            deadline=timedelta(seconds=deadline),
+            patience=timedelta(seconds=patience),
+            rounds=rounds,
+        )
+        return await told(results, aloud=written_as == "text" and out is None)
+
+    report(masked_url(url), asyncio.run(run()), written_as=written_as, out=out)
+
+
+async def told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:
+    """Collect results; aloud, say each as it comes."""
+    found = []
+    async for result in results:
+        found.append(result)
+        for line in as_text(result) if aloud else ():
+            click.echo(line)
+    return found
+
+
+def report(subject: str, results: Sequence[Result], *, written_as: str, out: Path | None) -> None:
+    """Write a report, and end with status 1 if a promise is broken.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if written_as == "json":
+        text = as_json(subject, results)
+    elif written_as == "junit":
+        text = as_junit(subject, results)
+    else:
+        text = "\n".join([*(line for each in results for line in as_text(each))])
+    if out is not None:
+        try:
+            out.write_text(f"{text}\n", "utf-8")
+        except OSError as exc:
+            raise ConfigError(f"--out: {out}: {exc.strerror}") from exc
+    elif written_as != "text":
+        click.echo(text)
+    click.echo(summary(results), err=written_as != "text" and out is None)
+    if any(result.outcome is Outcome.FAILED for result in results):
+        sys.exit(1)

@@ -1,0 +1,92 @@
+"""The examination of a receiver: the promises of the test kit, and strain, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from datetime import timedelta
+from typing import Final
+
+from pushkit.errors import ConfigError
+from receiver.doctor.report import Outcome, Result
+from receiver.doctor.strain import STRAINS
+from receiver.doctor.subject import Examined
+from receiver.testing import CHECKS, SigningAgent, check_receiver
+
+__all__ = ["NAMES", "examine"]
+
+NAMES: Final = (*CHECKS, *STRAINS)
+_NEED_RESTART: Final = frozenset(
+    {"crash_after_answer", "crash_before_answer", "retry_after_restart"}
+)
+# Whose answers may all be right while somebody is called twice, or never.
+_NEED_OBSERVER: Final = frozenset({"concurrent_copies", "retry"}) | _NEED_RESTART
+_UNOBSERVED = "the answers are right; who was called cannot be seen over HTTP: --observe"
+
+
+async def examine(
+    subject: Examined,
+    agent: SigningAgent,
+    *,
+    only: Collection[str] = (),
+    deadline: timedelta,
+    patience: timedelta,
+    rounds: int,
+) -> AsyncIterator[Result]:
+    """Yield the result of each check, as it ends.
+
+    Args:
+        subject: The receiver.
+        agent: Whom it trusts.
+        only: Names of checks; all of them by default.
+        deadline: How long a callback may take.
+        patience: How long a receiver may wait for a body that drips in.
+        rounds: How many crashes each check tries that crashes it.
+
+    Raises:
+        ConfigError: There is no check of that name, or a command fails.
+    """
+    if unknown := sorted(set(only) - set(NAMES)):
+        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {', '.join(NAMES)}")
+    for name, check in CHECKS.items():
+        if only and name not in only:
+            continue
+        promise = _first_line(check)
+        if missing := _missing(subject, name):
+            yield Result(check=name, promise=promise, outcome=Outcome.UNSEEN, details=missing)
+            continue
+        findings = await check_receiver(
+            subject, agent, only=[name], deadline=deadline, rounds=rounds
+        )
+        details = tuple(finding.detail for finding in findings)
+        result = _result(name, promise, details)
+        if not details and name in _NEED_OBSERVER and not subject.is_observed:
+            unseen = Outcome.UNSEEN
+            result = Result(check=name, promise=promise, outcome=unseen, details=(_UNOBSERVED,))
+        yield result
+        if name == "genuine" and details:
+            return  # whoever accepts nothing refuses everything
+    for name, strain in STRAINS.items():
+        if not only or name in only:
+            details = tuple(await strain(subject, agent, patience))
+            yield _result(name, _first_line(strain), details)
+
+
+def _missing(subject: Examined, name: str) -> tuple[str, ...]:
+    """Return what is missing to see anything of a check."""
+    if name not in _NEED_RESTART:
+        return ()
+    needed = []
+    if not subject.restarts:
+        needed.append("--restart")
+    if not subject.is_observed:
+        needed.append("--observe")
+    return (f"needs {' and '.join(needed)}",) if needed else ()
+
+
+def _result(name: str, promise: str, details: tuple[str, ...]) -> Result:
+    outcome = Outcome.FAILED if details else Outcome.PASSED
+    return Result(check=name, promise=promise, outcome=outcome, details=details)
+
+
+def _first_line(check: object) -> str:
+    return (check.__doc__ or "").strip().partition("\n")[0]

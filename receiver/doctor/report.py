@@ -1,0 +1,105 @@
+"""What an examination came to: as text, as JSON, and as JUnit's XML."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+
+from pushkit.terminal.colour import painted
+from pushkit.terminal.output import harmless
+
+__all__ = ["Outcome", "Result", "as_json", "as_junit", "as_text", "summary"]
+
+
+class Outcome(StrEnum):
+    """What became of one check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSEEN = "unseen"
+    """It could not be seen, or not all of it; the details say why, and what would show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One check, and what was found.
+
+    Attributes:
+        check: Its name.
+        promise: What should hold.
+        outcome: What became of it.
+        details: What was found, or why nothing could be; never a token or a signature.
+    """
+
+    check: str
+    promise: str
+    outcome: Outcome
+    details: tuple[str, ...] = ()
+
+
+_MARKS = {
+    Outcome.PASSED: ("✓", "green"),
+    Outcome.FAILED: ("✗", "red"),
+    Outcome.UNSEEN: ("·", "yellow"),
+}
+
+
+def as_text(result: Result) -> Iterator[str]:
+    """Yield the lines of a result."""
+    mark, colour = _MARKS[result.outcome]
+    yield f"{painted(mark, colour)} {result.check:20} {result.promise}"
+    for detail in result.details:
+        yield f"    {painted(_in_a_line(detail), colour)}"
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return the last line."""
+    counts = Counter(result.outcome for result in results)
+    return ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
+
+
+def as_json(subject: str, results: Sequence[Result]) -> str:
+    """Return a report for programs."""
+    found = [
+        {
+            "check": result.check,
+            "promise": result.promise,
+            "outcome": result.outcome.value,
+            "details": list(result.details),
+        }
+        for result in results
+    ]
+    return json.dumps({"subject": subject, "results": found}, indent=2)
+
+
+def as_junit(subject: str, results: Sequence[Result]) -> str:
+    """Return a report as continuous integration reads it; what was not seen is skipped."""
+    counts = Counter(result.outcome for result in results)
+    suite = (
+        f'<testsuite name="pushkit doctor {_attribute(subject)}" tests="{len(results)}"'
+        f' failures="{counts[Outcome.FAILED]}" errors="0" skipped="{counts[Outcome.UNSEEN]}">'
+    )
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', suite]
+    for result in results:
+        said = _attribute("; ".join(result.details))
+        name = f'name="{_attribute(result.check)}" classname="pushkit.doctor"'
+        if result.outcome is Outcome.PASSED:
+            lines.append(f"  <testcase {name}/>")
+            continue
+        element = "failure" if result.outcome is Outcome.FAILED else "skipped"
+        promise = _attribute(result.promise)
+        lines.append(f'  <testcase {name}><{element} message="{said}">{promise}</{element}>')
+        lines[-1] += "</testcase>"
+    return "\n".join([*lines, "</testsuite>"])
+
+
+def _attribute(text: str) -> str:
+    return escape(_in_a_line(text))
+
+
+def _in_a_line(text: str) -> str:
+    return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", " ")

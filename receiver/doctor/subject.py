@@ -1,0 +1,168 @@
+"""The receiver under examination: posted to over HTTP, observed and restarted by commands, if any.
+
+Where nobody observes it, each delivery that it answered 2xx counts as called back once: the best
+that can be assumed. The report says what that leaves open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import secrets
+import shlex
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from pushkit.errors import ConfigError
+from pushkit.net.naming import named_policy
+from pushkit.net.transport import Transport
+from pushkit.url import Url
+from pushkit.webhook import WebhookRequest
+from receiver.testing import Answer, ReceiverUnderTest
+
+__all__ = ["Examined", "check_consent"]
+
+_COMMAND_TIMEOUT = timedelta(seconds=120)
+_UP_TIMEOUT = timedelta(seconds=60)
+_ECHO_TIMEOUT = timedelta(seconds=10)
+_ANSWER_TIMEOUT = timedelta(seconds=5)
+_PAUSE = 0.05
+
+
+class Examined(ReceiverUnderTest):
+    """A receiver somewhere, that its operator has named.
+
+    Args:
+        url: Where it takes notifications.
+        observe: A command that prints the delivery ids that were called back so far, one a line.
+        restart: A command that kills it and starts it again on the same state.
+    """
+
+    def __init__(self, url: str, *, observe: str | None, restart: str | None) -> None:
+        self.url = url
+        self._observe = _words("--observe", observe)
+        self._restart = _words("--restart", restart)
+        self._accepted: dict[str, None] = {}
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether it can be seen who was called."""
+        return bool(self._observe)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether it can be restarted."""
+        return bool(self._restart)
+
+    async def post(self, request: WebhookRequest) -> Answer | None:
+        """Send a request, whatever its target says, to the URL that was named."""
+        answer = await super().post(replace(request, target=self.url))
+        if answer is not None and answer.accepted:
+            self._accepted[request.headers.one("webhook-id") or ""] = None
+        return answer
+
+    async def callbacks(self) -> Sequence[str]:
+        """Return the delivery ids that were called back so far, as far as that can be seen."""
+        if not self._observe:
+            return list(self._accepted)
+        output = await _run("--observe", self._observe)
+        return [line.strip() for line in output.splitlines() if line.strip()]
+
+    async def restart(self) -> None:
+        """Restart it; return once it speaks HTTP again."""
+        await _run("--restart", self._restart)
+        url = Url.parse(self.url)
+        try:
+            async with asyncio.timeout(_UP_TIMEOUT.total_seconds()):
+                while not await _answers(url):  # noqa: ASYNC110
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError as exc:
+            raise ConfigError(f"--restart: nobody answers at {url.origin} after it") from exc
+
+
+async def check_consent(url: str, *, operated: bool) -> None:
+    """See that whoever examines a receiver operates it.
+
+    Loopback is this machine; what is elsewhere has to echo a token, or the operator says so.
+
+    Raises:
+        ConfigError: Nobody has consented.
+    """
+    if operated or _is_loopback(Url.parse(url).host):
+        return
+    token = secrets.token_urlsafe(24)
+    transport = Transport(named_policy(url))
+    try:
+        destination = transport.policy.check(url)
+        asked = replace(destination, url=destination.url.with_query(f"validationToken={token}"))
+        answer = await transport.get(asked, [], timeout=_ECHO_TIMEOUT)
+        if answer.status == 200 and answer.body == token.encode():
+            return
+    finally:
+        await transport.close()
+    raise ConfigError(
+        f"{Url.parse(url).origin} is not this machine, and does not echo a validationToken: if you"
+        " operate it, say --i-operate-this; it will be sent hundreds of requests"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def _words(option: str, command: str | None) -> list[str]:
+    try:
+        words = shlex.split(command or "")
+    except ValueError as exc:
+        raise ConfigError(f"{option}: a quote is not closed") from exc
+    if words and "/" in words[0] and not Path(words[0]).is_file():
+        raise ConfigError(f"{option}: no such command: {words[0]}")
+    return words
+
+
+async def _run(option: str, words: Sequence[str]) -> str:
+    """Run a command to its end; return what it printed.
+
+    Raises:
+        ConfigError: It cannot be started, fails, or does not end.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+        )
+    except OSError as exc:
+        raise ConfigError(f"{option}: {words[0]}: {exc.strerror}") from exc
+    try:
+        async with asyncio.timeout(_COMMAND_TIMEOUT.total_seconds()):
+            output, _ = await process.communicate()
+    except TimeoutError as exc:
+        process.kill()
+        raise ConfigError(
+            f"{option}: {words[0]} did not end within {_COMMAND_TIMEOUT.total_seconds():g} s:"
+            " what it starts must go on without it"
+        ) from exc
+    if process.returncode:
+        raise ConfigError(f"{option}: {words[0]} ended with status {process.returncode}")
+    return output.decode("utf-8", "backslashreplace")
+
+
+async def _answers(url: Url) -> bool:
+    """Say whether somebody speaks HTTP there: who is dying may still take connections."""
+    tls = ssl.create_default_context() if url.scheme == "https" else None
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT.total_seconds()):
+            reader, writer = await asyncio.open_connection(url.host.strip("[]"), url.port, ssl=tls)
+            try:
+                asked = f"GET {url.target} HTTP/1.1\r\nHost: {url.authority}\r\n\r\n"
+                writer.write(asked.encode("ascii"))
+                return bool(await reader.read(1))
+            finally:
+                writer.close()
+    except OSError:  # a time-out is one
+        return False

@@ -1,0 +1,227 @@
+"""`doctor`: it catches each wrong receiver, or says that it could not see; its reports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pytest_aiohttp.plugin import AiohttpServer
+
+from pushkit.errors import ConfigError
+from receiver import Limits, Receiver, TaskPolicy, TrustedSender
+from receiver.doctor.examination import NAMES, examine
+from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
+from receiver.doctor.subject import Examined, check_consent
+from receiver.testing import SigningAgent
+from tests.ports import free_port
+from tests.receiver.wrong.miniature import Miniature
+from tests.receiver.wrong.receivers import CAUGHT_BY
+
+SECONDS = timedelta(seconds=5)
+RESTART = """\
+touch restart-please
+while [ -e restart-please ]; do sleep 0.02; done
+"""
+
+
+class Noted(list[str]):
+    """The calls, in a file too, that a command can print."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+
+    def append(self, delivery_id: str) -> None:
+        super().append(delivery_id)
+        with self._path.open("a") as file:
+            file.write(f"{delivery_id}\n")
+
+
+Run = Callable[[type[Miniature]], contextlib.AbstractAsyncContextManager[Miniature]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a receiver, whose calls a command prints, and which a command restarts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "restart.sh").write_text(RESTART)
+
+    @contextlib.asynccontextmanager
+    async def running(kind: type[Miniature]) -> AsyncIterator[Miniature]:
+        subject = kind(tmp_path, free_port())
+        subject._called = Noted(tmp_path / "called.txt")
+        await subject.start()
+
+        async def restarting() -> None:
+            asked = tmp_path / "restart-please"
+            while True:
+                if asked.exists():
+                    await subject.restart()
+                    asked.unlink()
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(restarting())
+        try:
+            yield subject
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await subject.stop()
+
+    return running
+
+
+async def found(
+    subject: Examined, agent: SigningAgent, *only: str, patience: timedelta = SECONDS
+) -> dict[str, Result]:
+    results = examine(subject, agent, only=only, deadline=SECONDS, patience=patience, rounds=20)
+    return {result.check: result async for result in results}
+
+
+def failed(results: dict[str, Result]) -> set[str]:
+    return {name for name, result in results.items() if result.outcome is Outcome.FAILED}
+
+
+@pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+async def test_observed_and_restarted_each_wrong_receiver_is_caught(
+    run: Run, kind: type[Miniature]
+) -> None:
+    async with run(kind) as wrong:
+        url = wrong.agent.webhook_url
+        subject = Examined(url, observe="cat called.txt", restart="sh restart.sh")
+        results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
+    assert failed(results) == CAUGHT_BY[kind]
+    assert results["genuine"].outcome is Outcome.PASSED
+
+
+UNSEEN_OVER_HTTP = {"CheckThenInsert", "MarksBeforeStoring", "AnswersBeforeStoring"}
+
+
+@pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+async def test_over_http_alone_a_wrong_receiver_is_caught_or_its_check_named_as_unseen(
+    run: Run, kind: type[Miniature]
+) -> None:
+    async with run(kind) as wrong:
+        subject = Examined(wrong.agent.webhook_url, observe=None, restart=None)
+        results = await found(subject, wrong.agent, "genuine", *CAUGHT_BY[kind])
+    unseen = {name for name, each in results.items() if each.outcome is Outcome.UNSEEN}
+    assert failed(results) | unseen == CAUGHT_BY[kind]
+    assert bool(failed(results)) == (kind.__name__ not in UNSEEN_OVER_HTTP)
+    for name in unseen:
+        assert "--observe" in results[name].details[0]
+
+
+@pytest.fixture
+async def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> SigningAgent:
+    """Run pushkit's own receiver; return the agent that it trusts."""
+    port = free_port()
+    agent = SigningAgent(webhook_url=f"http://127.0.0.1:{port}/a2a/push")
+    sender = TrustedSender(
+        name="agent",
+        issuer=agent.issuer,
+        keys={agent.key.kid: agent.key.to_verification_key()},
+        tokens=[agent.token],
+        tasks=TaskPolicy.ANY,
+    )
+    url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
+    limits = Limits(request_timeout=timedelta(seconds=2))
+    receiver = Receiver(url=url, senders=[sender], database=database, limits=limits)
+    await aiohttp_server(receiver.app(), port=port)
+    return agent
+
+
+async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
+    ours: SigningAgent,
+) -> None:
+    subject = Examined(ours.webhook_url, observe=None, restart=None)
+    results = await found(subject, ours, patience=timedelta(seconds=25))
+    assert failed(results) == set()
+    assert set(results) == set(NAMES)
+    unseen = [name for name, each in results.items() if each.outcome is Outcome.UNSEEN]
+    assert set(unseen) == {
+        "concurrent_copies",
+        "crash_after_answer",
+        "crash_before_answer",
+        "retry",
+        "retry_after_restart",
+    }
+
+
+async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
+    async with run(Miniature) as careless:
+        subject = Examined(careless.agent.webhook_url, observe=None, restart=None)
+        strained = ("malformed_json", "oversized_body", "slow_body")
+        results = await found(subject, careless.agent, *strained, patience=timedelta(seconds=1))
+    assert failed(results) == {"malformed_json", "slow_body"}
+    assert "a body that is no JSON: answered 202" in results["malformed_json"].details[0]
+
+
+async def test_who_refuses_what_is_genuine_is_asked_nothing_more(run: Run) -> None:
+    async with run(Miniature) as receiver:
+        stranger = SigningAgent(webhook_url=receiver.agent.webhook_url)
+        subject = Examined(receiver.agent.webhook_url, observe=None, restart=None)
+        results = await found(subject, stranger)
+    assert list(results) == ["genuine"]
+    assert failed(results) == {"genuine"}
+
+
+async def test_a_command_that_fails_is_said(run: Run) -> None:
+    async with run(Miniature) as receiver:
+        subject = Examined(receiver.agent.webhook_url, observe="cat none.txt", restart=None)
+        with pytest.raises(ConfigError, match="--observe: cat ended with status 1"):
+            await found(subject, receiver.agent, "genuine")
+
+
+# --- consent --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/push", "http://[::1]:9/", "http://localhost/"])
+async def test_this_machine_needs_no_consent(url: str) -> None:
+    await check_consent(url, operated=False)
+
+
+async def test_elsewhere_the_operators_word_is_enough() -> None:
+    await check_consent("https://client.example.com/push", operated=True)
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+RESULTS = [
+    Result(check="genuine", promise="It is accepted.", outcome=Outcome.PASSED),
+    Result(
+        check="token",
+        promise='Only "the" token <whole>.',
+        outcome=Outcome.FAILED,
+        details=("no token: answered 202, expected 401", "a \x1b[31m & more"),
+    ),
+    Result(check="retry", promise="Once.", outcome=Outcome.UNSEEN, details=("--observe",)),
+]
+
+
+def test_junit_reads_what_failed_as_failures_and_what_was_unseen_as_skipped() -> None:
+    suite = ET.fromstring(as_junit("http://127.0.0.1:9000/", RESULTS))  # noqa: S314  # our own
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    [failure] = suite.findall("testcase/failure")
+    assert failure.get("message") == "no token: answered 202, expected 401; a \\x1b[31m & more"
+    assert failure.text == 'Only "the" token <whole>.'
+    assert len(suite.findall("testcase/skipped")) == 1
+
+
+def test_json_has_every_result() -> None:
+    document = json.loads(as_json("http://127.0.0.1:9000/", RESULTS))
+    assert [each["outcome"] for each in document["results"]] == ["passed", "failed", "unseen"]
+
+
+def test_text_has_a_line_a_check_and_a_summary() -> None:
+    lines = [line for result in RESULTS for line in as_text(result)]
+    assert lines[0].startswith("✓ genuine")
+    assert "    no token: answered 202, expected 401" in lines
+    assert not any("\x1b" in line for line in lines)
+    assert summary(RESULTS) == "1 passed, 1 failed, 1 unseen"
