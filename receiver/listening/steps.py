@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from pushkit.errors import InboundError
 from pushkit.signing.notification_jwt import (
@@ -18,6 +19,7 @@ from pushkit.signing.notification_jwt import (
     read_unverified_claims,
 )
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.refusals import REFUSALS
 from receiver.trust import SenderProfile
 from receiver.verification import VerifiedNotification
 
@@ -56,43 +58,32 @@ class Leniency:
     profile: SenderProfile = SenderProfile.STANDARD
 
 
-# In the order in which a receiver comes to them (wire profile §4); behind each, the codes of the
-# refusals that are its own.
-_STEPS: Mapping[str, frozenset[str]] = {
-    "request": frozenset(
-        {
-            "body_too_large",
-            "headers_too_large",
-            "incomplete_body",
-            "method_not_allowed",
-            "not_found",
-            "rate_limited",
-            "unsupported_media_type",
-        }
-    ),
-    "sender": frozenset({"unknown_sender"}),
-    "signature": frozenset({"invalid_signature", "keys_unavailable"}),
-    "time": frozenset({"stale_timestamp"}),
-    "issuer": frozenset({"invalid_claims", "wrong_issuer"}),
-    "audience": frozenset({"wrong_audience"}),
-    "ids": frozenset({"malformed_request"}),
-    "token": frozenset({"invalid_token"}),
-    "body": frozenset({"digest_mismatch"}),
-    "content": frozenset({"malformed_body", "malformed_json", "unrecognised_body"}),
-    "replay": frozenset({"being_stored", "id_conflict"}),
-    "stored": frozenset({"backlog_full", "inbox_full", "storage", "task_not_expected"}),
+# In the order in which a receiver comes to them, with the numbers of `receiver.verification`; step 4
+# is told in parts, and of step 3 the body by itself, which comes later.
+_NUMBERS: Final[Mapping[str, int]] = {
+    "request": 1,
+    "sender": 2,
+    "signature": 3,
+    "time": 4,
+    "issuer": 4,
+    "audience": 4,
+    "ids": 4,
+    "token": 5,
+    "body": 3,
+    "content": 6,
+    "replay": 7,
+    "task": 8,
+    "stored": 9,
+}
+_PART_OF_A_STEP: Final[Mapping[str, str]] = {
+    "stale_timestamp": "time",
+    "invalid_claims": "issuer",
+    "wrong_issuer": "issuer",
+    "wrong_audience": "audience",
+    "malformed_request": "ids",
+    "digest_mismatch": "body",
 }
 _OF_A_SIGNATURE = frozenset({"audience", "body", "ids", "issuer", "signature", "time"})
-_REASONS = {
-    "being_stored": "a copy of it is being stored at this moment: come again",
-    "body_too_large": "the body is larger than the receiver's limit",
-    "headers_too_large": "the headers are larger than the receiver's limit",
-    "id_conflict": "this id came before with another body: an id and its bytes stay together",
-    "method_not_allowed": "expected POST",
-    "not_found": "no sender posts to this path",
-    "rate_limited": "too many at once",
-    "unsupported_media_type": "expected application/json or application/a2a+json, uncompressed",
-}
 
 
 def steps_of(
@@ -112,26 +103,33 @@ def steps_of(
         leniency: What was not checked.
         now: When it came.
     """
-    failing = next((name for name, codes in _STEPS.items() if code in codes), None)
-    if failing is None and isinstance(found, InboundError):
-        failing = "ids"
+    failing = _failing(code)
     claims = _claims_of(request.headers)
     facts = _facts(request, found, claims, duplicate=code == "duplicate", now=now)
     steps: list[Step] = []
-    for name in _STEPS:
+    for name in _NUMBERS:
         if name == failing:
             same = isinstance(found, InboundError) and found.code == code
-            says = str(found) if same else _REASONS.get(code, code)
+            says = str(found) if same else REFUSALS[code].means
             steps.append(Step(name=name, holds=False, says=says))
             break
         unchecked = _unchecked(name, leniency, claims)
         says = facts.get(name, "") if unchecked is None else f"not checked: {unchecked}"
         steps.append(Step(name=name, holds=True if unchecked is None else None, says=says))
-    left = list(_STEPS)[len(steps) :]
+    left = list(_NUMBERS)[len(steps) :]
     return [
         *steps,
         *(Step(name=name, holds=None, says="not reached", reached=False) for name in left),
     ]
+
+
+def _failing(code: str) -> str | None:
+    """Return the step that a refusal is of; None of an answer that is none."""
+    refusal = REFUSALS.get(code)
+    if refusal is None:
+        return None
+    by_number = (name for name, number in _NUMBERS.items() if number == refusal.step)
+    return _PART_OF_A_STEP.get(code) or next(by_number, "request")
 
 
 def _unchecked(
@@ -182,7 +180,8 @@ def _facts(
             "sender": found.sender,
             "content": f"{found.update.kind.value} of A2A {found.update.origin}",
             "replay": retry if duplicate else f"new: {found.delivery_id or 'without an id'}",
-            "stored": "nothing more to do" if duplicate else f"task {found.task_id}",
+            "task": found.task_id or "none",
+            "stored": "as before" if duplicate else "in the inbox",
         }
     return facts
 

@@ -11,7 +11,7 @@ from tests.cli.conftest import TOKEN, Run, Webhook
 
 
 @pytest.fixture
-def examined(receiver_command: Run, pushkit_command: Run, webhook: Webhook) -> list[str]:
+def examined(pushkit_command: Run, webhook: Webhook) -> list[str]:
     """A webhook that accepts everything, and what it is examined with."""
     pushkit_command("keys", "new")
     return ["doctor", webhook.url, "--token", TOKEN]

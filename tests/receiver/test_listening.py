@@ -18,12 +18,16 @@ from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
+from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.naming import named_policy
 from pushkit.net.posting import Answer
 from pushkit.net.webhook_client import WebhookClient
+from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.listener import Listening, listening
+from receiver.listening.steps import Leniency, steps_of
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.refusals import REFUSALS
 from receiver.testing import Draft, SigningAgent
 from receiver.trust import SenderProfile
 from tests.eventually import eventually
@@ -110,6 +114,7 @@ STEPS = (
     "body",
     "content",
     "replay",
+    "task",
     "stored",
 )
 
@@ -263,6 +268,17 @@ async def test_a_terminal_gets_lines_for_people_that_others_cannot_colour(termin
     assert "✓ audience" in shown
     assert "202 accepted" in shown
     assert "✗ token" in shown
-    assert "not reached: body, content, replay, stored" in shown
+    assert "not reached: body, content, replay, task, stored" in shown
     assert "\x1b" not in shown
     assert listener.agent.token not in shown
+
+
+@pytest.mark.parametrize("code", [code for code, row in REFUSALS.items() if row.step])
+def test_every_refusal_is_shown_at_a_step(code: str) -> None:
+    request = WebhookRequest(target="/a2a/push", headers=Headers(), body=b"")
+    steps = steps_of(
+        request, InboundError("as it was"), code=code, leniency=Leniency(), now=utc_now()
+    )
+    [failed] = [step for step in steps if step.holds is False]
+    assert failed.says == REFUSALS[code].means
+    assert {step.name for step in steps} == set(STEPS)
