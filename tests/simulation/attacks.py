@@ -6,6 +6,7 @@ What he sends is judged here by its answer, and by `Promises` where it is called
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections import defaultdict
@@ -74,6 +75,7 @@ class Attacker:
         key: Returns the key that signs now: of what was signed with it for somebody else.
         inboxes: Where receivers store, by host.
         wishes: Knows what the other sender sent, who is trusted.
+        room: How much of one sender may be unfinished at a receiver.
     """
 
     def __init__(
@@ -82,8 +84,11 @@ class Attacker:
         key: Callable[[], SigningKey],
         inboxes: Mapping[str, Disk | PostgresServer],
         wishes: Wishes,
+        *,
+        room: int,
     ) -> None:
         self._world = world
+        self._room = room
         self._key = key
         self._inboxes = inboxes
         self._wishes = wishes
@@ -136,6 +141,16 @@ class Attacker:
         # Two senders share the path: what is signed by nobody is from neither.
         allowed = {403} if what == "no signature" else {401}
         self._send(host, f"a forgery: {what}", _raw(FORGERIES[what](draft)), allowed)
+
+    def do_reuse(self, host: str, number: int) -> None:
+        """Send something else, well signed, by an id that was heard and is known there."""
+        heard = [one.delivery_id for one in self._heard[host]]
+        known = [each for each in heard if self._inboxes[host].select(_BY_JWT, each)]
+        if not known:
+            return
+        with contextlib.suppress(NoSigningKeyError):
+            draft = replace(self._draft(host), delivery_id=known[number % len(known)])
+            self._send(host, f"another {draft.delivery_id}", _raw(draft), {409})
 
     def do_flood(self, host: str, count: int) -> None:
         """Be a trusted sender, and send all that one likes."""
@@ -194,10 +209,19 @@ class Attacker:
         is_busy = status in (429, 503) and (self._world.troubles or status == 429)
         if self._world.had_trouble("trust", 0, self._world.loop.time(), whom=host):
             allowed = allowed | {401, 403, 404}  # of who is trusted no more, not even the path
+        if what.startswith("a flood") and status == 202:
+            [row] = self._inboxes[host].select(_OF_OTHER)
+            if row["found"] > self._room:
+                self._world.violated(f"{host} keeps {row['found']} notifications of one sender")
         if status not in allowed and not is_busy:
             self._world.violated(f"{what} was answered {status} by {host}")
 
 
+_BY_JWT = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ? AND sender = 'jwt'"
+_OF_OTHER = (
+    "SELECT COUNT(*) AS found FROM pushkit_inbox"
+    " WHERE sender = 'other' AND status IN ('received', 'in_progress')"
+)
 _HAS = "SELECT 1 FROM pushkit_inbox WHERE delivery_id = ?"
 
 

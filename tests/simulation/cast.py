@@ -15,7 +15,7 @@ from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, 
 from pushkit.keys.jwk import SigningKey, generate_key, public_jwk, verification_key
 from pushkit.keys.source import KeySource
 from pushkit.work import stop_after_attempt
-from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer
 from tests.simulation.world import Machine, Unit, World
@@ -104,6 +104,7 @@ class SendingUnit(Unit):
         options: How it sends.
         delivers: Whether it delivers, or only enqueues.
         keys_at: The address at which it publishes its keys, if it does.
+        on_published: Shown each document of keys.
     """
 
     def __init__(
@@ -116,12 +117,14 @@ class SendingUnit(Unit):
         options: SenderOptions,
         delivers: bool,
         keys_at: str | None = None,
+        on_published: Callable[[bytes], object] = lambda _: None,
     ) -> None:
         super().__init__(world, name, machine)
         self._keys = keys
         self._options = options
         self._delivers = delivers
         self._keys_at = keys_at
+        self._on_published = on_published
         self.sender: PushSender | None = None
 
     def start(self) -> None:
@@ -138,13 +141,17 @@ class SendingUnit(Unit):
             options=self._options,
             on_event=lambda event: self.world.secrets.look_at("an event", repr(event)),
         )
+
+        def document() -> bytes:
+            body = sender.jwks().body
+            self._on_published(body)
+            return body
+
         await (sender.start() if self._delivers else sender.open())
         self.sender = sender
         if self._keys_at is not None:
             with contextlib.suppress(OSError):
-                self.world.network.listen(
-                    lambda: KeyServer(lambda: sender.jwks().body), self._keys_at, 443, tls=True
-                )
+                self.world.network.listen(lambda: KeyServer(document), self._keys_at, 443, tls=True)
         await asyncio.Event().wait()
 
     async def shut(self) -> None:
@@ -169,6 +176,7 @@ class ReceivingUnit(Unit):
         callback: The client's own code, with the name that it is registered by.
         host: The name under which it is reached; that of its twin, if it is one.
         hows: How its senders may sign.
+        room: How much of one sender may be unfinished there; None for much.
 
     Attributes:
         trust: Whom it trusts when it is started (see `trusted`).
@@ -182,11 +190,13 @@ class ReceivingUnit(Unit):
         callback: Callable[[str, str, Notification], Awaitable[None]],
         host: str,
         hows: Collection[str] = (),
+        room: int | None = None,
     ) -> None:
         super().__init__(world, name, machine)
         self._callback = callback
         self._host = host
         self._hows = hows
+        self._limits = Limits() if room is None else Limits(max_backlog_per_sender=room)
         self.trust = "all"
         self._receiver: Receiver | None = None
         self._runner: web.AppRunner | None = None
@@ -200,6 +210,7 @@ class ReceivingUnit(Unit):
             clock=self.machine.now,
             retry=RetryPolicy(wait=wait_schedule((1, 2, 4)), stop=stop_after_attempt(20)),
             callback_timeout=CALLBACK_TIMEOUT,
+            limits=self._limits,
         )
         self._receiver = receiver
 

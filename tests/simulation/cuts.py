@@ -39,6 +39,12 @@ _SUBSCRIPTIONS = "pushkit.subscriptions.store"
 _SQLITE = "pushkit.storage.sqlite"
 _DISPATCHER = "receiver.callbacks.dispatcher"
 _INBOX = "receiver.inbox.store"
+_VERIFY = "receiver.verification"
+
+_ANY_CLAIM = (
+    ('f"claims = 1 AND id IN (', 'f"id IN ('),
+    ("(id = ${n} AND claims = ${n + 1})", "(id = ${n} AND ${n + 1} > 0)"),
+)
 
 CUTS = (
     # --- claims and leases ----------------------------------------------------------------------
@@ -50,13 +56,13 @@ CUTS = (
             "\" WHERE lease_worker = $7 AND state = 'in_flight'\"",
             "\" WHERE CAST($7 AS TEXT) IS NOT NULL AND state = 'in_flight'\"",
         ),
-        ('f"id = ${n} AND claims = ${n + 1}"', 'f"id = ${n} AND ${n + 1} > 0"'),
+        *_ANY_CLAIM,
     ),
     _cut(
         "claim number",
         "A result of an earlier claim of the same worker is dropped.",
         _LEASES,
-        ('f"id = ${n} AND claims = ${n + 1}"', 'f"id = ${n} AND ${n + 1} > 0"'),
+        *_ANY_CLAIM,
     ),
     _cut(
         "lease",
@@ -88,6 +94,41 @@ CUTS = (
             ),
             Edit("pushkit.outbox.parking", '_HELD = " FOR UPDATE OF d SKIP LOCKED"', '_HELD = ""'),
         ),
+    ),
+    Cut(
+        "skip locked",
+        "A claim waits for no row that somebody holds.",
+        (
+            Edit(
+                _LEASES,
+                "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
+                "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE)",
+            ),
+            Edit(
+                "pushkit.outbox.parking",
+                '_HELD = " FOR UPDATE OF d SKIP LOCKED"',
+                '_HELD = " FOR UPDATE OF d"',
+            ),
+        ),
+    ),
+    # --- shares ---------------------------------------------------------------------------------
+    _cut(
+        "fair share",
+        "An owner leaves a quarter of the slots to whoever comes next.",
+        "pushkit.outbox.shares",
+        ("return held < _TIMES_AS_MANY * free", "return free > 0"),
+    ),
+    _cut(
+        "parking",
+        "What waits for its destination is in nobody's way.",
+        _LEASES,
+        ("        if is_full:\n            window +=", "        if False:\n            window +="),
+    ),
+    _cut(
+        "reserved place",
+        "The end of a task has a place, however full it is.",
+        _ENQUEUE,
+        ("if notice.is_last and not line.ended:", "if False:"),
     ),
     # --- order ----------------------------------------------------------------------------------
     _cut(
@@ -333,8 +374,8 @@ CUTS = (
         "What a webhook has is written down however long the database is away.",
         _WORKER,
         (
-            "within=self._lease_margin,\n        )\n        _report",
-            "within=self._lease_margin * 0,\n        )\n        _report",
+            "            within=self._lease_margin,\n",
+            "            within=self._lease_margin * 0,\n",
         ),
     ),
     _cut(
@@ -344,6 +385,15 @@ CUTS = (
         (
             "await self._dispatcher.finish(within=timedelta(seconds=max(left, 0)))",
             "await self._dispatcher.finish(within=timedelta(0))",
+        ),
+    ),
+    _cut(
+        "migration check",
+        "Whom an upgrade left behind that may not roll, writes no more.",
+        _SQLITE,
+        (
+            "        if found:\n            raise left_behind",
+            "        if False:\n            raise left_behind",
         ),
     ),
     # --- receiver -------------------------------------------------------------------------------
@@ -384,6 +434,49 @@ CUTS = (
                 "",
             ),
         ),
+    ),
+    _cut(
+        "token",
+        "Who has a signature and no token of the receiver's is refused.",
+        "receiver.credentials",
+        (
+            "if secret.token and not secret.static_token and not by_token:",
+            "if False:",
+        ),
+    ),
+    _cut(
+        "timestamp",
+        "What was signed long ago, or for later, is refused.",
+        _VERIFY,
+        ("    check_times(claims, now, tolerance=sender.tolerance)\n", ""),
+    ),
+    _cut(
+        "audience",
+        "What was signed for another webhook is refused.",
+        _VERIFY,
+        ("    check_audience(claims, audiences, target)\n", ""),
+    ),
+    _cut(
+        "revoked keys",
+        "A key that was revoked is published no more.",
+        "pushkit.keys.ring",
+        (
+            "        if entry.revoked_at is not None and entry.revoked_at <= now:\n"
+            "            return KeyState.REVOKED\n",
+            "",
+        ),
+    ),
+    _cut(
+        "id conflict",
+        "An id that is known is refused with another body.",
+        "receiver.replay.database",
+        ('if rows[0]["body_sha256"] != seen.body_sha256:', "if False:"),
+    ),
+    _cut(
+        "inbox bound",
+        "One sender has so much unfinished in an inbox, and no more.",
+        "receiver.inbox.capacity",
+        ("        if used >= self._per_sender:\n", "        if False:\n"),
     ),
     _cut(
         "order of callbacks",

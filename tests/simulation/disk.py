@@ -41,6 +41,7 @@ class Disk:
         fault: Called before every statement with its SQL, and with `COMMITTED` after a commit;
             may raise `sqlite3.Error` or `Crash`.
         on_move: Told of each change of state (see `OnMove`).
+        is_upgraded: Whether a later version of the programs has changed the schema.
     """
 
     def __init__(self, loop: SimulatedLoop) -> None:
@@ -48,8 +49,10 @@ class Disk:
         self.fault: Callable[[Process, str], None] | None = None
         self.on_move: OnMove | None = None
         self.running: Process | None = None
+        self.is_upgraded = False
         self.lock_holders: dict[str, Process] = {}
         self._is_synced: dict[Process, bool] = {}
+        self._is_upgraded = False
         self._synced: sqlite3.Connection | None = None  # what a power cut leaves, if that is less
         self.connection = sqlite3.connect(
             ":memory:",
@@ -67,6 +70,9 @@ class Disk:
 
     def watch(self) -> None:
         """Notice every change of state, of what there is by now."""
+        self.is_upgraded = bool(
+            self.select("SELECT 1 FROM sqlite_master WHERE name LIKE 'pushkit_%_later'")
+        )
         for table, column in MOVING.items():
             if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", table):
                 watch_moves(

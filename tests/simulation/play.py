@@ -13,11 +13,17 @@ from typing import Any
 import asyncpg
 
 import pushkit.delivery.admin
+import pushkit.delivery.attempt
+import pushkit.keys.jwks
 import pushkit.net.guard
+import pushkit.net.jwks_client
+import pushkit.work.pump
 import receiver.admin
 import receiver.callbacks.dispatcher
 from pushkit import RetryPolicy, SenderOptions, wait_schedule
-from pushkit.keys.jwk import SigningKey
+from pushkit.bounded_json import JsonObject
+from pushkit.keys.jwk import SigningKey, public_jwk
+from pushkit.keys.jwks import parse_jwks
 from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
@@ -65,8 +71,13 @@ _CROWDED = replace(
     max_backlog_per_owner=60,
     max_subscriptions_per_owner=12,
 )
+# How soon a worker looks again for what is due and at a limit: often, it would be all that it does.
+_SELDOM = timedelta(seconds=0.5)
+# What was refused by its address is tried again after minutes, not hours of looking for nothing.
+_AFTER_REFUSALS = RetryPolicy(wait=wait_schedule((90, 180)), stop=stop_after_attempt(3))
+_INBOX_ROOM = 20  # notifications of one sender, where there is little room
 _COMMAND_TIMEOUT = 30.0  # seconds: of a statement on PostgreSQL
-_DRAIN = 4 * 3600.0  # seconds: what was refused by its address waits for three hours
+_DRAIN = 4 * 3600.0  # seconds
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
@@ -121,6 +132,7 @@ class _Play:
                 options=_CROWDED if scenario.crowded else _OPTIONS,
                 delivers=delivers,
                 keys_at=keys_at,
+                on_published=self._published,
             )
             for name, delivers, keys_at in self._roles()
         }
@@ -148,9 +160,14 @@ class _Play:
         )
         self.clients = Clients(self.world, self.senders, self.keys, self.outbox, self.promises)
         self.attacker = Attacker(
-            self.world, self._signing_key, self.promises.inboxes, self.promises.wishes
+            self.world,
+            self._signing_key,
+            self.promises.inboxes,
+            self.promises.wishes,
+            # Processes that share an inbox count for themselves, once a second.
+            room=_INBOX_ROOM * (2 if scenario.twins else 1),
         )
-        if any(step.kind in ("replay", "alter") for step in scenario.steps):
+        if any(step.kind in ("replay", "alter", "reuse") for step in scenario.steps):
             for name in self.receivers:
                 for address in self.addresses[name]:
                     tap = functools.partial(self.attacker.overhear, name)
@@ -168,6 +185,8 @@ class _Play:
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
         )
         self._is_healed = False
+        # Of databases that old programs may not write to beside new ones: who is new.
+        self._strict: dict[Disk, set[Process]] = {}
 
     def _roles(self) -> list[tuple[str, bool, str | None]]:
         delivers = not self.scenario.workers
@@ -196,13 +215,15 @@ class _Play:
         self.hosts[name] = machine
         steps = self.scenario.steps
         hows = {step.args[5] for step in steps if step.kind == "subscribe" and len(step.args) > 5}
-        self.receivers[name] = ReceivingUnit(
-            self.world, name, machine, self._called_back, name, hows
+        new = functools.partial(
+            ReceivingUnit, self.world, host=name, callback=self._called_back, hows=hows
         )
+        room = _INBOX_ROOM if self.scenario.crowded else None
+        self.receivers[name] = new(name=name, machine=machine, room=room)
         self.addresses[name] = [machine.address]
         if self.scenario.twins:
             other = Machine(self.world, f"{_TWINS}.{number + 1}", disk=machine.disk)
-            self.twins[twin] = ReceivingUnit(self.world, twin, other, self._called_back, name, hows)
+            self.twins[twin] = new(name=twin, machine=other, room=room)
             self.addresses[name].append(other.address)
         self.world.network.names[f"{name}.example.com"] = self.addresses[name]
 
@@ -222,6 +243,17 @@ class _Play:
 
     def _moved(self, table: str, before: str | None, after: str | None, error: str | None) -> None:
         self.promises.moved(table, before, after, error)
+        for disk, new in self._strict.items():
+            writer = disk.running
+            if disk.is_upgraded and writer is not None and writer not in new:
+                self.world.violated(f"{writer.name} writes beside an upgrade that may not roll")
+
+    def _published(self, document: bytes) -> None:
+        """Judge a key set as an agent serves it."""
+        was_set = self.world.had_trouble("clock", 0.0, self.world.loop.time())
+        for key, _ in self.keys.revoked:
+            if key.kid.encode() in document and not was_set:
+                self.world.violated(f"a key is published that was revoked: {key.kid}")
 
     def _signing_key(self) -> SigningKey:
         return self.keys.current.signing_key(EPOCH + timedelta(seconds=self.world.loop.time()))
@@ -534,6 +566,8 @@ class _Play:
         process, disk = self.disk_of_process()
         if self.units[process.name.partition(".")[0]].is_new:
             migrations = (*migrations, _next_migration(component, migrations, self._rolling[disk]))
+            if not self._rolling[disk] and isinstance(disk, Disk):
+                self._strict.setdefault(disk, set()).add(process)
         if isinstance(disk, PostgresServer):
             dsn = f"postgresql://pushkit:{CANARY}@database.example.com/{process.name}"
             return PostgresDatabase(dsn, component=component, migrations=migrations)
@@ -580,6 +614,17 @@ def _host_of(origin: str) -> str:
     return origin.removeprefix("https://").partition(".")[0]
 
 
+_parse_jwks = functools.cache(parse_jwks)
+_known_jwks: dict[str, JsonObject] = {}
+
+
+def _public_jwk(key: SigningKey) -> JsonObject:
+    """Return the JWK of a key, whose kid is its thumbprint."""
+    if key.kid not in _known_jwks:
+        _known_jwks[key.kid] = public_jwk(key)
+    return _known_jwks[key.kid]
+
+
 # Worlds that are over stay until the process ends: else `finally` blocks would run in them.
 _played: list[_Play] = []
 
@@ -593,7 +638,12 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
         (pushkit.delivery.admin, "open_location", staged.open_location),
         (receiver.admin, "open_location", staged.open_location),
         (receiver.callbacks.dispatcher, "POLL_INTERVAL", timedelta(seconds=30)),
+        (pushkit.work.pump, "_MIN_PAUSE", _SELDOM),
+        (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_REFUSALS),
         (pushkit.net.guard, "AsyncResolver", SimulatedResolver),
+        # The same keys are published and read over and over.
+        (pushkit.keys.jwks, "public_jwk", _public_jwk),
+        (pushkit.net.jwks_client, "parse_jwks", _parse_jwks),
         (asyncpg, "create_pool", lambda *args, **also: staged.server().create_pool(*args, **also)),
         (asyncpg, "connect", lambda *args, **also: staged.server().connect(*args, **also)),
     ):

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from math import inf
 
-from pushkit import NotifyResult
+from pushkit import NotifyResult, TaskState
 from receiver import Notification
 from tests.simulation.coverage import key_of
 from tests.simulation.disk import Disk
@@ -52,6 +52,7 @@ _AT_ONCE = {
     "unsupported_media_type": 415,
     "unprocessable": 422,
 }
+_STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
 _AFTER_REFUSALS = 3
 _FAIR = 2.5  # seconds that an innocent's update may take, whoever floods
@@ -139,6 +140,7 @@ class Promises:
         for each in result.refused:
             self._world.secrets.look_at("a refusal", each.message)
             is_full = each.code == "backlog_full" and each.owner.startswith("mallory")
+            is_full &= not TaskState(notice.shape).terminal if notice.shape in _STATES else True
             if (each.code, notice.shape) not in _REFUSALS and not is_full:
                 self._world.violated(
                     f"refused without a reason: {notice.marker}: {each.code}: {each.message}"

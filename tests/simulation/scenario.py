@@ -67,10 +67,11 @@ _PLOTS = {
     ("callbacks",): 7,
     ("callbacks", "keys"): 3,
     ("attacks",): 8,
-    ("hostile",): 5,
+    ("hostile",): 8,
     ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
+_HASTE = 0.3  # of a crowded story's time: all of it look for work each second
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 
 
@@ -106,6 +107,8 @@ def make_scenario(seed: int) -> Scenario:
         )
         add_strikes(chance, add, cast)
     steps.sort(key=lambda step: step.at)
+    pace = _HASTE if is_hostile else 1.0
+    steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
         seed=seed,
         plot=" ".join(plot),
@@ -117,7 +120,7 @@ def make_scenario(seed: int) -> Scenario:
         twins=twins,
         postgres=postgres,
         steps=tuple(steps),
-        ends=SPAN + 30,
+        ends=(SPAN + 30) * pace,
     )
 
 

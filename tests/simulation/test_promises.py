@@ -228,7 +228,7 @@ def _moved(table: str, before: str | None, after: str | None) -> Callable[[Stage
 def _answered(what: bytes) -> Callable[[Stage], None]:
     def history(stage: Stage) -> None:
         no_key: Any = None
-        attacker = Attacker(stage.world, no_key, {}, stage.promises.wishes)
+        attacker = Attacker(stage.world, no_key, {}, stage.promises.wishes, room=20)
         attacker.judge("recv0", "a forgery", what, {401})
 
     return history

@@ -193,29 +193,33 @@ def attacks(chance: random.Random, cast: Cast) -> Iterator[Step]:
     """Somebody means harm to receivers."""
     for receiver in cast.receivers:
         for _ in range(chance.randint(3, 8)):
-            at, kind = 10 + chance.random() * SPAN, chance.choice(("replay", "alter", "forge"))
+            at = 10 + chance.random() * SPAN
+            kind = chance.choice(("replay", "alter", "forge", "forge", "reuse"))
             what = chance.choice(list(FORGERIES)) if kind == "forge" else chance.randrange(100)
             for _ in range(chance.choice((1, 1, 1, 3))):
                 yield _step(at, kind, receiver, what)
 
 
 def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
-    """An owner takes all that he can get; the last two webhooks are his.
+    """Owners take all that they can get; the last two webhooks are theirs.
 
     No step of this chapter is a fault: the others are to notice nothing.
     """
     evils = cast.webhooks[-2:]
-    # One that takes its time and answers well is left alone by no breaker.
-    mood = chance.choice(("sluggish", "sluggish", "hang"))
+    # One that takes its time and answers well is left alone by no breaker; what waits for one that
+    # asks for it is in the way of whoever looks for what is due.
+    mood = chance.choice(("sluggish", "sluggish", "hang", "503 Retry-After 30"))
     for evil in evils:
         yield _step(0.0, "mood", evil, mood)
-    for number in range(chance.randint(8, 14)):  # more than he may have
-        task, evil, more = f"evil{number % 2}", chance.choice(evils), f"copy{number}"
-        yield _step(chance.random(), "subscribe", 0, task, "mallory", evil, "1.0", "jwt", more)
+    for owner in ["mallory", "mallory1", "mallory2"][: chance.choice((1, 1, 3))]:
+        for number in range(chance.randint(8, 14)):  # more than one may have
+            task, evil, more = f"evil{number % 2}", chance.choice(evils), f"copy{number}"
+            yield _step(chance.random(), "subscribe", 0, task, owner, evil, "1.0", "jwt", more)
     for task in ("evil0", "evil1"):
-        yield _step(2.0, "burst", 0, task, chance.choice((3, 8, 15)))
+        yield _step(2.0, "burst", 0, task, chance.choice((3, 15, 20)))
+        yield _step(4.0, "finish", 0, task, "completed")
     for receiver in cast.receivers:
-        yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 30)))
+        yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 30, 60)))
 
 
 CHAPTERS: Final[dict[str, Chapter]] = {
