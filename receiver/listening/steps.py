@@ -58,7 +58,7 @@ class Leniency:
     profile: SenderProfile = SenderProfile.STANDARD
 
 
-# In the order in which a receiver comes to them, with the numbers of `receiver.verification`; step 4
+# In the order in which a receiver comes to them, numbered as in `receiver.verification`; step 4
 # is told in parts, and of step 3 the body by itself, which comes later.
 _NUMBERS: Final[Mapping[str, int]] = {
     "request": 1,
