@@ -37,7 +37,6 @@ from pushkit.storage import (
     chunks,
     moment_or_none,
     padded,
-    rows_of_places,
     to_micros,
 )
 from pushkit.work import after_fruitless_claims
@@ -237,7 +236,7 @@ class Leases:
         alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
         for delivery, result in settled:
             alike.setdefault(_columns_after(delivery, result, now), []).append((delivery, result))
-        written: dict[tuple[str, int], bool] = {}
+        next_ids: dict[tuple[str, int], str | None] = {}
         for (folds, *columns), those in alike.items():
             for some in chunks(those):
                 values = padded([_which(each, result, bool(folds)) for each, result in some])
@@ -245,19 +244,22 @@ class Leases:
                     _settling(len(values), folds=bool(folds)),
                     (*columns, worker, *itertools.chain.from_iterable(values)),
                 )
-                written |= {(row["id"], row["claims"]): bool(row["is_line_left"]) for row in rows}
-        are_ours = [(delivery.id, delivery.claims) in written for delivery, _ in settled]
-        left = {
-            delivery.subscription_id: delivery.origin if following(delivery, result) else None
-            for delivery, result in settled
-            if written.get((delivery.id, delivery.claims))
-        }
+                next_ids |= {(row["id"], row["claims"]): row["next_id"] for row in rows}
+        are_ours, left, wanted = [], set[str](), list[tuple[str, str]]()
+        for delivery, result in settled:
+            claimed = (delivery.id, delivery.claims)
+            are_ours.append(claimed in next_ids)
+            next_id = next_ids.get(claimed)
+            # After a retry it is the oldest again, unless an older one was redriven meanwhile.
+            is_again = claimed in next_ids and result.outcome in _AGAIN
+            if next_id is not None or is_again:
+                left.add(delivery.subscription_id)
+            if next_id is not None and until is not None and following(delivery, result):
+                wanted.append((next_id, delivery.origin))
         taken: list[Delivery] = []
-        if until is not None:
-            lines = [(each, origin) for each, origin in sorted(left.items()) if origin is not None]
-            taken = yield from _take_next(lines, Claim(worker=worker, until=until), now)
-        # After a retry it is the oldest again, unless an older one was redriven meanwhile.
-        passed_on = sorted(left.keys() - {each.subscription_id for each in taken})
+        if wanted and until is not None:
+            taken = yield from _take_next(wanted, Claim(worker=worker, until=until), now)
+        passed_on = sorted(left.difference(each.subscription_id for each in taken))
         if passed_on:
             yield from pass_heads_on(passed_on)
         return Passed(are_ours, taken, frozenset(passed_on))
@@ -345,24 +347,14 @@ def _take(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
 
 
 def _take_next(
-    lines: Sequence[tuple[str, str]], claim: Claim, now: datetime
+    wanted: Sequence[tuple[str, str]], claim: Claim, now: datetime
 ) -> Script[list[Delivery]]:
-    """Take the oldest of each line (subscription and origin) that may go now."""
+    """Take those deliveries (each with the origin that it must go to) that may go now."""
     taken: list[Delivery] = []
-    for some in chunks(lines):
+    for some in chunks(wanted):
         filled = padded(some)
-        oldest = (
-            "SELECT CASE d.origin WHEN v.column2 THEN d.id END FROM pushkit_deliveries d"
-            f" WHERE d.subscription_id = v.column1 AND d.{UNFINISHED} ORDER BY d.seq LIMIT 1"
-        )
         rows = yield Statement(
-            f"{_TAKE} WHERE id IN (SELECT ({oldest})"
-            f" FROM (VALUES {rows_of_places(len(filled), 2, after=3)}) v WHERE NOT EXISTS"
-            " (SELECT 1 FROM pushkit_subscriptions WHERE id = v.column1 AND paused = 1))"
-            " AND state = 'pending' AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
-            " (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
-            " AND h.owner = pushkit_deliveries.owner AND h.origin = pushkit_deliveries.origin"
-            " AND (h.failures > 0 OR h.until > $3)) RETURNING *",
+            _taking_next(len(filled)),
             (
                 claim.worker,
                 to_micros(claim.until),
@@ -372,6 +364,22 @@ def _take_next(
         )
         taken += map(delivery_of, rows)
     return taken
+
+
+@functools.cache
+def _taking_next(number: int) -> str:
+    ids = range(4, 4 + 2 * number, 2)
+    origins = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in ids)
+    return (
+        f"{_TAKE} WHERE id IN ({', '.join(f'${n}' for n in ids)})"
+        f" AND origin = CASE id {origins} END"
+        " AND state = 'pending' AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
+        " (SELECT 1 FROM pushkit_subscriptions s WHERE s.id = pushkit_deliveries.subscription_id"
+        " AND s.paused = 1) AND NOT EXISTS"
+        " (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
+        " AND h.owner = pushkit_deliveries.owner AND h.origin = pushkit_deliveries.origin"
+        " AND (h.failures > 0 OR h.until > $3)) RETURNING *"
+    )
 
 
 def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
@@ -435,15 +443,14 @@ def _settling(number: int, *, folds: bool) -> str:
         " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0 ELSE fruitless_claims END,"
         f" lease_worker = NULL, lease_until = NULL, head = 0{folded}"
         " WHERE lease_worker = $7 AND state = 'in_flight'"
-        f" AND {which} RETURNING id, claims, {_IS_LINE_LEFT}"
+        f" AND {which} RETURNING id, claims, {_NEXT_ID}"
     )
 
 
-# What is tried again is a line by itself.
-_IS_LINE_LEFT = (
-    "state = 'pending' OR EXISTS (SELECT 1 FROM pushkit_deliveries n"
+_NEXT_ID = (
+    "(SELECT n.id FROM pushkit_deliveries n"
     " WHERE n.subscription_id = pushkit_deliveries.subscription_id"
-    f" AND n.id <> pushkit_deliveries.id AND n.{UNFINISHED}) AS is_line_left"
+    f" AND n.id <> pushkit_deliveries.id AND n.{UNFINISHED} ORDER BY n.seq LIMIT 1) AS next_id"
 )
 
 _STATE_AFTER = {
@@ -453,3 +460,5 @@ _STATE_AFTER = {
     Outcome.DEAD: DeliveryState.DEAD,
     Outcome.GONE: DeliveryState.DEAD,
 }
+
+_AGAIN = {outcome for outcome, state in _STATE_AFTER.items() if state is DeliveryState.PENDING}
