@@ -284,12 +284,15 @@ def fill(name: str, shape: str, rows: int) -> Script[None]:
     yield Statement(f"{empty} pushkit_deliveries")
     yield Statement(
         "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id, config_id,"
-        " seq, origin, content_type, body, notified_at, not_before, head)"
+        " seq, origin, content_type, notified_at, not_before, head)"
         f" WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHERE n < {rows - 1})"
         f" SELECT 'dlv_' || s.n, 'sub_' || {subscription}, '', '', 'task', 'config', s.n,"
-        f" 'https://host-' || {host}, 'application/json', $1, {to_micros(NOW)} + s.n,"
+        f" 'https://host-' || {host}, 'application/json', {to_micros(NOW)} + s.n,"
         f" {to_micros(NOW)} + s.n, {head or 'CASE WHEN s.n < 10 THEN 1 ELSE 0 END'} FROM s",
-        (_BODY,),
+    )
+    yield Statement(f"{empty} pushkit_bodies")
+    yield Statement(
+        "INSERT INTO pushkit_bodies (id, body) SELECT id, $1 FROM pushkit_deliveries", (_BODY,)
     )
 
 

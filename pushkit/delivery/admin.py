@@ -14,6 +14,7 @@ from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
+    BODIES_MIGRATION,
     CANCELLING_MIGRATION,
     CLAIMS_MIGRATION,
     FOLDED_ATTEMPTS_MIGRATION,
@@ -64,6 +65,7 @@ SENDER_MIGRATIONS = (
     REVISION_MIGRATION,
     FOLDED_ATTEMPTS_MIGRATION,
     KEYS_MIGRATION,
+    BODIES_MIGRATION,
 )
 
 _BATCH = 200

@@ -50,12 +50,13 @@ from pushkit.outbox.model import (
     new_delivery_id,
 )
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.schema import CLAIMS_MIGRATION, MIGRATION
+from pushkit.outbox.schema import BODIES_MIGRATION, CLAIMS_MIGRATION, MIGRATION
 from pushkit.outbox.shares import owner_may_take
 from pushkit.outbox.store import OutboxStore
 
 __all__ = [
     "ATTEMPTS_MIGRATION",
+    "BODIES_MIGRATION",
     "CANCELLING_MIGRATION",
     "CLAIMS_MIGRATION",
     "FOLDED_ATTEMPTS_MIGRATION",

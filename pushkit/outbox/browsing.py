@@ -13,7 +13,13 @@ from datetime import datetime, timedelta
 
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.inspection import SUMMARY_COLUMNS, DeliveryFilter, DeliverySummary, summary_of
+from pushkit.outbox.inspection import (
+    SUMMARY_COLUMNS,
+    WITH_BODIES,
+    DeliveryFilter,
+    DeliverySummary,
+    summary_of,
+)
 from pushkit.outbox.model import DeliveryState
 from pushkit.outbox.rows import UNFINISHED
 from pushkit.storage import (
@@ -149,7 +155,7 @@ def browse_deliveries(
     found: dict[str, DeliverySummary] = {}
     for clause, chosen in among(ids[:limit]) if ids else ():
         rows = yield Statement(
-            f"SELECT {SUMMARY_COLUMNS} FROM pushkit_deliveries WHERE id {clause}", chosen
+            f"SELECT {SUMMARY_COLUMNS} FROM {WITH_BODIES} WHERE id {clause}", chosen
         )
         found |= {row["id"]: summary_of(row) for row in rows}
     items = tuple(found[each] for each in ids[:limit])

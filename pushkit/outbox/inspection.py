@@ -17,6 +17,7 @@ from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
 
 __all__ = [
     "SUMMARY_COLUMNS",
+    "WITH_BODIES",
     "DeliveryFilter",
     "DeliveryReport",
     "DeliverySummary",
@@ -149,6 +150,11 @@ SUMMARY_COLUMNS = (
     " state, attempts, notified_at, redriven_at, not_before,"
     " finished_at, last_status, last_error, cancelled_by"
 )
+# Where they are read from.
+WITH_BODIES = (
+    "pushkit_deliveries JOIN (SELECT id AS body_of, body FROM pushkit_bodies) bodies"
+    " ON body_of = id"
+)
 
 
 class Inspection:
@@ -168,7 +174,7 @@ class Inspection:
         conditions, values = wanted.where()
         n = len(values)
         rows = yield Statement(
-            f"SELECT {SUMMARY_COLUMNS} FROM pushkit_deliveries WHERE {conditions} AND id > ${n + 1}"
+            f"SELECT {SUMMARY_COLUMNS} FROM {WITH_BODIES} WHERE {conditions} AND id > ${n + 1}"
             f" ORDER BY id LIMIT CAST(${n + 2} AS BIGINT)",
             (*values, after or "", limit),
         )
@@ -177,7 +183,7 @@ class Inspection:
     def show(self, delivery_id: str) -> Script[DeliveryReport | None]:
         """Return one delivery with its attempts; None if there is no such delivery."""
         rows = yield Statement(
-            f"SELECT {SUMMARY_COLUMNS}, body FROM pushkit_deliveries WHERE id = $1", (delivery_id,)
+            f"SELECT {SUMMARY_COLUMNS}, body FROM {WITH_BODIES} WHERE id = $1", (delivery_id,)
         )
         if not rows:
             return None

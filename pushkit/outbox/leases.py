@@ -26,7 +26,7 @@ from pushkit.outbox.parking import (
     park,
     take_turns,
 )
-from pushkit.outbox.rows import UNFINISHED, delivery_of
+from pushkit.outbox.rows import DELIVERY, UNFINISHED, delivery_of
 from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
 from pushkit.storage import (
     Rows,
@@ -338,7 +338,7 @@ def _take(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
         rows = yield Statement(
             f"{_TAKE} WHERE id IN (SELECT id FROM pushkit_deliveries"
             f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
-            " RETURNING *",
+            f" RETURNING {DELIVERY}",
             (claim.worker, to_micros(claim.until), *values),
         )
         claimed |= {row["id"]: delivery_of(row) for row in rows}
@@ -378,7 +378,7 @@ def _taking_next(number: int) -> str:
         " AND s.paused = 1) AND NOT EXISTS"
         " (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
         " AND h.owner = pushkit_deliveries.owner AND h.origin = pushkit_deliveries.origin"
-        " AND (h.failures > 0 OR h.until > $3)) RETURNING *"
+        f" AND (h.failures > 0 OR h.until > $3)) RETURNING {DELIVERY}"
     )
 
 

@@ -1,7 +1,8 @@
 """How long finished deliveries stay, and the erasure of a task, as scripts.
 
 What is to go is looked for by reading, and deleted in small transactions: the writer of a SQLite
-file, and the locks of PostgreSQL, are never held for long. Attempts go with their delivery.
+file, and the locks of PostgreSQL, are never held for long. A delivery's body and attempts go
+with it.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Purge:
                 values,
             )
             for gone, gone_values in among([str(row["id"]) for row in rows]):
+                yield Statement(f"DELETE FROM pushkit_bodies WHERE id {gone}", gone_values)
                 yield Statement(
                     f"DELETE FROM pushkit_attempts WHERE delivery_id {gone}", gone_values
                 )

@@ -1,18 +1,26 @@
-"""What scripts over `pushkit_deliveries` share: a row as a `Delivery`, and what is unfinished."""
+"""What scripts over `pushkit_deliveries` share: a delivery's columns, and what is unfinished."""
 
 from __future__ import annotations
 
 from pushkit.outbox.model import Delivery, DeliveryState
 from pushkit.storage import Row, from_micros, moment_or_none
 
-__all__ = ["UNFINISHED", "delivery_of"]
+__all__ = ["DELIVERY", "UNFINISHED", "delivery_of"]
 
 # The condition of an index: SQLite uses that only where the condition reads the same.
 UNFINISHED = "state IN ('pending', 'in_flight')"
 
+# What `delivery_of` reads, in its order.
+DELIVERY = (
+    "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
+    " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id) AS body,"
+    " state, claims, fruitless_claims, attempts, notified_at, not_before, last_status, last_error,"
+    " redriven_at"
+)
+
 
 def delivery_of(row: Row) -> Delivery:
-    """Return the delivery that a whole row is."""
+    """Return the delivery that the columns `DELIVERY` are."""
     return Delivery(
         id=row["id"],
         subscription_id=row["subscription_id"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pushkit.outbox.destinations import DESTINATIONS_TABLE
 from pushkit.storage import Migration
 
-__all__ = ["CLAIMS_MIGRATION", "MIGRATION"]
+__all__ = ["BODIES_MIGRATION", "CLAIMS_MIGRATION", "MIGRATION"]
 
 MIGRATION = Migration(
     2,
@@ -111,5 +111,15 @@ CLAIMS_MIGRATION = Migration(
         )
         """,
         "CREATE INDEX pushkit_parked_again ON pushkit_parked (again_at)",
+    ),
+)
+
+BODIES_MIGRATION = Migration(
+    12,
+    (
+        # A delivery changes its state twice at least, and SQLite writes the row anew each time.
+        "CREATE TABLE pushkit_bodies (id TEXT PRIMARY KEY, body BYTEA NOT NULL)",
+        "INSERT INTO pushkit_bodies (id, body) SELECT id, body FROM pushkit_deliveries",
+        "ALTER TABLE pushkit_deliveries DROP COLUMN body",
     ),
 )

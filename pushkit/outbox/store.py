@@ -13,7 +13,7 @@ from datetime import datetime
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import Claim, Delivery, DeliveryState, NewDelivery
-from pushkit.outbox.rows import UNFINISHED, delivery_of
+from pushkit.outbox.rows import DELIVERY, UNFINISHED, delivery_of
 from pushkit.storage import Script, Statement, among, rows_of_places, slices, to_micros
 
 __all__ = ["OutboxStore"]
@@ -27,10 +27,14 @@ class OutboxStore:
         for new in slices(deliveries):
             yield Statement(
                 "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
-                " config_id, seq, origin, content_type, body, notified_at, not_before, head,"
+                " config_id, seq, origin, content_type, notified_at, not_before, head,"
                 " status, idempotency_key, update_sha256, state, claims, fruitless_claims,"
-                f" lease_worker, lease_until) VALUES {rows_of_places(len(new), 21)}",
+                f" lease_worker, lease_until) VALUES {rows_of_places(len(new), 20)}",
                 tuple(itertools.chain.from_iterable(map(_row_of, new))),
+            )
+            yield Statement(
+                f"INSERT INTO pushkit_bodies (id, body) VALUES {rows_of_places(len(new), 2)}",
+                tuple(itertools.chain.from_iterable((each.id, each.body) for each in new)),
             )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:
@@ -57,7 +61,7 @@ class OutboxStore:
     def of_task(self, *, tenant: str, task_id: str) -> Script[list[Delivery]]:
         """Return every delivery of a task, by subscription and `seq`."""
         rows = yield Statement(
-            "SELECT * FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
+            f"SELECT {DELIVERY} FROM pushkit_deliveries WHERE tenant = $1 AND task_id = $2"
             " ORDER BY subscription_id, seq",
             (tenant, task_id),
         )
@@ -136,7 +140,6 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.seq,
         new.origin,
         new.content_type,
-        new.body,
         notified_at,
         notified_at,  # not_before
         int(new.head),

@@ -96,7 +96,7 @@ TOKEN, CREDENTIALS = (
     for name in ("token", "credentials")
 )
 BODY: Final = SecretColumn(
-    table="pushkit_deliveries", name="body", row="delivery", belongs_to=("id",), is_text=False
+    table="pushkit_bodies", name="body", row="delivery", belongs_to=("id",), is_text=False
 )
 
 

@@ -310,7 +310,7 @@ async def run_storage_errors(house: House, sender: PushSender) -> None:
     await sender.open()
     await sender.subscribe("task-1", house.config("/200"), version="1.0")
     await sender.notify(house.update("task-1"))
-    for column in ("subscriptions (token)", "deliveries (body)"):
+    for column in ("subscriptions (token)", "bodies (body)"):
         table = f"pushkit_{column}"
         await execute(house.database, f"CREATE UNIQUE INDEX only_{column[:4]} ON {table}")
     refused = house.output.refused

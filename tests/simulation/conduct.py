@@ -149,8 +149,8 @@ class Conduct:
         """See what used up the schedules."""
         rows = self._outbox.select(
             "SELECT d.*, (SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = d.id)"
-            " + CASE WHEN d.first_attempt IS NULL THEN 0 ELSE 1 END AS logged"
-            " FROM pushkit_deliveries d"
+            " + CASE WHEN d.first_attempt IS NULL THEN 0 ELSE 1 END AS logged, b.body"
+            " FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
         )
         bodies = Counter(
             (row["subscription_id"], bytes(row["body"])) for row in rows if b"marker" in row["body"]

@@ -27,6 +27,10 @@ _AWAKE = 0.0002  # seconds after which a process that was frozen may have asked 
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
 _IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends a transaction that stands still
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
+_STORED = (
+    "SELECT d.*, b.body FROM pushkit_deliveries d JOIN pushkit_bodies b ON b.id = d.id"
+    " WHERE d.id = ?"
+)
 _ANSWERS = (
     "SELECT a.delivery_id, a.answer, d.origin FROM pushkit_attempts a"
     " JOIN pushkit_deliveries d ON d.id = a.delivery_id WHERE a.answer IS NOT NULL"
@@ -150,9 +154,7 @@ class Promises:
 
     def arrived(self, arrival: Arrival) -> None:
         """Judge a request that reached a webhook."""
-        rows = self._outbox.select(
-            "SELECT * FROM pushkit_deliveries WHERE id = ?", arrival.delivery_id
-        )
+        rows = self._outbox.select(_STORED, arrival.delivery_id)
         if not rows:
             if not self.wishes.is_purged and arrival.task not in self.wishes.erased:
                 self._world.violated(f"sent, and not in the outbox: {arrival.delivery_id}")
@@ -264,7 +266,7 @@ class Promises:
             if delivery_id not in self.wishes.sent_by_other:
                 self._world.violated(f"called back, and forged: {delivery_id}")
             return self._note_call(calls, process, now)
-        rows = self._outbox.select("SELECT * FROM pushkit_deliveries WHERE id = ?", delivery_id)
+        rows = self._outbox.select(_STORED, delivery_id)
         if rows and bytes(rows[0]["body"]) != notification.body:
             self._world.violated(f"called back with another body: {delivery_id}")
         is_kept = delivery_id.startswith("forged") or (

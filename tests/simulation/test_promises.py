@@ -70,7 +70,6 @@ class Stage:
             "seq": 1,
             "origin": "https://hook0.example.com",
             "content_type": "",
-            "body": b"{}",
             "state": "in_flight",
             "head": 1,
             "notified_at": 0,
@@ -82,6 +81,7 @@ class Stage:
         self.outbox.select(
             f"INSERT INTO pushkit_deliveries ({', '.join(row)}) VALUES ({places})", *row.values()
         )
+        self.outbox.select("INSERT INTO pushkit_bodies (id, body) VALUES (?, ?)", name, b"{}")
 
     def change(self, name: str, **columns: Any) -> None:
         places = ", ".join(f"{column} = ?" for column in columns)

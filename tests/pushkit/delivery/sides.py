@@ -23,7 +23,9 @@ SIDES: Final = ("one by one", "together")
 
 _DELIVERIES = (
     "SELECT task_id, owner, seq, state, head, status, attempts, last_status, last_error,"
-    " idempotency_key, content_type, origin, body, lease_worker IS NULL, finished_at IS NULL"
+    " idempotency_key, content_type, origin,"
+    " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id),"
+    " lease_worker IS NULL, finished_at IS NULL"
     " FROM pushkit_deliveries WHERE owner LIKE $1 ORDER BY task_id, owner, seq"
 )
 _SUBSCRIPTIONS = (

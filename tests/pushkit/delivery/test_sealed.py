@@ -65,7 +65,10 @@ async def secrets_in(senders: Senders) -> list[str]:
 
 
 async def bodies_in(senders: Senders) -> list[bytes]:
-    rows = await run(senders, Statement("SELECT body FROM pushkit_deliveries ORDER BY seq"))
+    by_seq = (
+        "SELECT body FROM pushkit_bodies b JOIN pushkit_deliveries d ON d.id = b.id ORDER BY seq"
+    )
+    rows = await run(senders, Statement(by_seq))
     return [bytes(row["body"]) for row in rows]
 
 
@@ -247,8 +250,8 @@ async def test_a_body_that_was_moved_to_another_delivery_is_not_sent(
     [first] = (await sender.notify(status("working"))).ids
     await sender.notify(status("input-required"))
     move = (
-        "UPDATE pushkit_deliveries SET body ="
-        " (SELECT body FROM pushkit_deliveries d WHERE d.id <> $1) WHERE id = $1"
+        "UPDATE pushkit_bodies SET body ="
+        " (SELECT body FROM pushkit_bodies b WHERE b.id <> $1) WHERE id = $1"
     )
     await run(senders, Statement(move, (first,)))
     assert await sender.worker.run_once() == 1

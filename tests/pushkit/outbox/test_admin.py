@@ -506,8 +506,8 @@ async def test_an_erasure_leaves_nothing_of_the_task(desk: Desk) -> None:
     [in_flight] = await desk.claim()
     assert await desk.admin.erase("task-1") == 5
     assert sorted(await desk.states()) == [*other_tenant, *other_task]
-    for table in ("pushkit_subscriptions", "pushkit_attempts"):
-        rows = await desk.query(f"SELECT * FROM {table}")  # noqa: S608  # one of two names
+    for table in ("pushkit_subscriptions", "pushkit_bodies", "pushkit_attempts"):
+        rows = await desk.query(f"SELECT * FROM {table}")  # noqa: S608  # one of these names
         assert len(rows) == 2
     made = Made(started_at=desk.now, duration=timedelta(0), timing=Timing())
     late = Result(outcome=Outcome.DELIVERED, status=200, made=made)
