@@ -23,6 +23,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
 from pushkit.terminal.colour import painted
 from pushkit.terminal.command import run_command
+from pushkit.terminal.log_output import LogFormat
 from pushkit.url import Url, masked_url
 from pushkit.version import __version__
 from receiver.admin import open_inbox
@@ -63,7 +64,7 @@ def cli() -> None:
 
 
 @cli.command(
-    epilog="\b\nExample:\n  receiver serve --config receiver.toml --processes 2 --log-json"
+    epilog="\b\nExample:\n  receiver serve --config receiver.toml --processes 2 --log-format json"
 )
 @_config
 @click.option(
@@ -74,14 +75,23 @@ def cli() -> None:
     help="Processes over one socket; one per core is plenty.",
 )
 @click.option("--verbose", is_flag=True, help="Log accepted notifications too, not only refusals.")
-@click.option("--log-json", is_flag=True, help="Log JSON objects, a line each.")
-def serve(path: Path, *, processes: int, verbose: bool, log_json: bool) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice([each.value for each in LogFormat]),
+    help="Lines for people, or JSON objects; by default what the configuration says.",
+)
+def serve(path: Path, *, processes: int, verbose: bool, log_format: str | None) -> None:
     """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
 
     Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
     without a restart. A process of several that dies is started again.
     """
-    options = ServiceOptions(path=path, processes=processes, verbose=verbose, log_json=log_json)
+    options = ServiceOptions(
+        path=path,
+        processes=processes,
+        verbose=verbose,
+        log_format=LogFormat(log_format) if log_format else None,
+    )
     sys.exit(run_service(options))
 
 

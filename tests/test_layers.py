@@ -52,7 +52,7 @@ RECEIVER_ROWS = [
     {"credentials", "trusted_keys"},
     {"selection"},
     {"trust"},
-    {"limits", "logs", "peers", "pinning"},
+    {"limits", "peers", "pinning"},
 ]
 # What the receiver may use of pushkit.
 KERNEL = set().union(*SENDER_ROWS[5:])

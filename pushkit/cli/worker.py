@@ -9,7 +9,6 @@ with its leases.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import sys
@@ -31,6 +30,7 @@ from pushkit.errors import PushkitError
 from pushkit.keys.files import load_key_ring
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen
+from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 
@@ -55,6 +55,7 @@ class _Settings:
     drain: timedelta
     delivering: Delivering
     verbose: bool
+    log_format: LogFormat
     schemes: tuple[str, ...]
     webhook_secrets: tuple[str, ...] = field(repr=False)
     http: tuple[socket.socket, ...] = ()
@@ -118,6 +119,15 @@ class _Settings:
     help="Where to answer /metrics, /healthz and /readyz: of all processes, for operators.",
 )
 @click.option("--verbose", is_flag=True, help="Log every attempt.")
+@click.option(
+    "--log-format",
+    type=click.Choice([each.value for each in LogFormat]),
+    default=LogFormat.TEXT.value,
+    show_default=True,
+    envvar="PUSHKIT_LOG_FORMAT",
+    show_envvar=True,
+    help="Lines for people, or JSON objects.",
+)
 def worker(
     *,
     database: str,
@@ -133,6 +143,7 @@ def worker(
     delivering: Delivering,
     http: str | None,
     verbose: bool,
+    log_format: str,
     schemes: tuple[str, ...],
     secrets_file: Path | None,
 ) -> None:
@@ -153,6 +164,7 @@ def worker(
         drain=timedelta(seconds=drain_seconds),
         delivering=delivering,
         verbose=verbose,
+        log_format=LogFormat(log_format),
         schemes=schemes,
         webhook_secrets=read_webhook_secrets(secrets_file),
         http=tuple(listen(http, setting="--http")) if http else (),
@@ -161,7 +173,7 @@ def worker(
     load_key_ring(settings.keys, settings.passphrase)
     _sender(settings)
     if processes == 1:
-        _log_to_stderr(verbose=verbose)
+        log_to_stderr(verbose=verbose, log_format=settings.log_format)
         run_service_loop(_deliver(settings))
     else:
         workers = Supervisor(
@@ -227,16 +239,9 @@ def _sender(settings: _Settings) -> PushSender:
 
 
 def _child(settings: _Settings) -> None:
-    _log_to_stderr(verbose=settings.verbose)
+    log_to_stderr(verbose=settings.verbose, log_format=settings.log_format)
     try:
         run_service_loop(_deliver(settings))
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
-    )

@@ -153,15 +153,17 @@ class Attempt:
                     token = await tokens.token(timeout=_until(ends))
                     answer = await self._post(delivery, body, route, token, ends)
         except (AddressRefusedError, DestinationRefusedError) as exc:
-            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
+            _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             made = _made(started_at, begun, getattr(exc, "timing", None))
             return self._failed(delivery, made, error=exc.code, refusals=refusals)
         except OwnershipError as exc:
-            _log.warning("delivery %s: not sent: %s", delivery.id, exc)
+            _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             made = _made(started_at, begun)
             return self._failed(delivery, made, error=exc.code, status=exc.status)
         except TransportError as exc:
-            _log.warning("delivery %s: no answer: %s", delivery.id, exc)
+            _log.warning(
+                "delivery %s: no answer: %s", delivery.id, exc, extra=_facts(delivery, exc)
+            )
             return self._failed(delivery, _made(started_at, begun, exc.timing), error=exc.code)
         kept = answer.body[:_KEPT_BYTES] if self.keep_answers else None
         made = _made(started_at, begun, answer.timing, kept)
@@ -241,6 +243,11 @@ def _made(
 ) -> Made:
     took = timedelta(seconds=time.perf_counter() - begun)
     return Made(started_at=started_at, duration=took, timing=timing or Timing(), answer=answer)
+
+
+def _facts(delivery: Delivery, error: PushkitError) -> dict[str, str]:
+    """Return what a log of objects has of a line."""
+    return {"code": error.code, "delivery_id": delivery.id, "task": delivery.task_id}
 
 
 async def _before(ends: float, doing: Coroutine[None, None, T], late: PushkitError) -> T:

@@ -42,6 +42,7 @@ class LocalFaults:
             delivery_id,
             code_of(exc),
             _told(exc),
+            extra={"code": code_of(exc), "delivery_id": delivery_id},
         )
 
 

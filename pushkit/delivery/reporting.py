@@ -131,6 +131,7 @@ class Reports:
                 each.owner,
                 each.code,
                 each.message,
+                extra={"code": each.code, "owner": each.owner, "task": task_id},
             )
             if self._events.wants(RecipientRefused.usual_level):
                 self._events.tell(

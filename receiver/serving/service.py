@@ -22,6 +22,7 @@ import click
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import LISTEN_BACKLOG, listen
+from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
@@ -29,7 +30,6 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from receiver.app import handler
-from receiver.logs import log_to_stderr
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching
 from receiver.serving.server import HttpServer
@@ -56,13 +56,13 @@ class ServiceOptions:
         path: The configuration file.
         processes: How many processes.
         verbose: Log what was accepted, too.
-        log_json: Log JSON lines.
+        log_format: How to log; None for what the configuration says.
     """
 
     path: Path
     processes: int = 1
     verbose: bool = False
-    log_json: bool = False
+    log_format: LogFormat | None = None
 
 
 def run_service(options: ServiceOptions) -> int:
@@ -71,10 +71,10 @@ def run_service(options: ServiceOptions) -> int:
     Raises:
         PushkitError: It cannot start: configuration, address, certificate or database.
     """
-    log_to_stderr(verbose=options.verbose, as_json=options.log_json)
+    settings = load_settings(options.path)
+    _log_as(options, settings)
     # Until there is a handler it waits; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    settings = load_settings(options.path)
     folder = options.path.parent.resolve()
     receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
     for sender in receiver.senders.values():
@@ -101,6 +101,11 @@ def run_service(options: ServiceOptions) -> int:
         return service.run()
 
 
+def _log_as(options: ServiceOptions, settings: ReceiverSettings) -> None:
+    log_format = options.log_format or settings.log_format
+    log_to_stderr(verbose=options.verbose, log_format=log_format)
+
+
 async def _try(receiver: Receiver) -> None:
     await receiver.open()
     await receiver.close()
@@ -109,9 +114,9 @@ async def _try(receiver: Receiver) -> None:
 def _child(
     options: ServiceOptions, sockets: Sequence[socket.socket], ops: Sequence[socket.socket]
 ) -> None:
-    log_to_stderr(verbose=options.verbose, as_json=options.log_json)
     try:
         settings = load_settings(options.path)
+        _log_as(options, settings)
         folder = options.path.parent.resolve()
         receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
         _run(receiver, options.path, settings, sockets, tls, ops)

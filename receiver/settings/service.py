@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pushkit.storage import is_file
+from pushkit.terminal.log_output import LogFormat
 from receiver.callbacks.registry import NO_TIMEOUT, Timeout
 from receiver.connections import ConnectionLimits
 from receiver.inbox import InboxRetention
@@ -63,6 +64,8 @@ class ReceiverSettings(BaseSettings):
         listen: `host:port` to listen on.
         ops_listen: `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not
             set.
+        log_format: How `receiver serve` logs, `text` or `json`, where the command line does not
+            say.
         database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
         replay: A Redis URL, for the memory of ids alone.
         retention: How long things stay in the inbox.
@@ -97,6 +100,7 @@ class ReceiverSettings(BaseSettings):
     url: Url
     listen: HostAndPort = "127.0.0.1:9000"
     ops_listen: HostAndPort | None = None
+    log_format: LogFormat = LogFormat.TEXT
     database: Annotated[str, Field(min_length=1)] = "inbox.db"
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -160,3 +161,21 @@ def test_a_receiver_answers_operators_apart_from_webhooks(
     assert (status, b"receiver_" in body) == (404, False)
     process.terminate()
     assert process.wait(DEADLINE) == 0
+
+
+def test_a_worker_logs_objects_with_code_and_delivery(
+    start: Start, webhook: Webhook, tmp_path: Path
+) -> None:
+    database, port = str(tmp_path / "outbox.db"), free_port()
+    webhook.status = 503
+    [delivery_id] = enqueue(database, webhook, 1)
+    start(*worker("--log-format", "json", port=port, database=database))
+
+    def attempted() -> dict[str, object] | None:
+        lines = [json.loads(line) for line in (tmp_path / "err").read_text().splitlines()]
+        return next((line for line in lines if line.get("code") == "attempt"), None)
+
+    line = eventually_sync(attempted)
+    assert line is not None
+    assert (line["delivery_id"], line["level"], line["task"]) == (delivery_id, "warning", "task-0")
+    assert (line["outcome"], line["status"], line["error"]) == ("retry", 503, "status_503")

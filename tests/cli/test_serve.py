@@ -457,7 +457,7 @@ def test_a_sighup_during_the_start_ends_nothing(start: Start, processes: str) ->
 
 
 def test_the_log_says_as_json_why_a_notification_was_refused(start: Start) -> None:
-    service = start("--log-json", "--verbose")
+    service = start("--log-format", "json", "--verbose")
     assert service.send("--id", "dlv_1").status == 0
     assert service.send("--token", "guessed").status == 1
     assert service.stop() == 0

@@ -56,6 +56,7 @@ from pushkit.events import Event
 from pushkit.keys.jwk import public_jwk, signing_key_to_pem
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
+from pushkit.terminal.log_output import JsonLines
 from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
@@ -100,15 +101,19 @@ class Output:
 
 @pytest.fixture
 def output(caplog: pytest.LogCaptureFixture) -> Iterator[Output]:
-    """Everything at DEBUG, tracebacks and the event loop's own debugging included."""
+    """Everything at DEBUG, as text and as JSON, with tracebacks and the event loop's debugging."""
     output = Output()
     handler = logging.StreamHandler(output.logged)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+    as_json = logging.StreamHandler(output.logged)
+    as_json.setFormatter(JsonLines())
     root = logging.getLogger()
     caplog.set_level(logging.DEBUG)
-    root.addHandler(handler)
+    for each in (handler, as_json):
+        root.addHandler(each)
     yield output
-    root.removeHandler(handler)
+    for each in (handler, as_json):
+        root.removeHandler(each)
 
 
 # --- what is planted ---------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class _Service:
 async def _service(folder: Path) -> AsyncIterator[Door]:
     port = free_port()
     path, log = configuration(folder, port=port), folder / "service.log"
-    options = ["--verbose", "--log-json", "--config", str(path)]
+    options = ["--verbose", "--log-format", "json", "--config", str(path)]
     command = [sys.executable, "-m", "receiver.cli", "serve", *options]
     with (
         log.open("wb") as file,

@@ -1,31 +1,40 @@
-"""The service's log: lines for people, or JSON objects for machines."""
+"""What the services log to standard error: lines for people, or JSON objects for machines."""
 
 from __future__ import annotations
 
 import json
 import logging
 from datetime import UTC, datetime
+from enum import StrEnum
 
-__all__ = ["log_to_stderr"]
+__all__ = ["JsonLines", "LogFormat", "log_to_stderr"]
 
 _TEXT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 # What every record has; the rest was given as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def log_to_stderr(*, verbose: bool, as_json: bool) -> None:
-    """Log warnings and errors, and with `verbose` what was accepted, to standard error."""
+class LogFormat(StrEnum):
+    """How a log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def log_to_stderr(*, verbose: bool, log_format: LogFormat) -> None:
+    """Log warnings and errors, and with `verbose` what went well, to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines() if as_json else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else logging.Formatter(_TEXT))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     # Its tracebacks are of requests that are no HTTP, with the stranger's text in them.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
 
 
-class _JsonLines(logging.Formatter):
+class JsonLines(logging.Formatter):
     """One JSON object a line: `time`, `level`, `logger`, `process`, `message`, and the facts."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
