@@ -66,8 +66,9 @@ class PostgresConnection:
 
     def __init__(self, server: str) -> None:
         self._server = server
+        self.dsn = fresh(server)
         self._loop = asyncio.new_event_loop()
-        self._connection = self._loop.run_until_complete(_connect(fresh(server)))
+        self._connection = self._loop.run_until_complete(_connect(self.dsn))
 
     def run(self, script: Script[T]) -> T:
         return self._loop.run_until_complete(self._in_transaction(script))

@@ -13,7 +13,7 @@ from aiohttp import web
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
 from pushkit.dashboard.openapi import openapi_document
-from pushkit.dashboard.pages import Pages
+from pushkit.dashboard.pages import Pages, delivery_filter
 from pushkit.delivery.again import Redriven, Retried
 from pushkit.delivery.subscription_admin import Changed
 from pushkit.errors import ConfigError
@@ -107,7 +107,12 @@ def _add_pages(site: Site, pages: Pages) -> None:
     async def deliveries(request: web.Request) -> JsonObject:
         query = dict(request.query)
         found = await pages.deliveries(query)
-        return {"found": found, "query": _kept(query), "older": _older(query, found)}
+        return {
+            "found": found,
+            "query": _kept(query),
+            "older": _older(query, found),
+            "is_further": bool(query.get("before")),
+        }
 
     async def delivery(request: web.Request) -> JsonObject:
         return {"found": await _delivery(pages, request)}
@@ -185,6 +190,14 @@ def _add_actions(site: Site, pages: Pages) -> None:
         not_done = {} if len(done) == len(ids) else {"not_pending": len(ids) - len(done)}
         return _came_to("cancelled", done, not_done)
 
+    async def redrive_all(request: web.Request) -> str:
+        form = await request.post()
+        query = {name: str(form[name]) for name in _FILTERS if form.get(name)}
+        found = await outbox.redrive(delivery_filter(query))
+        _, said = _again("redriven", found)
+        return f"/deliveries?{urlencode({**query, 'said': said})}"
+
+    site.action("/deliveries/redrive-all", "redrive-all", redrive_all)
     _add_delivery_action(site, "redrive", redrive)
     _add_delivery_action(site, "resend", resend)
     _add_delivery_action(site, "retry", retry)

@@ -224,6 +224,16 @@ async def test_several_dead_letters_are_redriven_together(house: House, operator
     assert [await house.state(each) for each in ids] == ["dead", "pending", "dead"]
 
 
+async def test_all_dead_letters_of_a_filter_are_redriven(house: House, operator: Browser) -> None:
+    ids = [await house.dead_letter(f"task-{n}") for n in range(3)]
+    page = await operator.get("/deliveries?state=dead&task=task-1")
+    page = await operator.submit(page, "Redrive them all")
+    assert "1 redriven." in page
+    assert [await house.state(each) for each in ids] == ["dead", "pending", "dead"]
+    await operator.submit(await operator.get("/deliveries?state=dead"), "Redrive them all")
+    assert [await house.state(each) for each in ids] == ["pending", "pending", "pending"]
+
+
 async def test_what_waits_is_tried_now_or_cancelled(house: House, operator: Browser) -> None:
     house.statuses["/broken"] = 500
     first, second = await house.notify("task-1", "/broken"), await house.notify("task-2", "/broken")
