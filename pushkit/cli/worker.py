@@ -33,6 +33,7 @@ from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
+from pushkit.terminal.systemd import told_to_systemd
 
 __all__ = ["worker"]
 
@@ -195,7 +196,7 @@ async def _deliver(settings: _Settings) -> None:
     """Deliver until a signal comes, or the process that started this one is gone."""
     with until_stopped() as stop:
         sender = _sender(settings)
-        async with sender, _operated(sender, settings.http):
+        async with sender, _operated(sender, settings.http), told_to_systemd():
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")

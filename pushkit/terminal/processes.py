@@ -17,6 +17,8 @@ from typing import Any
 
 import click
 
+from pushkit.terminal.systemd import Relay
+
 __all__ = ["STOP_SIGNALS", "Supervisor", "accept_signal", "run_service_loop", "until_stopped"]
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -64,12 +66,14 @@ class Supervisor:
         self._restart_after = restart_after
         self._forward = tuple(forward)
         self._children: list[_Child] = []
+        self._relay = Relay(count)
 
     def run(self) -> int:
         """Run them; return the exit status of the whole: 1 if one died for good or was killed."""
-        with _signals((*STOP_SIGNALS, *self._forward)) as came:
+        with self._relay, _signals((*STOP_SIGNALS, *self._forward)) as came:
             self._children = [self._spawn(number) for number in range(self._count)]
             asked_to_stop = self._watch(came)
+            self._relay.stopping()
             killed = self._stop()
         return 0 if asked_to_stop and not killed else 1
 
@@ -77,7 +81,9 @@ class Supervisor:
         """Return True once a stop signal came, False once a process died that stays dead."""
         while True:
             sentinels = [child.process.sentinel for child in self._children if not child.dead]
-            ready = wait([came, *sentinels], self._until_restart())
+            channels = self._relay.channels
+            ready = wait([came, *sentinels, *channels], self._until_restart())
+            self._relay.hear()
             numbers = set(os.read(came, 4096)) if came in ready else set()
             if numbers & set(STOP_SIGNALS):
                 return True
@@ -123,7 +129,8 @@ class Supervisor:
         # The mask is inherited: a signal that comes before its handler waits, and does not kill.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._forward)
         try:
-            process.start()
+            with self._relay.heard():
+                process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._forward)
         return _Child(process=process, started=time.monotonic())

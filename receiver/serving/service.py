@@ -29,6 +29,7 @@ from pushkit.terminal.processes import (
     run_service_loop,
     until_stopped,
 )
+from pushkit.terminal.systemd import told_to_systemd
 from receiver.app import handler
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching
@@ -152,6 +153,7 @@ async def _serve(  # noqa: PLR0917  # what a process is started with
                 receiver,
                 _operated(receiver, ops),
                 _server(receiver, settings, sockets, tls),
+                told_to_systemd(),
             ):
                 click.echo(f"process {os.getpid()} serves")
                 await stop.wait()

@@ -179,3 +179,86 @@ def test_a_worker_logs_objects_with_code_and_delivery(
     assert line is not None
     assert (line["delivery_id"], line["level"], line["task"]) == (delivery_id, "warning", "task-0")
     assert (line["outcome"], line["status"], line["error"]) == ("retry", 503, "status_503")
+
+
+# --- systemd ------------------------------------------------------------------------------------
+
+
+class Systemd:
+    """A socket as systemd has it, and what it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.channel.bind(str(folder / "n"))
+        self.channel.settimeout(DEADLINE)
+        self.variables = {"NOTIFY_SOCKET": str(folder / "n"), "WATCHDOG_USEC": "200000"}
+
+    def hears(self) -> tuple[str, int]:
+        """Return the next thing that it is told, and by which process."""
+        said = dict(line.split("=") for line in self.channel.recv(4096).decode().splitlines())
+        return next(name for name in said if name != "X_PROCESS"), int(said["X_PROCESS"])
+
+    def hears_until(self, word: str) -> set[int]:
+        """Return who said anything until a word was said."""
+        who = set()
+        while True:
+            said, process = self.hears()
+            who.add(process)
+            if said == word:
+                return who
+
+
+@pytest.fixture
+def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Systemd]:
+    systemd = Systemd(tmp_path_factory.mktemp("s"))
+    yield systemd
+    systemd.channel.close()
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_systemd_hears_from_the_process_that_it_started_alone(
+    start: Start, systemd: Systemd, tmp_path: Path, processes: str
+) -> None:
+    more = ["--processes", processes]
+    command = worker(*more, port=free_port(), database=str(tmp_path / "outbox.db"))
+    process = start(*command, **systemd.variables)
+    assert systemd.hears() == ("READY", process.pid)
+    for _ in range(3):
+        assert systemd.hears() == ("WATCHDOG", process.pid)
+    process.terminate()
+    assert systemd.hears_until("STOPPING") == {process.pid}
+    assert process.wait(DEADLINE) == 0
+
+
+def test_a_process_that_stands_still_silences_the_whole(
+    start: Start, systemd: Systemd, tmp_path: Path
+) -> None:
+    port = free_port()
+    command = worker("--processes", "2", port=port, database=str(tmp_path / "outbox.db"))
+    process = start(*command, **systemd.variables)
+    systemd.hears_until("WATCHDOG")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    worker_processes = [
+        int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(worker_processes) == 2
+    os.kill(worker_processes[0], signal.SIGSTOP)
+    systemd.channel.settimeout(1)
+    with pytest.raises(TimeoutError):
+        systemd.hears_until("STOPPING")
+    os.kill(worker_processes[0], signal.SIGCONT)
+    systemd.channel.settimeout(DEADLINE)
+    assert systemd.hears() == ("WATCHDOG", process.pid)
+
+
+def test_systemd_hears_of_a_receiver(start: Start, systemd: Systemd, own_folder: Path) -> None:
+    port, ops = free_port(), free_port()
+    text = RECEIVER.format(port=port, ops=ops, token=TOKEN)
+    (own_folder / "receiver.toml").write_text(text)
+    process = start("receiver.cli", "serve", **systemd.variables)
+    assert systemd.hears() == ("READY", process.pid)
+    assert get(port, "/healthz")[0] == 200
+    assert systemd.hears() == ("WATCHDOG", process.pid)
+    process.terminate()
+    assert systemd.hears_until("STOPPING") == {process.pid}
+    assert process.wait(DEADLINE) == 0
