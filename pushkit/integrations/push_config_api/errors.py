@@ -12,10 +12,10 @@ from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import PushkitError
 
-__all__ = ["ApiError", "ErrorKind", "http_error", "json_rpc_error"]
+__all__ = ["ERROR_DOMAIN", "ApiError", "ErrorKind", "http_error", "json_rpc_error"]
 
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
-_DOMAIN = "a2a-protocol.org"
+ERROR_DOMAIN = "a2a-protocol.org"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,6 @@ def _error_info(error: ApiError) -> JsonValue:
     return {
         "@type": _ERROR_INFO,
         "reason": error.kind.value.reason,
-        "domain": _DOMAIN,
+        "domain": ERROR_DOMAIN,
         "metadata": {},
     }

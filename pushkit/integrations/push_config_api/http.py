@@ -11,7 +11,12 @@ from pushkit.delivery.sender import PushSender
 from pushkit.integrations.push_config_api.configs import Configs, TaskCheck
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, http_error
 from pushkit.integrations.push_config_api.http_json import Route, answer_http_json, route_of
-from pushkit.integrations.push_config_api.json_rpc import METHODS, answer_json_rpc, refusal
+from pushkit.integrations.push_config_api.json_rpc import (
+    METHODS,
+    answer_json_rpc,
+    operate,
+    refusal,
+)
 
 __all__ = ["ApiAnswer", "ApiRequest", "PushConfigApi"]
 
@@ -93,8 +98,24 @@ class PushConfigApi:
             version: The `A2A-Version` header, if there is one.
         """
         if len(body) > self.max_body_bytes:
-            return refusal(self._too_long())
+            return refusal(self.too_long())
         return await answer_json_rpc(self._configs, owner, body, version)
+
+    async def call(
+        self, method: str, params: Mapping[str, JsonValue], *, owner: str, version: str | None
+    ) -> JsonValue:
+        """Return the result of a JSON-RPC method, for another binding.
+
+        Args:
+            method: Its name, which is that of a version.
+            params: Its params.
+            owner: Who calls, as the agent's own authentication names the client.
+            version: The `A2A-Version` of the call, if it states one.
+
+        Raises:
+            ApiError: It is refused.
+        """
+        return await operate(self._configs, owner, method, params, version)
 
     async def handle(self, request: ApiRequest) -> ApiAnswer:
         """Answer a request: HTTP+JSON by its path, JSON-RPC where the API is mounted."""
@@ -103,7 +124,7 @@ class PushConfigApi:
             if route is None:
                 return await self._answer_json_rpc(request, owner)
             if request.body is None:
-                raise self._too_long()
+                raise self.too_long()
             document = await answer_http_json(
                 self._configs,
                 owner,
@@ -121,7 +142,7 @@ class PushConfigApi:
 
     async def _answer_json_rpc(self, request: ApiRequest, owner: str) -> ApiAnswer:
         if request.body is None:
-            error = self._too_long()
+            error = self.too_long()
             return ApiAnswer(
                 status=error.status, headers={"Content-Type": _JSON}, body=_bytes(refusal(error))
             )
@@ -130,7 +151,8 @@ class PushConfigApi:
             return ApiAnswer(status=204)
         return ApiAnswer(status=200, headers={"Content-Type": _JSON}, body=_bytes(document))
 
-    def _too_long(self) -> ApiError:
+    def too_long(self) -> ApiError:
+        """Return the refusal of a request that is longer than the limit."""
         detail = f"longer than {self.max_body_bytes} bytes"
         return ApiError(ErrorKind.REQUEST, detail, status=413)
 

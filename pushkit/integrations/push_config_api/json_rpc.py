@@ -19,7 +19,7 @@ from pushkit.integrations.push_config_api.members import (
     written,
 )
 
-__all__ = ["METHODS", "answer_json_rpc", "refusal"]
+__all__ = ["METHODS", "answer_json_rpc", "operate", "refusal"]
 
 Params: TypeAlias = Mapping[str, JsonValue]
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
@@ -48,21 +48,35 @@ async def answer_json_rpc(
         request = _read_request(body)
     except ApiError as error:
         return refusal(error)
-    version, operation = METHODS.get(request.method, (V1_0, _unknown))
     answer: JsonObject
     try:
-        check_version(version_header, version)
         params = _read_params(request.params)
-        tenant = optional_text(params, "tenant") if version is V1_0 else None
-        caller = Caller(owner=owner, tenant=tenant or "")
-        answer = {"result": await operation(_Call(configs, caller, params, version))}
-    except InvalidPushConfigError as exc:
-        answer = {"error": json_rpc_error(ApiError(ErrorKind.PARAMS, str(exc)), version)}
+        result = await operate(configs, owner, request.method, params, version_header)
+        answer = {"result": result}
     except ApiError as error:
+        version, _ = METHODS.get(request.method, (V1_0, _unknown))
         answer = {"error": json_rpc_error(error, version)}
     if not request.has_id:
         return None
     return {"jsonrpc": "2.0", "id": request.id} | answer
+
+
+async def operate(
+    configs: Configs, owner: str, method: str, params: Params, version_header: str | None
+) -> JsonValue:
+    """Return the result of a method.
+
+    Raises:
+        ApiError: It is refused.
+    """
+    version, operation = METHODS.get(method, (V1_0, _unknown))
+    check_version(version_header, version)
+    tenant = optional_text(params, "tenant") if version is V1_0 else None
+    caller = Caller(owner=owner, tenant=tenant or "")
+    try:
+        return await operation(_Call(configs, caller, params, version))
+    except InvalidPushConfigError as exc:
+        raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
 
 
 def refusal(error: ApiError) -> JsonObject:

@@ -1,0 +1,197 @@
+"""The gRPC binding, judged by the official SDK's own client; both versions on one port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from a2a.utils.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
+)
+
+from pushkit import PushSender
+from pushkit.integrations.push_config_api import PushConfigApi
+from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
+
+URL = "https://client.example.com/hook"
+
+
+def owner(context: Any) -> str | None:
+    named = dict(context.invocation_metadata()).get("x-user", "alice")
+    return str(named) or None
+
+
+async def serve(api: PushConfigApi) -> tuple[Any, str]:
+    server = grpc.aio.server()
+    a2a_pb2_grpc.add_A2AServiceServicer_to_server(PushConfigServicer(api, owner=owner), server)
+    a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(
+        PushConfigServicerV03(api, owner=owner), server
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+async def address(api: PushConfigApi) -> AsyncIterator[str]:
+    server, address = await serve(api)
+    yield address
+    await server.stop(None)
+
+
+@pytest.fixture
+async def channel(address: str) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel
+
+
+def client_of(channel: Any, address: str, version: str) -> Client:
+    interface = a2a_pb2.AgentInterface(
+        url=address, protocol_binding="GRPC", protocol_version=version
+    )
+    card = a2a_pb2.AgentCard(
+        name="agent",
+        supported_interfaces=[interface],
+        capabilities=a2a_pb2.AgentCapabilities(push_notifications=True),
+    )
+    config = ClientConfig(
+        grpc_channel_factory=lambda _: channel, supported_protocol_bindings=["GRPC"]
+    )
+    return ClientFactory(config).create(card)
+
+
+@pytest.fixture(params=["1.0", "0.3"])
+def client(request: pytest.FixtureRequest, channel: Any, address: str) -> Client:
+    return client_of(channel, address, request.param)
+
+
+def config(config_id: str = "c", **members: str) -> a2a_pb2.TaskPushNotificationConfig:
+    authentication = a2a_pb2.AuthenticationInfo(scheme="Bearer", credentials="cred-1")
+    named = {"task_id": "task-1", "url": URL, "token": "tok-1"} | members
+    return a2a_pb2.TaskPushNotificationConfig(id=config_id, authentication=authentication, **named)
+
+
+async def test_a_config_is_created_read_listed_and_deleted(
+    client: Client, sender: PushSender, request: pytest.FixtureRequest
+) -> None:
+    named = a2a_pb2.GetTaskPushNotificationConfigRequest(task_id="task-1", id="c")
+
+    created = await client.create_task_push_notification_config(config())
+    read = await client.get_task_push_notification_config(named)
+    assert created == read
+    assert (read.id, read.task_id, read.url) == ("c", "task-1", URL)
+    assert (read.token, read.authentication.scheme, read.authentication.credentials) == (
+        "",
+        "Bearer",
+        "",
+    )
+    [to_send_with] = await sender.configs_to_send_with("task-1")
+    assert to_send_with.token == "tok-1"
+    [subscription] = await sender.subscriptions("task-1", owner="alice")
+    assert subscription.version.value in request.node.name  # of the binding that registered it
+
+    listed = await client.list_task_push_notification_configs(
+        a2a_pb2.ListTaskPushNotificationConfigsRequest(task_id="task-1")
+    )
+    assert list(listed.configs) == [read]
+    await client.delete_task_push_notification_config(
+        a2a_pb2.DeleteTaskPushNotificationConfigRequest(task_id="task-1", id="c")
+    )
+    assert await sender.subscriptions("task-1", owner="alice") == []
+
+
+async def test_the_errors_are_the_ones_that_the_client_knows(channel: Any, address: str) -> None:
+    client = client_of(channel, address, "1.0")
+    with pytest.raises(TaskNotFoundError):
+        await client.get_task_push_notification_config(
+            a2a_pb2.GetTaskPushNotificationConfigRequest(task_id="task-1", id="nothing")
+        )
+    with pytest.raises(TaskNotFoundError):
+        await client.create_task_push_notification_config(config(task_id="nobody"))
+    with pytest.raises(InvalidParamsError, match="URL"):
+        await client.create_task_push_notification_config(config(url="https://127.0.0.1/"))
+
+
+async def test_an_agent_without_push_says_so() -> None:
+    server, address = await serve(PushConfigApi(None, task_exists=None))
+    async with grpc.aio.insecure_channel(address) as channel:
+        client = client_of(channel, address, "1.0")
+        with pytest.raises(PushNotificationNotSupportedError):
+            await client.create_task_push_notification_config(config())
+    await server.stop(None)
+
+
+async def test_pages_and_tenants_of_1_0(channel: Any, address: str, sender: PushSender) -> None:
+    client = client_of(channel, address, "1.0")
+    for config_id in "abc":
+        await client.create_task_push_notification_config(config(config_id, tenant="acme"))
+    assert await sender.subscriptions("task-1", owner="alice") == []
+    found, token = [], ""
+    for _ in range(2):
+        page = await client.list_task_push_notification_configs(
+            a2a_pb2.ListTaskPushNotificationConfigsRequest(
+                tenant="acme", task_id="task-1", page_size=2, page_token=token
+            )
+        )
+        found.append([(each.id, each.tenant) for each in page.configs])
+        token = page.next_page_token
+    assert found == [[("a", "acme"), ("b", "acme")], [("c", "acme")]]
+    assert token == ""
+
+
+async def refusal(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    return refused.value.code().name, refused.value.details() or ""
+
+
+async def test_a_caller_that_is_not_known_is_refused(channel: Any, sender: PushSender) -> None:
+    stub = a2a_pb2_grpc.A2AServiceStub(channel)
+    call = stub.CreateTaskPushNotificationConfig(config(), metadata=[("x-user", "")])
+    assert (await refusal(call))[0] == "UNAUTHENTICATED"
+    assert await sender.configs_to_send_with("task-1") == []
+
+
+async def test_callers_do_not_see_each_others_configs(channel: Any) -> None:
+    stub = a2a_pb2_grpc.A2AServiceStub(channel)
+    await stub.CreateTaskPushNotificationConfig(config())
+    named = a2a_pb2.GetTaskPushNotificationConfigRequest(task_id="task-1", id="c")
+    bob = stub.GetTaskPushNotificationConfig(named, metadata=[("x-user", "bob")])
+    assert (await refusal(bob))[0] == "NOT_FOUND"
+
+
+async def test_another_version_than_the_services_is_refused(channel: Any) -> None:
+    stub = a2a_pb2_grpc.A2AServiceStub(channel)
+    call = stub.CreateTaskPushNotificationConfig(config(), metadata=[("a2a-version", "0.3")])
+    code, said = await refusal(call)
+    assert code == "FAILED_PRECONDITION"
+    assert "1.0" in said
+
+
+async def test_a_request_over_the_limit_is_refused(channel: Any, api: PushConfigApi) -> None:
+    stub = a2a_pb2_grpc.A2AServiceStub(channel)
+    long = config(token="x" * api.max_body_bytes)
+    assert (await refusal(stub.CreateTaskPushNotificationConfig(long)))[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("name", ["", "task-1", "tasks/", "tasks/a/b", "tasks/a/configs/c"])
+async def test_a_resource_of_0_3_that_is_none_is_refused(channel: Any, name: str) -> None:
+    stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
+    for call in (
+        stub.ListTaskPushNotificationConfig(
+            a2a_v0_3_pb2.ListTaskPushNotificationConfigRequest(parent=name)
+        ),
+        stub.GetTaskPushNotificationConfig(
+            a2a_v0_3_pb2.GetTaskPushNotificationConfigRequest(name=name)
+        ),
+    ):
+        code, said = await refusal(call)
+        assert code == "INVALID_ARGUMENT"
+        assert "expected tasks/{task}" in said
