@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import click
 
+from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
 from pushkit.terminal.output import example
+from pushkit.terminal.sockets import listening_at
 from pushkit.url import masked_url
+from receiver.credentials import mint_token
 from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
-from receiver.doctor.subject import Examined, check_consent
+from receiver.doctor.scenarios import SCENARIOS
+from receiver.doctor.sender import Drive, examine_sender, run_for_each
+from receiver.doctor.subject import Examined, check_consent, words_of
 from receiver.testing import SigningAgent
 
 __all__ = ["doctor"]
+
+_PATIENCE = 30
+_WATCHED = 60
 
 
 @click.command(
@@ -30,20 +40,36 @@ __all__ = ["doctor"]
         "pushkit doctor http://127.0.0.1:9000/a2a/push --keys doctor.json --token abc…",
         "pushkit doctor http://127.0.0.1:9000/a2a/push --keys doctor.json --token abc… \\",
         "    --observe 'cat called.txt' --restart ./restart.sh --format junit --out report.xml",
+        "pushkit doctor --sender --run ./notify-this-url.sh",
     )
 )
-@click.argument("url")
+@click.argument("url", required=False)
+@click.option(
+    "--sender", "of_sender", is_flag=True, help="Examine a sender, by webhooks that misbehave."
+)
+@click.option(
+    "--run",
+    "command",
+    help="For --sender: a command that has it notify the URL that is its last argument.",
+)
+@click.option(
+    "--listen",
+    "address",
+    default="127.0.0.1:0",
+    show_default=True,
+    help="For --sender: where the first webhook listens; the others at the ports after it.",
+)
 @click.option(
     "--keys",
     "keys_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     default=Path("keys.json"),
     envvar="PUSHKIT_KEYS",
     show_default=True,
     show_envvar=True,
     help="A key file whose keys the receiver trusts.",
 )
-@click.option("--token", required=True, help="The token that it has handed out.")
+@click.option("--token", help="The token that it has handed out.")
 @click.option(
     "--issuer", default="https://agent.example.com", show_default=True, help="The `iss` it trusts."
 )
@@ -64,10 +90,9 @@ __all__ = ["doctor"]
 )
 @click.option(
     "--patience",
-    type=click.IntRange(1, 600),
-    default=30,
-    show_default=True,
-    help="Seconds after which it should have enough of a body that drips in.",
+    type=click.IntRange(1, 3600),
+    help="Seconds after which a receiver should have enough of a body that drips in; for which a"
+    " sender is watched.  [default: 30; 60]",
 )
 @click.option(
     "--format",
@@ -79,9 +104,12 @@ __all__ = ["doctor"]
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.")
 def doctor(
     *,
-    url: str,
+    url: str | None,
+    of_sender: bool,
+    command: str | None,
+    address: str,
     keys_path: Path,
-    token: str,
+    token: str | None,
     issuer: str,
     audience: str | None,
     observe: str | None,
@@ -90,7 +118,7 @@ def doctor(
     only: tuple[str, ...],
     rounds: int,
     deadline: int,
-    patience: int,
+    patience: int | None,
     written_as: str,
     out: Path | None,
 ) -> None:
@@ -99,8 +127,25 @@ def doctor(
     It has to trust the key file's keys, the issuer and the token, and to expect every task. It is
     sent hundreds of requests, so it has to be on this machine, to echo a validationToken, or to be
     yours. What HTTP does not show needs --observe and --restart; without them the report lists what
-    was not seen. Exit status 1 if a promise is broken.
+    was not seen.
+
+    With --sender, examine a sender instead: webhooks that are slow, overloaded, gone or broken,
+    each at a URL of its own, and what it makes of them. --run has it notify each URL; without, you
+    do. Exit status 1 if a promise is broken.
     """
+    if of_sender:
+        results = _of_sender(
+            command,
+            address,
+            token=token,
+            only=only,
+            patience=patience or _WATCHED,
+            aloud=written_as == "text" and out is None,
+        )
+        report("a sender", results, written_as=written_as, out=out)
+        return
+    if url is None or token is None:
+        raise click.UsageError("expected URL and --token; or --sender")
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
     ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
     agent = SigningAgent(
@@ -110,6 +155,7 @@ def doctor(
         key=ring.signing_key(utc_now()),
     )
     subject = Examined(url, observe=observe, restart=restart)
+    aloud = written_as == "text" and out is None
 
     async def run() -> list[Result]:
         await check_consent(url, operated=operated)
@@ -118,12 +164,53 @@ def doctor(
             agent,
             only=only,
             deadline=timedelta(seconds=deadline),
-            patience=timedelta(seconds=patience),
+            patience=timedelta(seconds=patience or _PATIENCE),
             rounds=rounds,
         )
-        return await told(results, aloud=written_as == "text" and out is None)
+        return await told(results, aloud=aloud)
 
     report(masked_url(url), asyncio.run(run()), written_as=written_as, out=out)
+
+
+def _of_sender(
+    command: str | None,
+    address: str,
+    *,
+    token: str | None,
+    only: Sequence[str],
+    patience: int,
+    aloud: bool,
+) -> list[Result]:
+    words, token = words_of("--run", command), token or mint_token()
+    within = timedelta(seconds=patience)
+    names = [name for name in SCENARIOS if not only or name in only]
+    if unknown := sorted(set(only) - set(SCENARIOS)):
+        expected = ", ".join(SCENARIOS)
+        raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {expected}")
+    host, _, first = address.rpartition(":")
+    port = int(first) if first.isdecimal() else 0
+
+    async def show(urls: Mapping[str, str]) -> None:
+        said = "have your sender send one update to each of these push configs"
+        click.echo(f"{said}, within {patience} s:", err=True)
+        for name, url in urls.items():
+            config = format_push_config(PushConfig(url=url, token=token), WireVersion.V1_0)
+            click.echo(f"  {name:14} {json.dumps(config)}", err=True)
+
+    async def run() -> list[Result]:
+        async with contextlib.AsyncExitStack() as stack:
+            listeners = {
+                name: stack.enter_context(listening_at(f"{host}:{port and port + number}"))
+                for number, name in enumerate(names)
+            }
+            drive: Drive = show
+            if words:
+                drive = await stack.enter_async_context(run_for_each(words, token))
+                click.echo(f"watching it for {patience} s", err=True)
+            results = examine_sender(listeners, drive, patience=within, driven=bool(words))
+            return await told(results, aloud=aloud)
+
+    return asyncio.run(run())
 
 
 async def told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:

@@ -24,7 +24,7 @@ from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.testing import Answer, ReceiverUnderTest
 
-__all__ = ["Examined", "check_consent"]
+__all__ = ["Examined", "check_consent", "words_of"]
 
 _COMMAND_TIMEOUT = timedelta(seconds=120)
 _UP_TIMEOUT = timedelta(seconds=60)
@@ -44,8 +44,8 @@ class Examined(ReceiverUnderTest):
 
     def __init__(self, url: str, *, observe: str | None, restart: str | None) -> None:
         self.url = url
-        self._observe = _words("--observe", observe)
-        self._restart = _words("--restart", restart)
+        self._observe = words_of("--observe", observe)
+        self._restart = words_of("--restart", restart)
         self._accepted: dict[str, None] = {}
 
     @property
@@ -116,7 +116,12 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _words(option: str, command: str | None) -> list[str]:
+def words_of(option: str, command: str | None) -> list[str]:
+    """Split a command into its words, as a shell would; none without one.
+
+    Raises:
+        ConfigError: It cannot be split, or names a file that is not there.
+    """
     try:
         words = shlex.split(command or "")
     except ValueError as exc:

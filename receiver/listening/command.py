@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ import click
 
 from pushkit.a2a import PushConfig
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError
 from pushkit.keys.files import save_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.terminal.colour import painted
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import until_stopped
+from pushkit.terminal.sockets import listening_at
 from pushkit.url import host_and_port
 from receiver.credentials import mint_token
 from receiver.listening.listener import Listening, listening
@@ -97,7 +96,7 @@ def listen(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (
-        _bound(address) as listener,
+        listening_at(address) as listener,
         tempfile.TemporaryDirectory(prefix="pushkit-listen-") as made,
     ):
         host, port = listener.getsockname()[:2]
@@ -161,18 +160,3 @@ def _believed(source: KeySource) -> str:
     if source.jwks is None:
         return "believes no agent's signature yet: --jwks names its keys, by a URL or a file"
     return f"believes the keys of {source.jwks}, for {source.issuer or 'any issuer'}"
-
-
-def _bound(address: str) -> socket.socket:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--listen: found {address!r}, expected host:port")
-    host = host.strip("[]")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family)
-    except OSError as exc:
-        reason = exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0)
-        raise ConfigError(
-            f"--listen: cannot listen on {address}: {reason}; with port 0 a free one is taken"
-        ) from exc

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TOKEN, Run, Webhook
+from tests.cli.conftest import ROOT, TOKEN, UPDATE, Run, Webhook
 
 
 @pytest.fixture
@@ -52,3 +53,43 @@ def test_what_it_cannot_begin_with_is_said_in_a_line(
     ran = receiver_command(*examined, *options)
     assert ran.status == 1
     assert says in ran.error
+
+
+SEND = "-m pushkit.cli.main send update.json --issuer https://agent.example.com --allow 127.0.0.1:*"
+
+
+def test_a_sender_is_examined_by_a_command_that_has_it_notify_each_url(
+    receiver_command: Run, pushkit_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "update.json").write_bytes(UPDATE)
+    pushkit_command("keys", "new")
+    once = ["--only", "accepted", "--only", "server_error"]
+    run = ["--run", f"{sys.executable} {SEND} --to"]
+    ran = receiver_command("doctor", "--sender", *run, *once, "--patience", "1", "--format", "json")
+    assert ran.status == 0
+    found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
+    # `pushkit send` sends once: that it comes again is not to be seen.
+    assert found == {"accepted": "passed", "server_error": "unseen"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(
+            ["--sender", "--only", "nonsense"], "expected some of accepted", id="scenario"
+        ),
+        pytest.param(["--sender", "--listen", "nonsense"], "expected host:port", id="address"),
+        pytest.param(["--sender", "--run", "./none.sh"], "no such command", id="command"),
+    ],
+)
+def test_a_sender_cannot_be_examined_so(
+    receiver_command: Run, options: list[str], says: str
+) -> None:
+    ran = receiver_command("doctor", *options)
+    assert ran.status == 1
+    assert says in ran.error
+
+
+def test_without_a_url_and_a_token_there_is_nobody_to_examine(receiver_command: Run) -> None:
+    assert receiver_command("doctor").status == 2

@@ -1,0 +1,246 @@
+"""How a sender is put to the test: what its webhook does, and what the sender must make of it.
+
+The promises are those of wire profile §5, as far as any sender of notifications keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from pushkit.errors import InboundError
+from pushkit.signing.notification_jwt import find_jwt
+from receiver.doctor.report import Outcome
+from receiver.doctor.sink import Connection, Script, Visit
+
+__all__ = ["LANDED", "SCENARIOS", "Scenario"]
+
+LANDED: Final = "/landed"
+_RETRY_AFTER: Final = 8
+_EARLY: Final = 0.5  # seconds: clocks and event loops
+_AT_ONCE: Final = 0.5
+# A2A asks for time-outs of 10 to 30 s; a little for the way.
+_LONGEST_WAIT: Final = 35.0
+_MOST_TAKEN: Final = 16 * 1024 * 1024
+_BODY: Final = b"OK"
+
+Judgement = tuple[Outcome, tuple[str, ...]]
+_Judge = Callable[[Sequence[Visit], float], Judgement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One of them.
+
+    Attributes:
+        promise: What a sender must do.
+        script: What the webhook does.
+        judge: Says what became of the promise: from the visits, at least one, and from how long
+            they were watched, in seconds from the first.
+    """
+
+    promise: str
+    script: Script
+    judge: _Judge
+
+
+# --- what the webhook does ------------------------------------------------------------------------
+
+
+async def _accepts(connection: Connection, _number: int) -> None:
+    await connection.answer("200 OK", body=_BODY)
+
+
+def _first(status: str, *fields: str) -> Script:
+    """Return a script that answers so once, and accepts what comes after."""
+
+    async def script(connection: Connection, number: int) -> None:
+        if number == 1:
+            await connection.answer(status, *fields)
+        else:
+            await connection.answer("200 OK", body=_BODY)
+
+    return script
+
+
+def _always(status: str, *fields: str) -> Script:
+    async def script(connection: Connection, _number: int) -> None:
+        await connection.answer(status, *fields)
+
+    return script
+
+
+async def _resets(connection: Connection, number: int) -> None:
+    if number == 1:
+        connection.reset()
+    else:
+        await connection.answer("200 OK", body=_BODY)
+
+
+async def _babbles(connection: Connection, number: int) -> None:
+    if number == 1:
+        await connection.send(b"this is no HTTP\r\n\r\n")
+    else:
+        await connection.answer("200 OK", body=_BODY)
+
+
+async def _is_mute(connection: Connection, number: int) -> None:
+    if number == 1:
+        await connection.left()
+    else:
+        await connection.answer("200 OK", body=_BODY)
+
+
+async def _drips(connection: Connection, _number: int) -> None:
+    await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    await connection.drip(0.5)
+
+
+async def _floods(connection: Connection, _number: int) -> None:
+    await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
+    await connection.flood(2 * _MOST_TAKEN)
+
+
+# --- what the sender must make of it --------------------------------------------------------------
+
+
+def _passed_unless(*faults: str) -> Judgement:
+    found = tuple(fault for fault in faults if fault)
+    return (Outcome.FAILED if found else Outcome.PASSED), found
+
+
+def _once(visits: Sequence[Visit], _watched: float) -> Judgement:
+    return _passed_unless(_repeated(visits), _unsigned(visits[0]))
+
+
+def _again(visits: Sequence[Visit], watched: float) -> Judgement:
+    """It comes again: the same bytes, the same id, signed anew."""
+    if len(visits) == 1:
+        return Outcome.UNSEEN, (f"it did not come again within {watched:.0f} s: --patience",)
+    first, second = visits[:2]
+    apart = second.at - first.at
+    return _passed_unless(
+        "" if first.request.body == second.request.body else "it came again with other bytes",
+        ""
+        if _id(first) == _id(second)
+        else f"it came again with another id: {_id(first)}, then {_id(second)}",
+        "" if _id(first) else "it has no webhook-id: a receiver cannot tell a retry",
+        f"it came again after {apart * 1000:.0f} ms" if apart < _AT_ONCE else "",
+    )
+
+
+def _waits(visits: Sequence[Visit], watched: float) -> Judgement:
+    if len(visits) == 1 and watched < _RETRY_AFTER + _EARLY:
+        return Outcome.UNSEEN, (f"watched for {watched:.0f} s, too short to see: --patience",)
+    early = [visit for visit in visits[1:] if visit.at - visits[0].at < _RETRY_AFTER - _EARLY]
+    apart = early[0].at - visits[0].at if early else 0
+    return _passed_unless(
+        f"it came again after {apart:.1f} s, was asked to wait {_RETRY_AFTER} s" if early else ""
+    )
+
+
+def _never_again(visits: Sequence[Visit], _watched: float) -> Judgement:
+    more = len(visits) - 1
+    return _passed_unless(f"{more} more came after it" if more else "")
+
+
+def _stays(visits: Sequence[Visit], _watched: float) -> Judgement:
+    landed = [visit for visit in visits if visit.request.target.startswith(LANDED)]
+    return _passed_unless("it followed the redirect, with its token" if landed else "")
+
+
+def _gives_up(visits: Sequence[Visit], watched: float) -> Judgement:
+    stayed = visits[0].stayed
+    if stayed is None and watched < _LONGEST_WAIT:
+        return Outcome.UNSEEN, (f"it still waits after {watched:.0f} s: --patience",)
+    if stayed is None or stayed > _LONGEST_WAIT:
+        return _passed_unless(f"it waits for longer than {_LONGEST_WAIT:.0f} s")
+    return _passed_unless()
+
+
+def _lets_go(visits: Sequence[Visit], watched: float) -> Judgement:
+    """A 2xx has arrived: what its body does is of no interest."""
+    judged, details = _gives_up(visits, watched)
+    if judged is not Outcome.PASSED:
+        return judged, details
+    taken = visits[0].taken
+    return _passed_unless(
+        _repeated(visits), f"it took {taken} bytes of an answer" if taken > _MOST_TAKEN else ""
+    )
+
+
+def _repeated(visits: Sequence[Visit]) -> str:
+    ids = [_id(visit) for visit in visits]
+    repeated = sum(ids.count(each) - 1 for each in set(ids))
+    return f"it came {repeated} more times after a 2xx" if repeated else ""
+
+
+def _unsigned(visit: Visit) -> str:
+    try:
+        signed = find_jwt(visit.request.headers) or visit.request.headers.all("Signature")
+    except InboundError as exc:
+        return str(exc)
+    signed = signed or visit.request.headers.all("webhook-signature")
+    return "" if signed else "it is not signed: anybody could have sent it"
+
+
+def _id(visit: Visit) -> str:
+    return ", ".join(visit.request.headers.all("webhook-id"))
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
+    {
+        "accepted": Scenario(
+            promise="An update arrives signed, and not again after a 2xx.",
+            script=_accepts,
+            judge=_once,
+        ),
+        "server_error": Scenario(
+            promise="After a 500 the same bytes come again, under the same id, and not at once.",
+            script=_first("500 Internal Server Error"),
+            judge=_again,
+        ),
+        "retry_after": Scenario(
+            promise=f"After a 429 with Retry-After: {_RETRY_AFTER} nothing comes for so long.",
+            script=_first("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}"),
+            judge=_waits,
+        ),
+        "gone": Scenario(
+            promise="After a 410 nothing comes any more.",
+            script=_always("410 Gone"),
+            judge=_never_again,
+        ),
+        "redirect": Scenario(
+            promise="A redirect is not followed: what was meant for one URL goes to no other.",
+            script=_always("307 Temporary Redirect", f"Location: {LANDED}"),
+            judge=_stays,
+        ),
+        "reset": Scenario(
+            promise="After a connection that was reset the same bytes come again.",
+            script=_resets,
+            judge=_again,
+        ),
+        "no_http": Scenario(
+            promise="After an answer that is no HTTP the same bytes come again.",
+            script=_babbles,
+            judge=_again,
+        ),
+        "slow": Scenario(
+            promise="A webhook that does not answer is given up in 10 to 30 s.",
+            script=_is_mute,
+            judge=_gives_up,
+        ),
+        "dripped_body": Scenario(
+            promise="A 2xx whose body drips in is let go, and not sent again.",
+            script=_drips,
+            judge=_lets_go,
+        ),
+        "endless_body": Scenario(
+            promise="A 2xx whose body does not end is let go, and not sent again.",
+            script=_floods,
+            judge=_lets_go,
+        ),
+    }
+)

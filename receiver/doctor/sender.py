@@ -1,0 +1,108 @@
+"""The examination of a sender: a webhook for each scenario, and what the sender makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+
+from pushkit.errors import ConfigError
+from pushkit.url import host_and_port
+from receiver.doctor.report import Outcome, Result
+from receiver.doctor.scenarios import LANDED, SCENARIOS
+from receiver.doctor.sink import Connection, Sink, sinking
+
+__all__ = ["Drive", "examine_sender", "run_for_each"]
+
+# A sender may have to be started first.
+_ARRIVAL = timedelta(seconds=60)
+
+# Has the sender under test notify each URL, by its scenario; returns once it has begun.
+Drive = Callable[[Mapping[str, str]], Awaitable[None]]
+
+
+async def examine_sender(
+    listeners: Mapping[str, socket.socket],
+    drive: Drive,
+    *,
+    patience: timedelta,
+    driven: bool = True,
+) -> AsyncIterator[Result]:
+    """Watch a sender for so long, and yield the result of each scenario.
+
+    Args:
+        listeners: Where each scenario's webhook listens: an origin of its own, for what a sender
+            makes of one, a pause or a breaker, may hold for all of an origin.
+        drive: Has it notify them.
+        patience: How long it is watched, from when something has come to each.
+        driven: Whether something must come: a sender that nobody drives may be quiet.
+    """
+    scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
+    urls = {
+        name: f"http://{host_and_port(*listener.getsockname()[:2])}/{name}"
+        for name, listener in listeners.items()
+    }
+    async with sinking({**scripts, LANDED: _landed}, list(listeners.values())) as sink:
+        await drive(urls)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(patience, _ARRIVAL).total_seconds()):
+                await sink.until_visited(scripts)
+        await asyncio.sleep(patience.total_seconds())
+        for name in listeners:
+            yield _judged(name, sink, driven=driven)
+
+
+def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
+    scenario = SCENARIOS[name]
+    visits = [*sink.visits.get(f"/{name}", ())]
+    if name == "redirect":
+        visits += sink.visits.get(LANDED, ())
+    if not visits:
+        outcome = Outcome.FAILED if driven else Outcome.UNSEEN
+        details: tuple[str, ...] = (f"nothing came within {sink.elapsed():.0f} s",)
+    else:
+        outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
+    return Result(check=name, promise=scenario.promise, outcome=outcome, details=details)
+
+
+async def _landed(connection: Connection, _number: int) -> None:
+    await connection.answer("200 OK")
+
+
+@contextlib.asynccontextmanager
+async def run_for_each(words: Sequence[str], token: str) -> AsyncIterator[Drive]:
+    """Yield what runs a command for each URL, its last argument; they are ended with the block.
+
+    Args:
+        words: The command and its arguments; its environment has `DOCTOR_URL` and `DOCTOR_TOKEN`.
+        token: The token to send along.
+    """
+    running: list[asyncio.subprocess.Process] = []
+
+    async def drive(urls: Mapping[str, str]) -> None:
+        for url in urls.values():
+            environment = {**os.environ, "DOCTOR_URL": url, "DOCTOR_TOKEN": token}
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *words,
+                    url,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                raise ConfigError(f"--run: {words[0]}: {exc.strerror}") from exc
+            running.append(process)
+
+    try:
+        yield drive
+    finally:
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

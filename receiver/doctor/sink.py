@@ -1,0 +1,209 @@
+"""A webhook that misbehaves by a script, and writes down what comes: over plain sockets.
+
+A web framework would be too well-mannered: it neither resets a connection nor answers nonsense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pushkit.webhook import Headers, WebhookRequest
+
+__all__ = ["Connection", "Sink", "Visit", "sinking"]
+
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Visit:
+    """One request that came.
+
+    Attributes:
+        at: Seconds since the sink was opened.
+        request: The request.
+        stayed: Seconds from the request to the moment at which its sender closed the connection,
+            or had its whole answer; None while it is still there.
+        taken: Bytes of the answer's body that it took, where that is measured.
+    """
+
+    at: float
+    request: WebhookRequest = field(repr=False)
+    stayed: float | None = None
+    taken: int = 0
+
+
+class Connection:
+    """What a script may do with the connection of a visit."""
+
+    def __init__(
+        self, visit: Visit, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.visit = visit
+        self._reader = reader
+        self._writer = writer
+
+    async def answer(self, status: str, *fields: str, body: bytes = b"") -> None:
+        """Send an answer, and end the connection with it."""
+        await self.send(_head(status, *fields, f"Content-Length: {len(body)}") + body)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def drip(self, every: float) -> None:
+        """Send the byte of a body again and again, until the other end has enough."""
+        left = asyncio.create_task(self._reader.read(1))
+        try:
+            while not left.done():
+                await self.send(b".")
+                self.visit.taken += 1
+                await asyncio.wait([left], timeout=every)
+        finally:
+            left.cancel()
+
+    async def flood(self, at_most: int) -> None:
+        """Send a body without end, as fast as it is taken."""
+        chunk = b"." * 65536
+        while self.visit.taken < at_most:
+            await self.send(chunk)
+            self.visit.taken += len(chunk)
+            await asyncio.sleep(0)
+
+    async def left(self) -> None:
+        """Return once the other end has closed the connection."""
+        await self._reader.read(1)
+
+    def reset(self) -> None:
+        """End the connection by a reset, not by its end."""
+        sock = self._writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+
+# Does something with the n-th visit to its path, from 1.
+Script = Callable[[Connection, int], Awaitable[None]]
+
+
+class Sink:
+    """What came, by path.
+
+    Args:
+        scripts: What happens at each path; elsewhere it is answered 404.
+    """
+
+    def __init__(self, scripts: Mapping[str, Script]) -> None:
+        self.visits: defaultdict[str, list[Visit]] = defaultdict(list)
+        self.came = asyncio.Event()
+        self._scripts = scripts
+        self._loop = asyncio.get_running_loop()
+        self._opened = self._loop.time()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection."""
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def elapsed(self) -> float:
+        """Return the seconds since it was opened."""
+        return self._loop.time() - self._opened
+
+    async def until_visited(self, paths: Collection[str]) -> None:
+        """Return once something has come to each of these paths."""
+        while any(path not in self.visits for path in paths):
+            self.came.clear()
+            await self.came.wait()
+
+    async def close(self) -> None:
+        """End all that is under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+                request = await _read(reader)
+                path = request.target.partition("?")[0]
+                visit = Visit(at=self.elapsed(), request=request)
+                self.visits[path].append(visit)
+                self.came.set()
+                began = self._loop.time()
+                connection = Connection(visit, reader, writer)
+                try:
+                    script = self._scripts.get(path)
+                    if script is None:
+                        await connection.answer("404 Not Found")
+                    else:
+                        await script(connection, len(self.visits[path]))
+                finally:
+                    if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                        visit.stayed = self._loop.time() - began
+        finally:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def sinking(
+    scripts: Mapping[str, Script], listeners: Sequence[socket.socket]
+) -> AsyncIterator[Sink]:
+    """Run a sink while the block runs."""
+    sink = Sink(scripts)
+    servers = [
+        await asyncio.start_server(sink.accept, sock=listener, limit=_MAX_HEAD_BYTES)
+        for listener in listeners
+    ]
+    try:
+        yield sink
+    finally:
+        for server in servers:
+            server.close()
+        await sink.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> WebhookRequest:
+    """Read a request; ValueError if it is none."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as exc:
+        raise ValueError("too long") from exc
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = Headers(
+        [
+            (name, value.strip())
+            for name, _, value in (line.partition(":") for line in lines if line)
+        ]
+    )
+    if "chunked" in ", ".join(headers.all("Transfer-Encoding")).lower():
+        body = await _read_chunks(reader)
+    else:
+        length = int((headers.all("Content-Length") or ["0"])[0])
+        if length > _MAX_BODY_BYTES:
+            raise ValueError("too long")
+        body = await reader.readexactly(length)
+    return WebhookRequest(method=method, target=target, headers=headers, body=body)
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        if len(body) + size > _MAX_BODY_BYTES:
+            raise ValueError("too long")
+        body += (await reader.readexactly(size + 2))[:-2]
+    await reader.readuntil(b"\r\n")
+    return bytes(body)
+
+
+def _head(status: str, *fields: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *fields, "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("ascii")

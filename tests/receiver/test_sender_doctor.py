@@ -1,0 +1,106 @@
+"""`doctor --sender`: pushkit's own sender passes; whatever a sender may do wrong is told."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tenacity import stop_after_attempt, wait_fixed
+
+from pushkit import (
+    KeyRing,
+    PushSender,
+    RetryPolicy,
+    SenderOptions,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
+from pushkit.clock import utc_now
+from pushkit.webhook import Headers, WebhookRequest
+from receiver.doctor.report import Outcome, Result
+from receiver.doctor.scenarios import LANDED, SCENARIOS
+from receiver.doctor.sender import examine_sender
+from receiver.doctor.sink import Visit
+from tests.ports import free_port
+
+SOON = RetryPolicy(wait=wait_fixed(1), stop=stop_after_attempt(5))
+
+
+async def examined(push: PushSender, *names: str, patience: timedelta) -> dict[str, Result]:
+    async def drive(urls: Mapping[str, str]) -> None:
+        for name, url in urls.items():
+            await push.subscribe(name, {"url": url, "token": "abc"}, version="1.0", owner="alice")
+            status = TaskStatus(state=TaskState.WORKING)
+            await push.notify(StatusUpdate(task_id=name, context_id="c", status=status))
+
+    with contextlib.ExitStack() as stack:
+        listeners = {
+            name: stack.enter_context(socket.create_server(("127.0.0.1", free_port())))
+            for name in names
+        }
+        results = examine_sender(listeners, drive, patience=patience)
+        return {result.check: result async for result in results}
+
+
+async def test_pushkits_own_sender_keeps_what_can_be_seen_in_three_seconds(tmp_path: Path) -> None:
+    options = SenderOptions(retry=SOON, timeout=timedelta(seconds=1))
+    async with PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(utc_now()),
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+        options=options,
+    ) as push:
+        results = await examined(push, *SCENARIOS, patience=timedelta(seconds=4))
+    outcomes = {name: result.outcome for name, result in results.items()}
+    assert outcomes.pop("retry_after") is Outcome.UNSEEN, results
+    assert outcomes == dict.fromkeys(outcomes, Outcome.PASSED), results
+
+
+def visit(at: float = 0.0, *, jti: str = "dlv_1", body: bytes = b"{}", **changes: object) -> Visit:
+    headers = Headers({"webhook-id": jti, "webhook-signature": "v1,abc"})
+    target = str(changes.pop("target", "/x"))
+    request = WebhookRequest(target=target, headers=headers, body=body)
+    return Visit(at=at, request=request, **changes)  # type: ignore[arg-type]
+
+
+UNSIGNED = Visit(
+    at=0, request=WebhookRequest(target="/", headers=Headers({"webhook-id": "1"}), body=b"{}")
+)
+WRONG = [
+    pytest.param("accepted", [visit(0), visit(5)], "1 more times after a 2xx", id="repeats a 2xx"),
+    pytest.param("accepted", [UNSIGNED], "not signed", id="signs nothing"),
+    pytest.param("server_error", [visit(0), visit(5, jti="2")], "another id", id="changes the id"),
+    pytest.param("server_error", [visit(0), visit(5, body=b"")], "other bytes", id="writes again"),
+    pytest.param("server_error", [visit(0), visit(0.1)], "after 100 ms", id="hammers"),
+    pytest.param("no_http", [visit(0, jti=""), visit(5, jti="")], "no webhook-id", id="has no ids"),
+    pytest.param("retry_after", [visit(0), visit(2)], "after 2.0 s", id="does not wait"),
+    pytest.param("gone", [visit(0), visit(5)], "1 more came", id="goes on after 410"),
+    pytest.param("redirect", [visit(0), visit(0, target=LANDED)], "followed", id="follows"),
+    pytest.param("slow", [visit(0, stayed=55.0)], "longer than 35 s", id="waits too long"),
+    pytest.param("dripped_body", [visit(0)], "longer than 35 s", id="waits for drops"),
+    pytest.param(
+        "endless_body", [visit(0, stayed=1.0, taken=2**30)], "bytes of an answer", id="swallows all"
+    ),
+]
+
+
+@pytest.mark.parametrize(("scenario", "visits", "says"), WRONG)
+def test_what_a_sender_does_wrong_is_told(scenario: str, visits: list[Visit], says: str) -> None:
+    outcome, details = SCENARIOS[scenario].judge(visits, 60.0)
+    assert outcome is Outcome.FAILED
+    assert says in details[0]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "watched"), [("server_error", 60.0), ("retry_after", 4.0), ("slow", 10.0)]
+)
+def test_what_has_not_been_watched_for_long_enough_is_unseen(scenario: str, watched: float) -> None:
+    outcome, details = SCENARIOS[scenario].judge([visit(0)], watched)
+    assert outcome is Outcome.UNSEEN
+    assert "--patience" in details[0]
