@@ -46,7 +46,7 @@ _VERDICTS: Final = {
 }
 _BUCKETS: Final = 60
 _SPARK_ATTEMPTS: Final = 40
-_SPARKED: Final = 400  # of what ended last, whose attempts are looked at
+_SPARKED: Final = 200  # of what ended last, whose attempts are looked at
 MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
 _PART: Final = "([A-Za-z0-9_.~-]|%[2-9A-F][0-9A-F])"
@@ -204,15 +204,15 @@ class Pages:
 
     async def destinations(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
         """Return a page of destinations that have failed, and those that were delivered to last."""
-        figures = await self.outbox.figures()
+        now = self._clock()
         page = await self.outbox.destinations(
             after=_destination_key(query.get("after") or None), limit=limit + 1
         )
         shown, more = page[:limit], len(page) > limit
-        speeds = await self._speeds(figures.finished)
+        speeds = await self._speeds(await self.outbox.finished())
         last = shown[-1] if more else None
         return {
-            "destinations": [self._destination(each, figures.now, speeds) for each in shown],
+            "destinations": [self._destination(each, now, speeds) for each in shown],
             "after": _cursor(last) if last else None,
             "lately": [
                 {

@@ -28,6 +28,7 @@ from pushkit.outbox import (
     DeliverySummary,
     DestinationKey,
     DestinationStanding,
+    Finished,
     Inspection,
     LoggedAttempt,
     OutboxFigures,
@@ -38,6 +39,7 @@ from pushkit.outbox import (
     attempts_of,
     browse_deliveries,
     browse_destinations,
+    finished_since,
     outbox_figures,
 )
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
@@ -159,6 +161,10 @@ class OutboxAdmin:
             within: How far back it looks at what ended.
         """
         return await self._database.read(self._figures_script(within))
+
+    async def finished(self, *, within: timedelta = timedelta(hours=1)) -> list[Finished]:
+        """Return what ended lately, newest first; the newest so many, if it is much."""
+        return await self._database.read(self._finished_script(within))
 
     async def destinations(
         self, *, after: DestinationKey | None = None, limit: int = 50
@@ -368,6 +374,10 @@ class OutboxAdmin:
         return deleted
 
     # --- scripts -------------------------------------------------------------------------------
+
+    def _finished_script(self, within: timedelta) -> Script[list[Finished]]:
+        now = yield from self._database.now()
+        return (yield from finished_since(now - within))
 
     def _figures_script(self, within: timedelta) -> Script[OutboxFigures]:
         now = yield from self._database.now()

@@ -15,6 +15,7 @@ from pushkit.outbox.browsing import (
     attempts_of,
     browse_deliveries,
     browse_destinations,
+    finished_since,
     outbox_figures,
 )
 from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
@@ -101,6 +102,7 @@ __all__ = [
     "browse_destinations",
     "destination_of",
     "find_enqueued",
+    "finished_since",
     "hold_back",
     "is_folded",
     "mark_oldest",

@@ -42,12 +42,14 @@ __all__ = [
     "attempts_of",
     "browse_deliveries",
     "browse_destinations",
+    "finished_since",
     "outbox_figures",
 ]
 
 _MOST_COUNTED = 10_000
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
+_MOST_HEADS = 1000
 _MOST_DESTINATIONS = 20_000
 _FILTERED = (
     "id, seq, tenant, owner, task_id, subscription_id, origin, state, head, last_error,"
@@ -144,11 +146,13 @@ def browse_deliveries(
     """
     if wanted.task_id is not None and wanted.tenant is None:
         wanted = replace(wanted, tenant="")
-    window, values, order = yield from _window(wanted, before)
-    conditions, given = wanted.where(after=len(values))
+    looked_at, values, rest = yield from _looked_at(wanted, before)
+    conditions, given = rest.where(after=len(values))
+    # Where nothing is left to be filtered, what is looked at is what is found.
+    window = WINDOW if given else limit + 1
     rows = yield Statement(
-        f"SELECT id FROM ({window}) w WHERE {conditions} ORDER BY {order}"
-        f" LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
+        f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {window}) w WHERE {conditions}"
+        f" ORDER BY {_order(wanted)} LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
         (*values, *given, limit + 1),
     )
     ids = [str(row["id"]) for row in rows]
@@ -161,36 +165,46 @@ def browse_deliveries(
     items = tuple(found[each] for each in ids[:limit])
     if len(ids) > limit:
         return Page(items=items, before=items[-1].id)
-    rows = yield Statement(f"SELECT id FROM ({window}) w ORDER BY {order}", values)
-    is_cut = len(rows) >= WINDOW
-    return Page(items=items, before=rows[-1]["id"] if is_cut else None, is_cut=is_cut)
+    last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {window - 1}", values)
+    return Page(items=items, before=last[0]["id"] if last else None, is_cut=bool(last))
 
 
-def _window(
+def _order(wanted: DeliveryFilter) -> str:
+    # Several subscriptions of a task have the same numbers.
+    return "seq DESC, id DESC" if wanted.subscription_id or wanted.task_id else "id DESC"
+
+
+def _looked_at(
     wanted: DeliveryFilter, before: str | None
-) -> Script[tuple[str, tuple[SqlValue, ...], str]]:
-    """Return the query for the rows that a page looks through, its values, and its order."""
-    rows = f"SELECT {_FILTERED} FROM pushkit_deliveries"
-    older, start, order = ("id < $1" if before else "$1 = ''"), before or "", "id DESC"
+) -> Script[tuple[str, tuple[SqlValue, ...], DeliveryFilter]]:
+    """Return the rows that a page looks through in its order, and what is left to be filtered.
+
+    Each begins with the index that has few others.
+    """
+    rows, order = "pushkit_deliveries", f"ORDER BY {_order(wanted)}"
+    older, start = ("id < $1" if before else "$1 = ''"), before or ""
     if wanted.subscription_id is not None or wanted.task_id is not None:
-        # By the index of either; several subscriptions of a task have the same numbers.
-        order = "seq DESC, id DESC"
         if before:
             older = "(seq, id) < (SELECT p.seq, p.id FROM pushkit_deliveries p WHERE p.id = $1)"
         of = "task_id = $2 AND tenant = $3"
         named: tuple[SqlValue, ...] = (start, wanted.task_id, wanted.tenant)
+        rest = replace(wanted, task_id=None, tenant=None)
         if wanted.subscription_id is not None:
             of, named = "subscription_id = $2", (start, wanted.subscription_id)
-        return f"{rows} WHERE {of} AND {older} ORDER BY {order} LIMIT {WINDOW}", named, order
+            rest = replace(wanted, subscription_id=None)
+        return f"FROM {rows} WHERE {of} AND {older} {order}", named, rest
     if wanted.state is DeliveryState.DEAD:
-        older = f"state = 'dead' AND {older}"
-    elif wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
-        few = f"{rows} WHERE {UNFINISHED} LIMIT {WINDOW}"
-        counted = yield Statement(f"SELECT COUNT(*) AS found FROM ({few}) u")
+        rest = replace(wanted, state=None)
+        return f"FROM {rows} WHERE state = 'dead' AND {older} {order}", (start,), rest
+    if wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
+        counted = yield Statement(
+            f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {rows} WHERE {UNFINISHED}"
+            f" LIMIT {WINDOW}) u"
+        )
         if counted[0]["found"] < WINDOW:
-            # All of them, by the index that has no others. The limit keeps the query an inner one.
-            rows = f"SELECT {_FILTERED} FROM ({few}) u"
-    return f"{rows} WHERE {older} ORDER BY {order} LIMIT {WINDOW}", (start,), order
+            # All of them. The limit keeps the query an inner one.
+            rows = f"(SELECT {_FILTERED} FROM {rows} WHERE {UNFINISHED} LIMIT {WINDOW}) u"
+    return f"FROM {rows} WHERE {older} {order}", (start,), wanted
 
 
 def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script[OutboxFigures]:
@@ -211,7 +225,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
     )
     heads = yield Statement(
         "SELECT MIN(notified_at) AS oldest FROM (SELECT notified_at FROM pushkit_deliveries"
-        f" WHERE head = 1 AND state = 'pending' ORDER BY not_before LIMIT {WINDOW}) h"
+        f" WHERE head = 1 AND state = 'pending' ORDER BY not_before LIMIT {_MOST_HEADS}) h"
     )
     due = yield Statement(
         "SELECT MIN(not_before) AS moment FROM pushkit_deliveries"
@@ -234,7 +248,7 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
             errors[code] = errors.get(code, 0) + 1
             if row["state"] == "pending" and row["fruitless_claims"]:
                 local[code] = local.get(code, 0) + 1
-    finished = yield from _finished(now - within)
+    finished = yield from finished_since(now - within)
     is_all = len(finished) < _MOST_FINISHED
     return OutboxFigures(
         now=now,
@@ -281,7 +295,8 @@ def attempts_of(ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
     return found
 
 
-def _finished(since: datetime) -> Script[list[Finished]]:
+def finished_since(since: datetime) -> Script[list[Finished]]:
+    """Return what ended since then, the newest first; the newest so many, if it is much."""
     rows = yield Statement(
         "SELECT id, origin, state, attempts, notified_at, finished_at FROM pushkit_deliveries"
         " WHERE finished_at IS NOT NULL AND finished_at >= $1 ORDER BY finished_at DESC"
