@@ -76,8 +76,18 @@ class ForwardSettings(BaseModel):
         return forward(to, timeout=timeout)
 
 
+def _refuse_namesakes(folder: Path) -> None:
+    """Refuse modules that hide ours: what stands beside the configuration goes first."""
+    ours = Path(__file__).resolve().parents[2]
+    for name in ("pushkit", "receiver"):
+        for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if path.exists() and not path.samefile(ours / name / "__init__.py"):
+                raise ConfigError(f"{path} hides the package {name} itself: give it another name")
+
+
 def _load_function(call: str, folder: Path) -> CallbackFunction:
     module_name, _, function_name = call.partition(":")
+    _refuse_namesakes(folder)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:

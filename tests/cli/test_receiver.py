@@ -47,6 +47,19 @@ def no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "handlers", raising=False)
 
 
+@pytest.mark.parametrize("name", ["receiver.py", "pushkit.py", "receiver/__init__.py"])
+def test_a_module_beside_the_configuration_that_hides_ours_is_refused(
+    receiver_command: Run, config: Path, name: str
+) -> None:
+    hides = config.parent / name
+    hides.parent.mkdir(exist_ok=True)
+    hides.write_text("def seen(notification): ...\n")
+    ran = receiver_command("check", "--config", str(config))
+    assert ran.status != 0
+    assert f"{hides} hides the package" in ran.err
+    assert "give it another name" in ran.err
+
+
 def test_check_prints_the_configuration_without_secrets(
     receiver_command: Run, config: Path
 ) -> None:

@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -25,7 +26,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
-EXTRAS = ("a2a", "fast", "postgres", "redis", "schemas")
+NOT_FOR_USERS = {"dev", "examples", "test"}
 MINORS = range(11, 16)
 
 
@@ -122,28 +123,38 @@ def install_and_try(wheel: Path, python: Path, version: str, which: str) -> str:
         run(python, "-m", "venv", folder / "venv")
         inside = folder / "venv" / "bin" / "python"
         constraints = folder / "constraints.txt"
-        lines = lowest(wheel, version) if which == "lowest" else []
+        fields = metadata(wheel)
+        lines = lowest(fields, version) if which == "lowest" else []
         constraints.write_text("\n".join(lines))
-        for extras in ((), EXTRAS):
+        for extras in ([], users_extras(fields)):
             what = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
             pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             run(*pip, "--only-binary", ":all:", "--constraint", constraints, what)
             run(inside, "-I", SMOKE, *(["--extras"] if extras else []), cwd=folder)
-        listed = run(inside, "-m", "pip", "freeze", "--disable-pip-version-check")
-    return f"ok, alone and with {len(EXTRAS)} extras ({len(listed.split())} distributions)"
+        listed = run(inside, "-m", "pip", "freeze", "--disable-pip-version-check").splitlines()
+    return f"ok, alone and with {len(users_extras(fields))} extras ({len(listed)} distributions)"
 
 
-def lowest(wheel: Path, version: str) -> list[str]:
-    """Return the lowest version of each dependency, as constraints."""
+def metadata(wheel: Path) -> Message:
+    """Return the fields of a wheel's METADATA."""
     with ZipFile(wheel) as archive:
-        [metadata] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
-        fields = Parser().parsestr(archive.read(metadata).decode())
+        [path] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(path).decode())
+
+
+def users_extras(fields: Message) -> list[str]:
+    """Return the extras that are for users."""
+    return sorted(set(fields.get_all("Provides-Extra", [])) - NOT_FOR_USERS)
+
+
+def lowest(fields: Message, version: str) -> list[str]:
+    """Return the lowest version of each dependency, as constraints."""
     bounds: dict[str, Version] = {}
     for line in fields.get_all("Requires-Dist", []):
         wanted = Requirement(line)
         environments = [
             {"extra": extra, "python_version": version, "python_full_version": f"{version}.0"}
-            for extra in ("", *EXTRAS)
+            for extra in ("", *users_extras(fields))
         ]
         if wanted.marker and not any(map(wanted.marker.evaluate, environments)):
             continue
