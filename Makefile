@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 # The tests start hundreds of processes: they read byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast simulate dist dist-check deploy-check bench interop check format clean
+.PHONY: demo test test-fast simulate dist dist-check deploy-check docs bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks.
 	$(BIN)/python examples/demo/demo.py
@@ -29,6 +29,11 @@ simulate: $(READY)  ## Agents, workers, webhooks and receivers in virtual time: 
 
 bench: $(READY)  ## Deliveries a second beside the SDK's own sender; QUICK=1 for the main scenarios.
 	$(BIN)/python -m benchmarks.bench $(if $(QUICK),--quick)
+
+docs: $(READY)  ## The reference from the code, and the site into site/.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python docs/reference/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md
@@ -65,7 +70,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) dist .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'

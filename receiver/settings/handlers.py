@@ -21,7 +21,17 @@ __all__ = ["CallbackSettings", "ForwardSettings"]
 
 
 class CallbackSettings(BaseModel):
-    """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants."""
+    """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants.
+
+    Attributes:
+        call: `module:function`; the module may lie beside this file.
+        kinds: Kinds of updates that it wants; all if empty.
+        states: Statuses that it wants, by state; all if empty.
+        senders: Names of senders; all if empty.
+        tasks: Ids of tasks; all if empty.
+        timeout_seconds: How long one call may take; `"none"` for any time; without it
+            `callback_timeout_seconds` counts.
+    """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -42,7 +52,18 @@ class CallbackSettings(BaseModel):
 
 
 class ForwardSettings(BaseModel):
-    """One `[[forwards]]` table: a URL or a command, and what is handed on to it."""
+    """One `[[forwards]]` table: a URL or a command, and what is handed on to it.
+
+    Attributes:
+        to: A URL to which each is posted on.
+        command: A command that gets each on its standard input.
+        name: What it is called in the log and the inbox; its URL or command if not given.
+        timeout_seconds: How long one may take.
+        kinds: Kinds of updates that are handed on; all if empty.
+        states: Statuses, by state; all if empty.
+        senders: Names of senders; all if empty.
+        tasks: Ids of tasks; all if empty.
+    """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 

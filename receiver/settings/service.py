@@ -26,7 +26,12 @@ __all__ = ["ReceiverSettings", "RetentionSettings", "TlsSettings"]
 
 
 class TlsSettings(BaseModel):
-    """The `[tls]` table: PEM files, read again upon SIGHUP."""
+    """The `[tls]` table: PEM files, read again upon SIGHUP.
+
+    Attributes:
+        certificate: The certificate, and those between it and a root.
+        key: Its private key.
+    """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -35,7 +40,12 @@ class TlsSettings(BaseModel):
 
 
 class RetentionSettings(BaseModel):
-    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these."""
+    """The `[retention]` table; see `receiver.inbox.InboxRetention`, whose defaults are these.
+
+    Attributes:
+        remember_hours: The memory of accepted ids, apart from the inbox. Shorter than the sender's
+            last retry (90 h for pushkit), and an update may be called back twice.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,0 +1,384 @@
+"""Writes the reference from the code: every option, setting, command, metric, event and code.
+
+python docs/reference/generate.py            # into docs/reference/
+python docs/reference/generate.py --check    # only says whether these pages are up to date
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+HERE = Path(__file__).resolve().parent
+_HEAD = "<!-- Written by docs/reference/generate.py: change the code, and run that. -->\n\n"
+_MEMBER = re.compile(r"^(?: {4}|\t)?(\w+): (.*)$")
+
+
+def main() -> int:
+    """Write the pages, or say which are out of date."""
+    stale = []
+    for name, text in pages().items():
+        path = HERE / f"{name}.md"
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.write_text(text, "utf-8")
+    if stale and "--check" in sys.argv:
+        sys.stderr.write(f"out of date: {', '.join(stale)}: run docs/reference/generate.py\n")
+        return 1
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """Return every page by its name."""
+    found = {
+        "sender-options": sender_options(),
+        "receiver-settings": receiver_settings(),
+        "command-line": command_line(),
+        "metrics": metrics(),
+        "events": events(),
+        "codes": codes(),
+        "python": python(),
+    }
+    return {name: _HEAD + "\n".join(parts).rstrip() + "\n" for name, parts in found.items()}
+
+
+# --- options and settings ------------------------------------------------------------------------
+
+
+def sender_options() -> Iterator[str]:
+    """`SenderOptions`, and what it is made of."""
+    from pushkit import BreakerPolicy, DestinationRules, RetryPolicy, SenderOptions, Signing
+    from pushkit.outbox import Retention
+    from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE
+
+    yield "# Options of the sender\n"
+    yield "`PushSender(options=SenderOptions(...))`, and what its members are made of."
+    yield from _options(SenderOptions)
+    waits = ", ".join(_span(timedelta(seconds=each)) for each in DEFAULT_SCHEDULE)
+    last = f"{len(DEFAULT_SCHEDULE) + 1} attempts, or {_span(MAX_AGE)}"
+    yield from _options(RetryPolicy, {"wait": f"{waits}; each ± 20 %", "stop": last})
+    for kind in (BreakerPolicy, Retention, DestinationRules, Signing):
+        yield from _options(kind)
+
+
+def receiver_settings() -> Iterator[str]:
+    """The TOML file of `receiver serve`, and `Limits`."""
+    from receiver import InboxRetention, Limits, TrustedSender
+    from receiver.settings.handlers import CallbackSettings, ForwardSettings
+    from receiver.settings.sender import SenderSettings
+    from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
+
+    yield "# Settings of the receiver\n"
+    yield "The TOML file of `receiver serve`. Each setting of the top level may also come from the"
+    yield "environment, as `RECEIVER_` and its name in capitals, which wins."
+    yield from _settings("The file", ReceiverSettings)
+    yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
+    yield from _settings("`[[callbacks]]`", CallbackSettings)
+    yield from _settings("`[[forwards]]`", ForwardSettings)
+    yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
+    yield from _settings("`[tls]`", TlsSettings)
+    yield "\n## In Python\n"
+    yield "What `Receiver(limits=, retention=, senders=)` is given."
+    for kind in (Limits, InboxRetention, TrustedSender):
+        yield from _options(kind)
+
+
+def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    docs = _members(kind)
+    rows = [
+        (f"`{field.name}`", said.get(field.name) or _default(field), docs[field.name])
+        for field in dataclasses.fields(kind)
+        if field.init and not field.name.startswith("_")
+    ]
+    yield f"\n## {kind.__name__}\n\n{_summary(kind)}\n"
+    yield from _table(("option", "default", ""), rows)
+
+
+def _settings(title: str, model: type[BaseModel], like: type | None = None) -> Iterator[str]:
+    docs = {**(_members(like) if like else {}), **_members(model)}
+    rows = []
+    for name, field in model.model_fields.items():
+        base = re.sub(r"_(seconds|days|hours|file)$", "", name)
+        said = docs.get(name) or docs.get(base)
+        if said is None:
+            raise LookupError(f"{model.__name__}.{name} has no line in a docstring")
+        if name.endswith("_file") and name not in docs:
+            said = f"A file with these: {said}"
+        default = "required" if field.default is PydanticUndefined else _shown(field.default)
+        rows.append((f"`{name}`", default, said))
+    yield f"\n## {title}\n"
+    yield from _table(("setting", "default", ""), rows)
+
+
+def _members(kind: type) -> dict[str, str]:
+    """Return what a docstring says of each member."""
+    found: dict[str, str] = {}
+    name = None
+    for line in _section(inspect.getdoc(kind) or "", "Attributes", "Args"):
+        match = _MEMBER.match(line)
+        if match and not line.startswith(" " * 8):
+            name = match[1]
+            found[name] = match[2].strip()
+        elif name and line.strip():
+            found[name] += " " + line.strip()
+    return found
+
+
+def _section(text: str, *names: str) -> Iterator[str]:
+    inside = False
+    for line in text.splitlines():
+        if line.rstrip(":") in names and line.endswith(":"):
+            inside = True
+        elif inside and line and not line.startswith(" "):
+            inside = False
+        elif inside:
+            yield line
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return _shown(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return _shown(field.default_factory())
+    return "required"
+
+
+def _shown(value: object) -> str:
+    """Return a default as one would write it, with its unit."""
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, timedelta):
+        return _span(value)
+    if isinstance(value, int | float):
+        return _number(value)
+    if isinstance(value, Enum | str | Path):
+        return f"`{value.value if isinstance(value, Enum) else value}`"
+    if isinstance(value, frozenset | set | list | tuple | Mapping):
+        return ", ".join(sorted(_shown(each) for each in value)) or "none"
+    return _rate(value) if type(value).__name__ == "RateLimit" else "as below"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) and value and value % 1024 == 0:
+        return f"{value // 2**20:,} MiB" if value % 2**20 == 0 else f"{value // 1024:,} KiB"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
+
+
+def _rate(value: Any) -> str:
+    return f"{value.per_second:,}/s, {value.burst:,} at once"
+
+
+def _span(value: timedelta) -> str:
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if value.total_seconds() >= seconds and value.total_seconds() % seconds == 0:
+            return f"{value.total_seconds() / seconds:g} {unit}"
+    return f"{value.total_seconds():g} s"
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def command_line() -> Iterator[str]:
+    """Every command of both programs, with its options."""
+    from pushkit.cli.main import cli as pushkit
+    from receiver.cli import cli as receiver
+
+    yield "# Command line\n"
+    yield "Commands print errors with their code on stderr and end with 1 (a refusal), or 2 (a call"
+    yield "that is none)."
+    for program, root in (("pushkit", pushkit), ("receiver", receiver)):
+        yield f"\n## {program}\n"
+        yield from _commands(program, root)
+
+
+def _commands(path: str, command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from _commands(f"{path} {name}", below)
+        return
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    usage = " ".join([path, *(each.make_metavar(click.Context(command)) for each in arguments)])
+    yield f"\n### `{path}`\n\n`{usage}`\n\n{_prose(command.help or '')}\n"
+    rows = [
+        (
+            ", ".join(f"`{word}`" for word in (*option.opts, *option.secondary_opts)),
+            _option_default(option),
+            _prose(option.help or "") + _choices(option),
+        )
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
+    if rows:
+        yield from _table(("option", "default", ""), rows)
+
+
+def _choices(option: click.Option) -> str:
+    if not isinstance(option.type, click.Choice):
+        return ""
+    words = [getattr(each, "value", each) for each in option.type.choices]
+    return f" One of {_code_words(words)}."
+
+
+def _option_default(option: click.Option) -> str:
+    if option.required:
+        return "required"
+    default = option.default
+    if default is None or default is False or callable(default) or default == ():
+        return ""
+    if repr(default).startswith("Sentinel"):
+        return ""
+    return _shown(default)
+
+
+# --- metrics, events, codes ----------------------------------------------------------------------
+
+
+def metrics() -> Iterator[str]:
+    """Both tables of metrics."""
+    from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
+
+    yield "# Metrics\n"
+    yield "How to turn them on, and what labels hold: [Operating pushkit](../operations.md)."
+    for title, found in (("Sender", SENDER_METRICS), ("Receiver", RECEIVER_METRICS)):
+        rows = [
+            (f"`{each.name}`", each.type.value, _code_words(each.labels), each.help)
+            for each in found
+        ]
+        yield f"\n## {title}\n"
+        yield from _table(("metric", "type", "labels", ""), rows)
+
+
+def events() -> Iterator[str]:
+    """Every kind of event, with its members."""
+    from pushkit.events import Event
+
+    yield "# Events\n"
+    yield "What `on_event` is called with, on both sides (`pushkit.events`)."
+    for kind in sorted(_below(Event), key=lambda each: each.__name__):
+        if "kind" not in vars(kind):
+            continue
+        docs = {
+            key: value for base in reversed(kind.__mro__) for key, value in _members(base).items()
+        }
+        names = [field.name for field in dataclasses.fields(kind)]
+        yield f"\n## {kind.__name__} · `{kind.kind.value}`\n\n{_summary(kind)}\n"  # type: ignore[attr-defined]
+        yield from _table(("member", ""), [(f"`{name}`", docs.get(name, "")) for name in names])
+
+
+def codes() -> Iterator[str]:
+    """Every code: of errors, of deliveries, of the receiver's answers, of why nothing was done."""
+    import pushkit  # noqa: F401  # whoever imports all knows all errors
+    import receiver  # noqa: F401
+    from pushkit.delivery.again import WhyNot
+    from pushkit.delivery.error_codes import ERROR_CODES
+    from pushkit.errors import PushkitError
+    from receiver.refusals import REFUSALS
+
+    yield "# Codes\n"
+    yield "Codes are stable: match on them, not on messages."
+    yield "\n## What the receiver answers\n"
+    yield "`202 accepted` and `200 duplicate` take a notification; all others refuse it. The answer"
+    yield "has the code alone, the receiver's log says what was found and expected.\n"
+    rows = [
+        (f"`{code}`", str(row.status), str(row.step or ""), _wait(row.retry_after), row.means)
+        for code, row in REFUSALS.items()
+    ]
+    yield from _table(("code", "status", "step", "Retry-After", "means"), rows)
+    yield "\n## Why a delivery failed\n"
+    yield "`last_error` of a delivery, `error` of an attempt.\n"
+    yield from _table(("code", ""), [(f"`{code}`", means) for code, means in ERROR_CODES.items()])
+    yield "\n## Why nothing was sent again\n"
+    yield "Of `redrive`, `resend` and `retry-now`: the delivery, or its subscription, is\n"
+    yield from _table(("reason",), [(f"`{why.value}`",) for why in WhyNot])
+    yield "\n## Errors\n"
+    yield "`code` of what is raised; every one is below `pushkit.errors.PushkitError`.\n"
+    found = sorted({(each.code, each.__name__, _summary(each)) for each in _below(PushkitError)})
+    yield from _table(("code", "error", ""), [(f"`{code}`", f"`{n}`", s) for code, n, s in found])
+
+
+def _wait(value: timedelta | None) -> str:
+    return "" if value is None else _span(value)
+
+
+# --- the Python API ------------------------------------------------------------------------------
+
+
+def python() -> Iterator[str]:
+    """What the packages export, one line each."""
+    import pushkit
+    import pushkit.a2a
+    import pushkit.cards
+    import receiver
+
+    yield "# Python\n"
+    yield "What the packages export. `help()` says the rest: arguments, units, errors, sources."
+    for module in (pushkit, pushkit.a2a, pushkit.cards, receiver):
+        rows = []
+        for name in sorted(module.__all__):
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isroutine(value):
+                rows.append((f"`{name}`", _summary(value)))
+            elif not name.startswith("__"):
+                rows.append((f"`{name}`", _alias(value)))
+        yield f"\n## `{module.__name__}`\n"
+        yield from _table(("name", ""), rows)
+
+
+def _alias(value: object) -> str:
+    if get_origin(value) is not None or isinstance(value, types.UnionType):
+        return "one of " + ", ".join(
+            f"`{getattr(each, '__name__', each)}`" for each in get_args(value)
+        )
+    return "a constant"
+
+
+# --- Markdown ------------------------------------------------------------------------------------
+
+
+def _below(kind: type[Any]) -> Iterator[type[Any]]:
+    for each in kind.__subclasses__():
+        if each.__module__.split(".")[0] in ("pushkit", "receiver"):
+            yield each
+            yield from _below(each)
+
+
+def _summary(value: object) -> str:
+    text = inspect.getdoc(value) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def _prose(text: str) -> str:
+    return " ".join(text.replace("\b", "").split())
+
+
+def _code_words(words: Iterable[str]) -> str:
+    return " ".join(f"`{word}`" for word in words)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * len(heads)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
