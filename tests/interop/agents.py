@@ -17,11 +17,27 @@ from aiohttp import web
 
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
-from tests.interop.environments import NODE, PEERS, go_program, node_modules, python_of
+from tests.interop.environments import (
+    NODE,
+    PEERS,
+    cargo_program,
+    go_program,
+    maven_program,
+    node_modules,
+    python_of,
+)
 from tests.interop.processes import PATIENCE, TOKEN, MismatchError, running
 from tests.ports import free_port
 
-__all__ = ["Agent", "agent_to_receiver", "go_agent", "node_agent", "python_agent"]
+__all__ = [
+    "Agent",
+    "agent_to_receiver",
+    "go_agent",
+    "java_agent",
+    "node_agent",
+    "python_agent",
+    "rust_agent",
+]
 
 CREDENTIALS = "cred-interop-1"
 
@@ -36,6 +52,7 @@ class Agent:
     sender: str = "sdk"
     credentials: bool = False
     profile: SenderProfile = SenderProfile.UNSIGNED_SECRET_ONLY
+    method: str = "message/send"
 
 
 def python_agent(release: str, **changes: Any) -> Agent:
@@ -60,6 +77,16 @@ def node_agent(release: str, **changes: Any) -> Agent:
 def go_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
     """Return an agent in Go, built where it is not yet."""
     return Agent(name, go_program(PEERS / "go" / folder), version, **changes)
+
+
+def rust_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
+    """Return an agent in Rust, built where it is not yet."""
+    return Agent(name, cargo_program(PEERS / "rust" / folder, "agent"), version, **changes)
+
+
+def java_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
+    """Return an agent in Java, built where it is not yet."""
+    return Agent(name, maven_program(PEERS / "java" / folder), version, **changes)
 
 
 @asynccontextmanager
@@ -133,6 +160,8 @@ async def agent_to_receiver(agent: Agent) -> None:
 async def _send_message(agent: Agent, port: int, hook: str) -> None:
     write = _of_1_0 if agent.version == "1.0" else _of_0_3
     call, headers = write({"url": hook, "token": TOKEN}, credentials=agent.credentials)
+    if agent.version == "0.3":
+        call["method"] = agent.method
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"http://127.0.0.1:{port}/", json=call, headers=headers) as answer,

@@ -21,7 +21,15 @@ from typing import Any
 
 from pushkit import Scheme
 from receiver import SenderProfile
-from tests.interop.agents import Agent, agent_to_receiver, go_agent, node_agent, python_agent
+from tests.interop.agents import (
+    Agent,
+    agent_to_receiver,
+    go_agent,
+    java_agent,
+    node_agent,
+    python_agent,
+    rust_agent,
+)
 from tests.interop.cards import peers as card_peers
 from tests.interop.environments import FOLDER, MissingToolError, UnavailableError
 from tests.interop.processes import PATIENCE, MismatchError
@@ -97,7 +105,7 @@ def cells() -> list[Cell]:
         _agent_cell(node_agent, "1.3.0", credentials=True),
         _agent_cell(node_agent, "1.3.0"),
     ]
-    own += _go_cells()
+    own += _compiled_cells()
     inside = [
         _agent_cell(python_agent, version, sender="pushkit")
         for version in ("0.2.16", "0.3.26", "1.0.3", "1.3.0")
@@ -132,12 +140,27 @@ _TO_0_3 = (
 )
 
 
-def _go_cells() -> list[Cell]:
-    """Return agents in Go with their own senders: of trpc-a2a-go, one that signs."""
+_JAVA_SEND = (
+    "a2a-java 0.3 drops the config of a message/send that begins a task. Register it by"
+    " message/stream, or by tasks/pushNotificationConfig/set"
+)
+_LANGUAGES: dict[str, Callable[..., Agent]] = {
+    "a2a-go": go_agent,
+    "trpc": go_agent,
+    "a2a-java": java_agent,
+    "a2a-server-lf": rust_agent,
+    "a2a-protocol": rust_agent,
+}
+
+
+def _compiled_cells() -> list[Cell]:
+    """Return agents in Go, Java and Rust with their own senders: of trpc-a2a-go, one that signs."""
 
     def cell(name: str, version: str, folder: str, cause: str = "", **changes: Any) -> Cell:
+        make = next(make for language, make in _LANGUAGES.items() if name.startswith(language))
+
         async def attempt() -> None:
-            agent = await asyncio.to_thread(go_agent, name, version, folder, **changes)
+            agent = await asyncio.to_thread(make, name, version, folder, **changes)
             await agent_to_receiver(agent)
 
         secret = "its credentials" if changes.get("credentials") else "its token"
@@ -166,7 +189,28 @@ def _go_cells() -> list[Cell]:
             scheme="JWT (RS256), remote JWK Set",
             attempt=sender_to_trpc,
         ),
+        cell("a2a-java 0.3.3.Final", "0.3", "a2a_java_0_3", cause=_JAVA_SEND),
+        cell(
+            "a2a-java 0.3.3.Final (message/stream)",
+            "0.3",
+            "a2a_java_0_3",
+            method="message/stream",
+        ),
+        _not_here("a2a-java 1.x", "its sender → receiver", "org.a2aproject.sdk"),
+        cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf"),
+        cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf", credentials=True),
+        cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol"),
+        cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol", credentials=True),
     ]
+
+
+def _not_here(peer: str, direction: str, package: str) -> Cell:
+    """Return what could not be tried: its package was not to be had from the registry."""
+
+    async def attempt() -> None:
+        raise MissingToolError(f"{package} could not be had from its registry")
+
+    return Cell(peer=peer, direction=direction, version="1.0", scheme="", attempt=attempt)
 
 
 def _library_cells() -> list[Cell]:
@@ -210,6 +254,8 @@ def _card_cells() -> list[Cell]:
                     attempt=ours,
                 )
             )
+    go = "a2a-go 2.6 (a2acrypto)"
+    found.append(_not_here(go, "its signed cards → pushkit", "that release of the module"))
     return found
 
 

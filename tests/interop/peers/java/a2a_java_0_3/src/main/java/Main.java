@@ -1,0 +1,122 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.sun.net.httpserver.HttpServer;
+import io.a2a.server.AgentCardValidator;
+import io.a2a.server.ServerCallContext;
+import io.a2a.server.agentexecution.AgentExecutor;
+import io.a2a.server.agentexecution.RequestContext;
+import io.a2a.server.auth.UnauthenticatedUser;
+import io.a2a.server.events.EventQueue;
+import io.a2a.server.events.InMemoryQueueManager;
+import io.a2a.server.requesthandlers.DefaultRequestHandler;
+import io.a2a.server.tasks.BasePushNotificationSender;
+import io.a2a.server.tasks.InMemoryPushNotificationConfigStore;
+import io.a2a.server.tasks.InMemoryTaskStore;
+import io.a2a.server.tasks.TaskUpdater;
+import io.a2a.spec.AgentCapabilities;
+import io.a2a.spec.AgentCard;
+import io.a2a.spec.SendMessageRequest;
+import io.a2a.spec.SendStreamingMessageRequest;
+import io.a2a.spec.SendStreamingMessageResponse;
+import io.a2a.spec.Task;
+import io.a2a.spec.TaskState;
+import io.a2a.spec.TaskStatus;
+import io.a2a.spec.TextPart;
+import io.a2a.transport.jsonrpc.handler.JSONRPCHandler;
+import io.a2a.util.Utils;
+import java.net.InetSocketAddress;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Flow;
+
+/** An agent on a2a-java 0.3, behind the JDK's own server: java Main --port 9000. */
+final class Main {
+  private static final class Worker implements AgentExecutor {
+    @Override
+    public void execute(RequestContext context, EventQueue queue) {
+      TaskUpdater updater = new TaskUpdater(context, queue);
+      // It keeps the push config of a stream when a task comes, not when a status does.
+      queue.enqueueEvent(new Task.Builder()
+          .id(context.getTaskId()).contextId(context.getContextId())
+          .status(new TaskStatus(TaskState.SUBMITTED)).history(context.getMessage())
+          .build());
+      updater.startWork();
+      updater.addArtifact(List.of(new TextPart("héllo <b>&")));
+      updater.complete();
+    }
+
+    @Override
+    public void cancel(RequestContext context, EventQueue queue) {
+      new TaskUpdater(context, queue).cancel();
+    }
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    int port = Integer.parseInt(arguments[List.of(arguments).indexOf("--port") + 1]);
+    AgentCard card = new AgentCard.Builder()
+        .name("Working agent").description("Works.").version("1.0.0")
+        .url("http://127.0.0.1:" + port + "/")
+        .capabilities(new AgentCapabilities.Builder()
+            .pushNotifications(true).streaming(true).build())
+        .defaultInputModes(List.of("text/plain")).defaultOutputModes(List.of("text/plain"))
+        .skills(List.of())
+        .build();
+    // What it looks for is its server on Quarkus.
+    System.setProperty(AgentCardValidator.SKIP_PROPERTY, "true");
+    ExecutorService threads = Executors.newCachedThreadPool();
+    InMemoryTaskStore tasks = new InMemoryTaskStore();
+    InMemoryPushNotificationConfigStore configs = new InMemoryPushNotificationConfigStore();
+    JSONRPCHandler handler = new JSONRPCHandler(card, DefaultRequestHandler.create(new Worker(),
+        tasks, new InMemoryQueueManager(tasks), configs, new BasePushNotificationSender(configs),
+        threads), threads);
+    HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 0);
+    ServerCallContext context =
+        new ServerCallContext(UnauthenticatedUser.INSTANCE, Map.of(), Set.of());
+    server.createContext("/", exchange -> {
+      JsonNode call = Utils.OBJECT_MAPPER.readTree(exchange.getRequestBody());
+      Object answer;
+      if (call.get("method").asText().equals("message/stream")) {
+        drain(handler.onMessageSendStream(
+            Utils.OBJECT_MAPPER.treeToValue(call, SendStreamingMessageRequest.class), context));
+        answer = Map.of("jsonrpc", "2.0", "id", 1); // whose events nobody reads here
+      } else {
+        answer = handler.onMessageSend(
+            Utils.OBJECT_MAPPER.treeToValue(call, SendMessageRequest.class), context);
+      }
+      byte[] body = Utils.OBJECT_MAPPER.writeValueAsBytes(answer);
+      exchange.sendResponseHeaders(200, body.length);
+      exchange.getResponseBody().write(body);
+      exchange.close();
+    });
+    server.setExecutor(threads);
+    server.start();
+  }
+
+  /** Waits for the end of a stream. */
+  private static void drain(Flow.Publisher<SendStreamingMessageResponse> stream) {
+    CompletableFuture<Void> end = new CompletableFuture<>();
+    stream.subscribe(new Flow.Subscriber<>() {
+      @Override
+      public void onSubscribe(Flow.Subscription subscription) {
+        subscription.request(Long.MAX_VALUE);
+      }
+
+      @Override
+      public void onNext(SendStreamingMessageResponse event) {}
+
+      @Override
+      public void onError(Throwable error) {
+        end.completeExceptionally(error);
+      }
+
+      @Override
+      public void onComplete() {
+        end.complete(null);
+      }
+    });
+    end.join();
+  }
+}
