@@ -127,16 +127,16 @@ def examples(tmp_path: Path) -> Copy:
     return Copy(folder=tmp_path, ports=ports)
 
 
-def test_the_commands_stand_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
+def test_the_commands_stand_in_the_documentation() -> None:
+    docs = "".join((ROOT / "docs" / page).read_text() for page in ("sending.md", "receiving.md"))
     for command in (
         "python -m examples.quickstart.receiver",
         "python -m examples.quickstart.sender",
         "python examples/a2a_sdk_agent/agent.py --allow '127.0.0.1:*'",
         "receiver serve --config examples/receiver_service/receiver.toml",
     ):
-        assert command in readme
-    assert "(../examples/fastapi_receiver/app.py)" in (ROOT / "docs/receiver.md").read_text()
+        assert command in docs
+    assert "`examples/fastapi_receiver/app.py`" in (ROOT / "docs/receiver.md").read_text()
     assert "examples/demo/demo.py" in (ROOT / "Makefile").read_text()
 
 
