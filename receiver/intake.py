@@ -81,7 +81,7 @@ class Intake:
         self.trust = trust
         self.limits = limits
         self.events = events
-        self.refusals = Refusals(events, clock)
+        self.refusals: Refusals = Refusals(events, clock)
         self._house = House(limits, clock)
         self._database = database
         self._clock = clock

@@ -130,16 +130,16 @@ class Receiver(CallbackDecorators):
                 f"callback_timeout: found {callback_timeout}, expected more than zero, or None"
             )
         retention = retention or InboxRetention()
-        self.events = Listeners(_log)
+        self.events: Listeners = Listeners(_log)
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
         self._database = open_inbox(database, clock=clock)
         self._transport = Transport(DestinationPolicy(allow))
         trust = Trust.build(url, senders, self._transport, clock)
-        self.url = trust.url
+        self.url: str = trust.url
         memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
-        self.intake = Intake(
+        self.intake: Intake = Intake(
             trust,
             self._database,
             memory,
@@ -149,7 +149,7 @@ class Receiver(CallbackDecorators):
             events=self.events,
         )
         self.callbacks = CallbackRegistry()
-        self.dispatcher = Dispatcher(
+        self.dispatcher: Dispatcher = Dispatcher(
             self._database,
             self.callbacks,
             retry=retry or callback_retry(),
@@ -160,13 +160,13 @@ class Receiver(CallbackDecorators):
             events=self.events,
             clock=clock,
         )
-        self.edge = Edge(
+        self.edge: Edge = Edge(
             self.intake,
             self,
             peers=Peers(trusted_proxies, forwarded_header),
             validation_echo=validation_echo,
         )
-        self.inbox = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
+        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
         self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore(retention.ids)
         self._expected_for = retention.expected

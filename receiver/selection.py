@@ -122,8 +122,8 @@ class TrustSnapshot:
     """
 
     def __init__(self, url: str, held: Iterable[HeldKeys]) -> None:
-        self.url = base_url(url)
-        self.held = tuple(held)
+        self.url: str = base_url(url)
+        self.held: tuple[HeldKeys, ...] = tuple(held)
         check_senders([entry.sender for entry in self.held])
 
     def at(self, path: str) -> Sequence[TrustedSender]:

@@ -51,7 +51,7 @@ class Trust:
     """
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
-        self.url = base_url(url)
+        self.url: str = base_url(url)
         self._entries = [_Entry(sender, keys) for sender, keys in senders]
         check_senders(self.senders())
         self._paths = {unquote(sender.path): sender.path for sender in self.senders()}

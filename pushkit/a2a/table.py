@@ -50,7 +50,7 @@ class MismatchError(Exception):
 
     def __init__(self, expected: str, *path: object) -> None:
         super().__init__(expected)
-        self.path = list(path)
+        self.path: list[object] = list(path)
 
     def inside(self, step: object) -> MismatchError:
         """Return it with one more step around its path."""

@@ -64,7 +64,7 @@ class Pace:
             functools.partial(_is_named, policy)
         )
         self._interval = None if per_second is None else 1 / per_second
-        self.longest = timedelta(seconds=at_once / per_second if per_second else 0)
+        self.longest: timedelta = timedelta(seconds=at_once / per_second if per_second else 0)
         self._clock = clock
         self._due: dict[str, float] = {}
 

@@ -50,7 +50,7 @@ class Reports:
     """
 
     def __init__(self, events: Listeners) -> None:
-        self.counts = NotifyCounts()
+        self.counts: NotifyCounts = NotifyCounts()
         self._events = events
         self._repeated = RepeatedLog(_log)
 

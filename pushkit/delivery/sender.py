@@ -132,8 +132,8 @@ class PushSender:
     ) -> None:
         if not issuer:
             raise ConfigError("issuer: expected the agent's base URL, found nothing")
-        self.options = options or SenderOptions()
-        self.events = Listeners(_log)
+        self.options: SenderOptions = options or SenderOptions()
+        self.events: Listeners = Listeners(_log)
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock

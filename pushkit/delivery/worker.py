@@ -73,8 +73,8 @@ class Worker:
         self._leases = Leases(database.exclusively)
         self._attempts = AttemptLog()
         self._subscriptions = SubscriptionStore()
-        self.name = f"worker_{secrets.token_hex(8)}"
-        self.slots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
+        self.name: str = f"worker_{secrets.token_hex(8)}"
+        self.slots: DeliverySlots = DeliverySlots(concurrency, per_origin=concurrency_per_origin)
         self._settler = Settler(
             database=database,
             worker=self.name,
@@ -85,7 +85,7 @@ class Worker:
             lease=self._lease,
         )
         self._is_retired = False
-        self.pump = Pump(
+        self.pump: Pump[Claimed] = Pump(
             "deliveries",
             claim=self._claim,
             process=self._deliver,

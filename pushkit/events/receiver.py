@@ -37,14 +37,14 @@ class ReceiverEvent(Event):
 class NotificationAccepted(ReceiverEvent):
     """A notification is in the inbox."""
 
-    kind: ClassVar = EventKind.NOTIFICATION_ACCEPTED
+    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_ACCEPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRepeated(ReceiverEvent):
     """A delivery came once more, with the same body: answered 2xx, and nobody is called."""
 
-    kind: ClassVar = EventKind.NOTIFICATION_REPEATED
+    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_REPEATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class NotificationRefused(ReceiverEvent):
         peer: The address that it came from.
     """
 
-    kind: ClassVar = EventKind.NOTIFICATION_REFUSED
+    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_REFUSED
 
     status: int
     code: str
@@ -75,7 +75,7 @@ class CalledBack(ReceiverEvent):
         took: How long it took.
     """
 
-    kind: ClassVar = EventKind.CALLED_BACK
+    kind: ClassVar[EventKind] = EventKind.CALLED_BACK
 
     notification_id: int
     callback: str
@@ -92,7 +92,7 @@ class NotificationDead(ReceiverEvent):
         error: Which callback failed, and how.
     """
 
-    kind: ClassVar = EventKind.NOTIFICATION_DEAD
+    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_DEAD
 
     notification_id: int
     error: str | None

@@ -53,7 +53,7 @@ class SenderEvent(Event):
 class Enqueued(SenderEvent):
     """`notify()` stored an update; of an update that is repeated by its key, once more."""
 
-    kind: ClassVar = EventKind.ENQUEUED
+    kind: ClassVar[EventKind] = EventKind.ENQUEUED
     usual_level: ClassVar = logging.DEBUG
 
     delivery_id: str
@@ -68,7 +68,7 @@ class RecipientRefused(SenderEvent):
         error: Why, as a code.
     """
 
-    kind: ClassVar = EventKind.RECIPIENT_REFUSED
+    kind: ClassVar[EventKind] = EventKind.RECIPIENT_REFUSED
 
     origin: str
     error: str
@@ -100,7 +100,7 @@ class AttemptMade(DeliveryEvent):
         took: How long it took, signing included.
     """
 
-    kind: ClassVar = EventKind.ATTEMPT
+    kind: ClassVar[EventKind] = EventKind.ATTEMPT
 
     seq: int
     attempt: int
@@ -124,7 +124,7 @@ class Delivered(DeliveryEvent):
         waited: How long after `notify()`, or after it was redriven.
     """
 
-    kind: ClassVar = EventKind.DELIVERED
+    kind: ClassVar[EventKind] = EventKind.DELIVERED
 
     attempts: int
     waited: timedelta
@@ -138,7 +138,7 @@ class DeliveryDead(DeliveryEvent):
         error: Why, as a code.
     """
 
-    kind: ClassVar = EventKind.DELIVERY_DEAD
+    kind: ClassVar[EventKind] = EventKind.DELIVERY_DEAD
     usual_level: ClassVar = logging.WARNING
 
     error: str | None
@@ -154,7 +154,7 @@ class LocalFault(DeliveryEvent):
         error: What, as a code.
     """
 
-    kind: ClassVar = EventKind.LOCAL_FAULT
+    kind: ClassVar[EventKind] = EventKind.LOCAL_FAULT
 
     error: str | None
 
@@ -167,7 +167,7 @@ class BreakerOpened(DeliveryEvent):
         error: How it failed last, as a code.
     """
 
-    kind: ClassVar = EventKind.BREAKER_OPENED
+    kind: ClassVar[EventKind] = EventKind.BREAKER_OPENED
     usual_level: ClassVar = logging.WARNING
 
     error: str | None
@@ -177,7 +177,7 @@ class BreakerOpened(DeliveryEvent):
 class BreakerClosed(DeliveryEvent):
     """A destination works again."""
 
-    kind: ClassVar = EventKind.BREAKER_CLOSED
+    kind: ClassVar[EventKind] = EventKind.BREAKER_CLOSED
     usual_level: ClassVar = logging.WARNING
 
 
@@ -189,7 +189,7 @@ class SubscriptionDisabled(DeliveryEvent):
         error: `gone` or `failing`.
     """
 
-    kind: ClassVar = EventKind.SUBSCRIPTION_DISABLED
+    kind: ClassVar[EventKind] = EventKind.SUBSCRIPTION_DISABLED
     usual_level: ClassVar = logging.WARNING
 
     error: str
@@ -216,7 +216,7 @@ class SubscriptionChanged(SenderEvent):
         origin: The destination.
     """
 
-    kind: ClassVar = EventKind.SUBSCRIPTION_CHANGED
+    kind: ClassVar[EventKind] = EventKind.SUBSCRIPTION_CHANGED
     usual_level: ClassVar = logging.INFO
 
     change: SubscriptionChange
@@ -233,7 +233,7 @@ class SigningKeyChanged(Event):
         before: The key before; None for the first one.
     """
 
-    kind: ClassVar = EventKind.SIGNING_KEY_CHANGED
+    kind: ClassVar[EventKind] = EventKind.SIGNING_KEY_CHANGED
     usual_level: ClassVar = logging.INFO
 
     kid: str

@@ -86,7 +86,7 @@ class EnqueueBuffer:
         self._bytes = 0
         self._closing = asyncio.Event()
         self._repeated = RepeatedLog(_log)
-        self.refused = 0
+        self.refused: int = 0
 
     def __len__(self) -> int:
         """Return how many updates wait."""
@@ -248,7 +248,7 @@ class Buffered:
     def __init__(self, sender: PushSender, *, buffer: EnqueueBuffer | None = None) -> None:
         self._sender = sender
         self._keys = _keys_of_calls()
-        self.buffer = buffer or EnqueueBuffer()
+        self.buffer: EnqueueBuffer = buffer or EnqueueBuffer()
 
     async def _enqueue(
         self,

@@ -185,7 +185,7 @@ class DestinationPolicy:
     def __init__(
         self, allow: Sequence[str] = (), rules: DestinationRules = DestinationRules()
     ) -> None:
-        self.allow = tuple(allow)
+        self.allow: tuple[str, ...] = tuple(allow)
         self._named = frozenset(_parse_allow(entry) for entry in allow)
         self._intranet = tuple(_parse_intranet_domain(entry) for entry in rules.allow_domains)
         self._private = tuple(map(_parse_private_network, rules.allow_networks))

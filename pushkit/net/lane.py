@@ -73,9 +73,9 @@ class Lane(asyncio.BufferedProtocol):
         on_closed: Callable[[Lane], None],
     ) -> None:
         self.peer: tuple[str, int] = ("", 0)
-        self.asked = 0
-        self.heard = False
-        self.idle_since = 0.0
+        self.asked: int = 0
+        self.heard: bool = False
+        self.idle_since: float = 0.0
         self._deadlines = deadlines
         self._on_free = on_free
         self._on_closed = on_closed

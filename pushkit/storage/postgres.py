@@ -156,7 +156,7 @@ class PostgresDatabase:
         self._scripts = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.locks = None  # workers are on many machines: leases alone tell who is dead
+        self.locks: None = None  # workers are on many machines: leases alone tell who is dead
 
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Connect for what is meant."""

@@ -71,11 +71,11 @@ class SqliteDatabase:
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
         busy_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._component = component
         self._migrations = migrations
         self._clock = clock
-        self.locks = WorkerLocks(self.path)
+        self.locks: WorkerLocks = WorkerLocks(self.path)
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._access = Access.UPGRADE

@@ -93,7 +93,9 @@ class Site:
         self._static = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir()}
         everything = b"".join(self._static[name] for name in sorted(self._static))
         self._static_version = hashlib.sha256(everything).hexdigest()[:12]
-        self.app = web.Application(middlewares=[self._guard], client_max_size=_MAX_FORM_BYTES)
+        self.app: web.Application = web.Application(
+            middlewares=[self._guard], client_max_size=_MAX_FORM_BYTES
+        )
         self.app.router.add_get("/static/{name}", self._serve_static, name="static")
         self.app.router.add_get("/login", self._show_login, name="login")
         self.app.router.add_post("/login", self._login)

@@ -67,7 +67,7 @@ class Renewing(Generic[T]):
         clock: Callable[[], datetime],
         unasked: bool = False,
     ) -> None:
-        self.fetches = 0
+        self.fetches: int = 0
         self.failure: PushkitError | None = None
         self._fetch = fetch
         self._clock = clock

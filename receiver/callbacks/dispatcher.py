@@ -116,10 +116,10 @@ class Dispatcher:
         self._held: set[int] = set()
         self._without_slot: set[asyncio.Task[None]] = set()
         self._unmatched_kinds: set[UpdateKind] = set()
-        self.name = f"dispatcher_{secrets.token_hex(8)}"
+        self.name: str = f"dispatcher_{secrets.token_hex(8)}"
         self._slots = Slots(concurrency)
         self._number_of_slots = concurrency
-        self.pump = Pump(
+        self.pump: Pump[ClaimedNotification] = Pump(
             "callbacks",
             claim=self._claim,
             process=self._dispatch,

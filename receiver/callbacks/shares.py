@@ -32,7 +32,7 @@ class CrowdedError(Exception):
 class _Share:
     def __init__(self) -> None:
         self.used = 0
-        self.moved_at = time.monotonic()
+        self.moved_at: float = time.monotonic()
         self.waiting: list[asyncio.Future[None]] = []
 
 

@@ -101,7 +101,7 @@ class Sink:
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         self.visits: defaultdict[str, list[Visit]] = defaultdict(list)
-        self.came = asyncio.Event()
+        self.came: asyncio.Event = asyncio.Event()
         self._scripts = scripts
         self._loop = asyncio.get_running_loop()
         self._opened = self._loop.time()

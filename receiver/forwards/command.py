@@ -47,7 +47,7 @@ class CommandForward:
         self._command = [found, *command[1:]]
         self._timeout = timeout
         self._folder = folder
-        self.name = f"forward:{command[0]}"
+        self.name: str = f"forward:{command[0]}"
 
     async def send(self, notification: Notification) -> None:
         """Run it once.

@@ -42,7 +42,7 @@ class HttpForward:
         self._timeout = timeout
         # Without the query, which may hold a secret.
         path = self._destination.url.target.partition("?")[0]
-        self.name = f"forward:{self._destination.origin}{path}"
+        self.name: str = f"forward:{self._destination.origin}{path}"
 
     async def send(self, notification: Notification) -> None:
         """Post one.

@@ -52,7 +52,7 @@ class StreamForward:
         self._stream = stream
         self._maxlen = int(maxlen) or None
         where = parts.hostname or parts.path
-        self.name = f"forward:{parts.scheme}://{where}?stream={stream}"
+        self.name: str = f"forward:{parts.scheme}://{where}?stream={stream}"
 
     async def send(self, notification: Notification) -> None:
         """Add one.

@@ -33,7 +33,7 @@ class ConflictError(InboundError, code="id_conflict", status=409):
 class BeingStoredError(InboundError, code="being_stored", status=503):
     """A copy that is being stored right now: what becomes of it decides over this one."""
 
-    retry_after = timedelta(seconds=1)
+    retry_after: timedelta = timedelta(seconds=1)
 
 
 class Replay(StrEnum):

@@ -63,8 +63,8 @@ class HttpServer(web.Server):
         self._shaking: set[asyncio.Task[None]] = set()
         self._handler = handler
         self.max_head_bytes = max_head_bytes
-        self.refusals = refusals or Refusals()
-        self.repeated_log = RepeatedLog(_log)
+        self.refusals: Refusals = refusals or Refusals()
+        self.repeated_log: RepeatedLog = RepeatedLog(_log)
         self._stopping = False
         self._answered = asyncio.Event()
 

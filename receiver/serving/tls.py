@@ -26,7 +26,7 @@ class TlsFiles:
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
         self._key = key
-        self.context = self._read()
+        self.context: ssl.SSLContext = self._read()
 
     @classmethod
     def of(cls, settings: ReceiverSettings, folder: Path) -> Self | None:

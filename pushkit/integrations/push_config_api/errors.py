@@ -73,7 +73,7 @@ class ApiError(PushkitError):
     ) -> None:
         self.kind = kind
         self.allow = allow
-        self.status = status or kind.value.status
+        self.status: int = status or kind.value.status
         super().__init__(f"{kind.value.title}: {detail}" if detail else kind.value.title)
 
 
