@@ -14,6 +14,7 @@ from aiohttp import web
 from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
 from pushkit.keys.jwk import SigningKey, generate_key, public_jwk, verification_key
 from pushkit.keys.source import KeySource
+from pushkit.secrets.sealing import SecretKeys
 from pushkit.work import stop_after_attempt
 from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
@@ -105,7 +106,13 @@ class SendingUnit(Unit):
         delivers: Whether it delivers, or only enqueues.
         keys_at: The address at which it publishes its keys, if it does.
         on_published: Shown each document of keys.
+        keys_for: For how many seconds these may be kept.
+
+    Attributes:
+        secrets: What its next start seals with, if anything is sealed.
     """
+
+    secrets: SecretKeys | None = None
 
     def __init__(
         self,
@@ -118,6 +125,7 @@ class SendingUnit(Unit):
         delivers: bool,
         keys_at: str | None = None,
         on_published: Callable[[bytes], object] = lambda _: None,
+        keys_for: int = 60,
     ) -> None:
         super().__init__(world, name, machine)
         self._keys = keys
@@ -125,7 +133,9 @@ class SendingUnit(Unit):
         self._delivers = delivers
         self._keys_at = keys_at
         self._on_published = on_published
+        self._keys_for = keys_for
         self.sender: PushSender | None = None
+        self.running_secrets: SecretKeys | None = None
 
     def start(self) -> None:
         if not self.is_up:
@@ -139,6 +149,7 @@ class SendingUnit(Unit):
             database="simulated",
             clock=self.machine.now,
             options=self._options,
+            secrets=self.secrets,
             on_event=lambda event: self.world.secrets.look_at("an event", repr(event)),
         )
 
@@ -147,11 +158,14 @@ class SendingUnit(Unit):
             self._on_published(body)
             return body
 
+        self.running_secrets = self.secrets
         await (sender.start() if self._delivers else sender.open())
         self.sender = sender
         if self._keys_at is not None:
             with contextlib.suppress(OSError):
-                self.world.network.listen(lambda: KeyServer(document), self._keys_at, 443, tls=True)
+                self.world.network.listen(
+                    lambda: KeyServer(document, self._keys_for), self._keys_at, 443, tls=True
+                )
         await asyncio.Event().wait()
 
     async def shut(self) -> None:

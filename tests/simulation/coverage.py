@@ -14,7 +14,7 @@ RECENT = 20.0  # seconds for which a fault counts
 # The steps of a story that are faults; the rest is work.
 FAULTS = (
     *("mood", "fate", "cut", "names", "crash", "stop", "flap", "power", "freeze", "statement"),
-    *("await", "strike", "disk", "clock", "callbacks", "reload"),
+    *("await", "doze", "strike", "disk", "clock", "callbacks", "reload"),
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
 from pushkit.storage.group_commit import Batch, Ended
-from pushkit.storage.migrations import Access, Migration
+from pushkit.storage.migrations import Access, Migration, migrate
 from pushkit.storage.script import Script
 from pushkit.storage.sqlite import SqliteDatabase, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
@@ -67,6 +67,11 @@ class Disk:
     def select(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         """Look at what is committed."""
         return sqlite3.Connection.execute(self.connection, sql, values).fetchall()
+
+    def begin_with(self, component: str, migrations: Sequence[Migration]) -> None:
+        """Be what a former version of the programs has made, if there is nothing yet."""
+        if not self.select("SELECT 1 FROM sqlite_master") and migrations:
+            run_script(self.connection, migrate(component, migrations))
 
     def watch(self) -> None:
         """Notice every change of state, of what there is by now."""
@@ -242,6 +247,9 @@ class DiskDatabase(SqliteDatabase):
         group_commit, self._group_commit, self._reader = self._group_commit, None, None
         if group_commit is not None:
             await group_commit.drain()
+
+    async def empty_log(self) -> bool:
+        return True  # there is none
 
     async def read(self, script: Script[T]) -> T:
         if self._reader is None:

@@ -60,6 +60,13 @@ KINDS = {
         asyncpg.ConnectionDoesNotExistError,
         chance=0.03,
     ),
+    # One statement fails, and what is beside it does not.
+    "hiccup": _Kind(
+        (sqlite3.SQLITE_FULL, "database or disk is full"),
+        asyncpg.DiskFullError,
+        at=("INSERT", "UPDATE"),
+        chance=0.15,
+    ),
     # It is stored, and nobody is told so.
     "uncertain": _Kind(
         (sqlite3.SQLITE_IOERR, "disk I/O error"),
@@ -86,6 +93,7 @@ class Faults:
         self._victim: Process | None = None
         self._left = 0
         self._end: Callable[[], None] = lambda: None
+        self._doze: Callable[[], object] | None = None
 
     def fail(self, kind: str, *, lasts: float) -> None:
         """Let statements fail from now on."""
@@ -93,7 +101,11 @@ class Faults:
 
     def end_at(self, process: Process, number: int, end: Callable[[], None]) -> None:
         """Let a process end at its n-th statement from now: `end` does what is left to do."""
-        self._victim, self._left, self._end = process, number, end
+        self._victim, self._left, self._end, self._doze = process, number, end, None
+
+    def doze_at(self, process: Process, number: int, doze: Callable[[], object]) -> None:
+        """Let a process stand still in the middle of its n-th statement from now."""
+        self._victim, self._left, self._doze = process, number, doze
 
     def heal(self) -> None:
         """Let nothing fail any more."""
@@ -113,6 +125,9 @@ class Faults:
             self._left -= 1
             if self._left < 0:
                 self._victim = None
+                if self._doze is not None:
+                    self._doze()
+                    return
                 self._world.note(f"{process.name} ends at {what[:40]}")
                 self._end_here()
         kind = self._kind

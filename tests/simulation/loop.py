@@ -298,7 +298,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def thaw(self, process: Process) -> None:
         """Let a process go on that was frozen."""
-        held, process.frozen = process.frozen or [], None
+        if process.frozen is None:
+            return
+        held, process.frozen = process.frozen, None
         process.thawed_at = self._now
         self._ready.extend(held)
 

@@ -22,8 +22,11 @@ import receiver.admin
 import receiver.callbacks.dispatcher
 from pushkit import RetryPolicy, SenderOptions, wait_schedule
 from pushkit.bounded_json import JsonObject
+from pushkit.errors import StorageError
 from pushkit.keys.jwk import SigningKey, public_jwk
 from pushkit.keys.jwks import parse_jwks
+from pushkit.secrets.resealing import SecretsAdmin
+from pushkit.secrets.sealing import SecretKey, SecretKeys
 from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
@@ -72,11 +75,17 @@ _CROWDED = replace(
     max_subscriptions_per_owner=12,
 )
 # How soon a worker looks again for what is due and at a limit: often, it would be all that it does.
+_SLOW = replace(
+    _OPTIONS,
+    retry=RetryPolicy(wait=wait_schedule((60, 1800, 7200, 28800)), stop=stop_after_attempt(8)),
+    poll_interval=timedelta(minutes=20),
+)
 _SELDOM = timedelta(seconds=0.5)
 # What was refused by its address is tried again after minutes, not hours of looking for nothing.
 _AFTER_REFUSALS = RetryPolicy(wait=wait_schedule((90, 180)), stop=stop_after_attempt(3))
 _INBOX_ROOM = 20  # notifications of one sender, where there is little room
 _COMMAND_TIMEOUT = 30.0  # seconds: of a statement on PostgreSQL
+_AFTER_DAYS = RetryPolicy(wait=wait_schedule((3600, 7200)), stop=stop_after_attempt(3))
 _DRAIN = 4 * 3600.0  # seconds
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
@@ -129,14 +138,19 @@ class _Play:
                 name,
                 self.machine,
                 keys=self.keys,
-                options=_CROWDED if scenario.crowded else _OPTIONS,
+                options=_CROWDED if scenario.crowded else _SLOW if scenario.slow else _OPTIONS,
                 delivers=delivers,
                 keys_at=keys_at,
                 on_published=self._published,
+                keys_for=36_000 if scenario.slow else 60,
             )
             for name, delivers, keys_at in self._roles()
         }
         self.webhooks: dict[str, Webhook] = {}
+        self._sealing = [0]  # the keys that may be in use; the newest first
+        if scenario.sealed:
+            for unit in self.senders.values():
+                unit.secrets = SecretKeys([_sealing_key(0)])
         self.receivers: dict[str, ReceivingUnit] = {}
         self.twins: dict[str, ReceivingUnit] = {}
         self.hosts: dict[str, Machine] = {}
@@ -301,14 +315,16 @@ class _Play:
             self._doing[step.kind](*step.args)
         await self._until(self.scenario.ends)
         await self._heal()
-        ends = self.world.loop.time() + _DRAIN
+        ends = self.world.loop.time() + _DRAIN * (24 if self.scenario.slow else 1)
         await asyncio.sleep(_PATIENCE)  # for what agents were about to tell of
         while self.world.loop.time() < ends and not self.promises.is_drained():
-            await asyncio.sleep(5)
+            await asyncio.sleep(300 if self.scenario.slow else 5)
         await asyncio.sleep(1)
         await self._check_slots()
         self.promises.check_end(_host_of)
         self.conduct.check_end()
+        if self.scenario.sealed:
+            self._check_sealed()
         check_bounds(
             self.world,
             self.outbox,
@@ -340,6 +356,8 @@ class _Play:
         for unit in self.units.values():
             if unit.process is not None:
                 unit.process.spare()
+                if unit.process.frozen is not None:
+                    self.world.loop.thaw(unit.process)
         for webhook in self.webhooks.values():
             webhook.mood = mood_of("ok")
             webhook.odd.clear()
@@ -479,6 +497,18 @@ class _Play:
             end = functools.partial(self.units[unit].crash, down_for=down_for)
             self.faults.end_at(process, number, end)
 
+    def do_doze(self, unit: str, number: int, seconds: float) -> None:
+        """Let a process stand still in the middle of its n-th statement from now."""
+        process = self.units[unit].process
+        if process is not None:
+            self.faults.doze_at(
+                process, number, functools.partial(self._freeze, self.units[unit], process, seconds)
+            )
+
+    def _freeze(self, unit: Unit, process: Process, seconds: float) -> None:
+        if unit.process is process:
+            unit.freeze(seconds)
+
     def do_await(self, unit: str, number: int, down_for: float) -> None:
         """Let a process end at its n-th `await` from now."""
         process = self.units[unit].process
@@ -519,6 +549,51 @@ class _Play:
         self.world.note(f"{unit.name} is a later version from its next start on")
         unit.is_new = True
         unit.stop(0.5)
+
+    def do_reseal(self, apart: float) -> None:
+        """Seal with another key, as operators do: all can open it before anybody seals with it."""
+        self._sealing.insert(0, new := max(self._sealing) + 1)
+        one, *others = map(_sealing_key, self._sealing)
+        self._deploy(SecretKeys([*others, one]))
+        self.world.loop.call_later(apart, self._deploy, both := SecretKeys([one, *others]))
+        self.world.loop.call_later(2 * apart, self._seal_again, both, new, apart)
+
+    def _deploy(self, secrets: SecretKeys) -> None:
+        for unit in self.senders.values():
+            unit.secrets = secrets
+            unit.stop(0.5)
+
+    def _seal_again(self, secrets: SecretKeys, new: int, apart: float) -> None:
+        """Seal what is there with the new key, and leave the others out."""
+        for unit in self.senders.values():
+            if unit.secrets is not secrets:
+                return  # the next change is under way
+        if all(unit.running_secrets is secrets for unit in self.senders.values()):
+            self.world.spawn(self._seal(secrets, new), self.senders["agent0"].process)
+        else:
+            self.world.loop.call_later(apart, self._seal_again, secrets, new, apart)
+
+    async def _seal(self, secrets: SecretKeys, new: int) -> None:
+        sender = self.senders["agent0"].sender
+        if sender is None:
+            return
+        try:
+            rotated = await SecretsAdmin(sender._database).rotate(secrets)
+        except StorageError as exc:
+            self.world.note(f"not sealed again: {exc.code}")
+            return
+        self.world.note(f"sealed again: {rotated.secrets}")
+        if rotated.unopened:
+            self.world.violated(f"nobody can open {rotated.unopened}")
+        elif not rotated.held and all(each.secrets is secrets for each in self.senders.values()):
+            self._sealing = [new]
+            self._deploy(SecretKeys([_sealing_key(new)]))
+
+    def _check_sealed(self) -> None:
+        """Hold that no secret stands in a table as it is."""
+        for row in self.outbox.select("SELECT id, token, credentials FROM pushkit_subscriptions"):
+            if CANARY in f"{row['token']} {row['credentials']}":
+                self.world.violated(f"a secret is stored as it is: {row['id']}")
 
     def do_disk(self, error: str, lasts: float) -> None:
         # What lasts for seconds is tried again, and excuses no repetition.
@@ -568,6 +643,8 @@ class _Play:
             migrations = (*migrations, _next_migration(component, migrations, self._rolling[disk]))
             if not self._rolling[disk] and isinstance(disk, Disk):
                 self._strict.setdefault(disk, set()).add(process)
+        if self.scenario.behind and isinstance(disk, Disk):
+            disk.begin_with(component, migrations[: -self.scenario.behind])
         if isinstance(disk, PostgresServer):
             dsn = f"postgresql://pushkit:{CANARY}@database.example.com/{process.name}"
             return PostgresDatabase(dsn, component=component, migrations=migrations)
@@ -605,6 +682,10 @@ def _next_migration(component: str, migrations: Sequence[Migration], may_roll: b
     return Migration(migrations[-1].version + 1, statements, may_roll=may_roll)
 
 
+def _sealing_key(number: int) -> SecretKey:
+    return SecretKey.of(bytes([number]) * 32)
+
+
 def _disk_of(machine: Machine) -> Disk | PostgresServer:
     assert machine.disk is not None
     return machine.disk
@@ -631,15 +712,19 @@ _played: list[_Play] = []
 
 def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Outcome:
     """Play a scenario to its end."""
-    staged = _Play(scenario, key)
+    staged, slow = _Play(scenario, key), scenario.slow
     _played.append(staged)
     surroundings.begin(scenario.seed, staged.world.loop.time)
     for module, name, simulated in (
         (pushkit.delivery.admin, "open_location", staged.open_location),
         (receiver.admin, "open_location", staged.open_location),
-        (receiver.callbacks.dispatcher, "POLL_INTERVAL", timedelta(seconds=30)),
-        (pushkit.work.pump, "_MIN_PAUSE", _SELDOM),
-        (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_REFUSALS),
+        (
+            receiver.callbacks.dispatcher,
+            "POLL_INTERVAL",
+            timedelta(minutes=20) if slow else timedelta(seconds=30),
+        ),
+        (pushkit.work.pump, "_MIN_PAUSE", timedelta(minutes=1) if slow else _SELDOM),
+        (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "AsyncResolver", SimulatedResolver),
         # The same keys are published and read over and over.
         (pushkit.keys.jwks, "public_jwk", _public_jwk),

@@ -18,7 +18,7 @@ from tests.simulation.workload import (
     updates,
 )
 
-__all__ = ["Scenario", "Step", "make_scenario"]
+__all__ = ["HOURS", "Scenario", "Step", "make_scenario"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,9 @@ class Scenario:
         receivers: How many of our receivers.
         twins: Whether each receiver is two processes that share an inbox.
         postgres: Whether they share a PostgreSQL server; a SQLite file otherwise.
+        sealed: Whether tokens and credentials are encrypted on disk.
+        behind: By how many migrations the databases are behind when the story begins.
+        slow: Whether hours pass where else seconds do.
         steps: The story.
         ends: When all faults end.
     """
@@ -48,6 +51,9 @@ class Scenario:
     receivers: int
     twins: bool
     postgres: bool
+    sealed: bool = False
+    behind: int = 0
+    slow: bool = False
     steps: tuple[Step, ...]
     ends: float
 
@@ -72,6 +78,7 @@ _PLOTS = {
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
 _HASTE = 0.3  # of a crowded story's time: all of it look for work each second
+HOURS = 600.0  # a slow story's: two minutes are twenty hours
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 
 
@@ -106,8 +113,13 @@ def make_scenario(seed: int) -> Scenario:
             chance, add, postgres, agents, workers, receivers, twins, cast.webhooks, cast.hosts
         )
         add_strikes(chance, add, cast)
+    sealed = chance.random() < 0.15
+    if sealed:
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            add(2 + chance.random() * SPAN, "reseal", 30.0)
     steps.sort(key=lambda step: step.at)
-    pace = _HASTE if is_hostile else 1.0
+    is_slow = not is_hostile and chance.random() < 0.06
+    pace = _HASTE if is_hostile else HOURS if is_slow else 1.0
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
         seed=seed,
@@ -119,6 +131,9 @@ def make_scenario(seed: int) -> Scenario:
         receivers=receivers,
         twins=twins,
         postgres=postgres,
+        sealed=sealed,
+        behind=0 if postgres else chance.choice((0, 0, 0, 1, 2, 9)),
+        slow=is_slow,
         steps=tuple(steps),
         ends=(SPAN + 30) * pace,
     )
@@ -171,11 +186,12 @@ _FAULTS: dict[str, tuple[int, Callable[[random.Random, _Stage], tuple[Any, ...]]
     "crash": (2, lambda c, on: (c.choice(on.units), c.choice((0.1, 1.0, 20.0)))),
     "stop": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 1.0, 20.0)))),
     "statement": (2, lambda c, on: (c.choice(on.units), c.randint(0, 60), c.choice((0.1, 5.0)))),
+    "doze": (1, lambda c, on: (c.choice(on.units), c.randint(0, 60), c.choice((30.0, 100.0)))),
     "await": (2, lambda c, on: (c.choice(on.units), c.randint(0, 400), c.choice((0.1, 5.0)))),
     "flap": (1, lambda c, on: (c.choice(on.units), c.randint(5, 100), c.randint(2, 8))),
     "power": (1, lambda c, on: (c.choice(on.units), c.choice((0.1, 5.0, 60.0)))),
     "upgrade": (
-        1,
+        2,
         lambda c, on: (c.choice(on.units), c.choice((0.1, 4.0, 25.0)), c.random() < 0.5),
     ),
     "freeze": (1, lambda c, on: (c.choice(on.units), c.choice((3.0, 30.0, 40.0, 90.0)))),

@@ -21,7 +21,7 @@ from tests.simulation.world import Unit, World
 __all__ = ["Strikes", "add_strikes"]
 
 _ENDS = ("crash", "crash", "stop", "freeze", "freeze", "blip")
-_BLIPS = ("uncertain", "seldom", "error", "full", "busy")
+_BLIPS = ("uncertain", "seldom", "error", "full", "busy", "hiccup", "hiccup")
 _ASKED_FOR = ("pause", "unsubscribe", "redrive", "resend", "retry_now")
 _ODD = ("410", "400", "503 Retry-After 7", "redirect", "babble", "babble late", "leave")
 _LONGEST = 100.0  # seconds that a process is frozen, if nobody takes its work
@@ -123,4 +123,6 @@ def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> N
             add(at - 0.001, "disk", chance.choice(_BLIPS), chance.choice((0.02, 0.2, 1.0)))
         for agent in range(cast.agents):
             kind = chance.choice(("burst", "burst", "shout"))
-            add(at + chance.random() * 0.003, kind, agent, task, chance.randint(2, 5))
+            for wave in range(chance.choice((1, 1, 4))):  # what follows meets what is settled
+                moment = at + wave * 0.007 + chance.random() * 0.003
+                add(moment, kind, agent, task, chance.randint(2, 5))

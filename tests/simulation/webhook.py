@@ -244,8 +244,9 @@ class _Connection(asyncio.Protocol):
 class KeyServer(asyncio.Protocol):
     """Answers every request with one document."""
 
-    def __init__(self, document: Callable[[], bytes]) -> None:
+    def __init__(self, document: Callable[[], bytes], keeps: int) -> None:
         self._document = document
+        self._keeps = keeps
         self._transport: Any = None
         self._received = b""
 
@@ -257,7 +258,8 @@ class KeyServer(asyncio.Protocol):
         if b"\r\n\r\n" in self._received:
             self._received = b""
             body = self._document()
-            head = f"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: {len(body)}"
+            head = f"HTTP/1.1 200 OK\r\nCache-Control: max-age={self._keeps}"
+            head += f"\r\nContent-Length: {len(body)}"
             self._transport.write(f"{head}\r\n\r\n".encode() + body)
 
     def eof_received(self) -> bool:
