@@ -51,7 +51,7 @@ class Life:
         housekeeper: Housekeeper,
         drain: timedelta,
     ) -> None:
-        self.is_open = False
+        self.is_open: bool = False
         self._database = database
         self._replay = replay
         self._transport = transport
@@ -113,7 +113,7 @@ class Life:
     async def close(self) -> None:
         """Wait for running callbacks, then close everything; the inbox last."""
         self.wind_down()
-        self.is_open: bool = False
+        self.is_open = False
         background, self._background = self._background, []
         if self._listening is not None:
             background.append(self._listening)
