@@ -92,7 +92,15 @@ async def _answer(edge: Edge, request: web.BaseRequest, path: str) -> web.Respon
         ),
         socket_peer=request.remote or "",
     )
-    return response(await edge.answer(head, lambda limit: read_bounded(_chunks(request), limit)))
+
+    async def read(limit: int) -> bytes | None:
+        content = request.content
+        if content.is_eof() and content.exception() is None:  # it came with the head
+            body = content.read_nowait()
+            return body if len(body) <= limit else None
+        return await read_bounded(_chunks(request), limit)
+
+    return response(await edge.answer(head, read))
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

@@ -7,12 +7,13 @@ was accepted under it gets past step 5 and is recognised as one, while anything 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.token import hash_token
-from pushkit.storage import Migration, Row, Script, Statement, to_micros
+from pushkit.storage import Migration, Row, Script, Statement, chunks, padded, texts, to_micros
 from receiver.credentials import HandedOut, Presented, ProvenSecret
 from receiver.replay import MEMORY
 from receiver.trust import TaskPolicy
@@ -22,6 +23,7 @@ __all__ = [
     "SECRETS_MIGRATION",
     "ExpectedStore",
     "Registration",
+    "Standings",
     "TaskNotExpectedError",
 ]
 
@@ -101,6 +103,19 @@ class _Standing:
 
     live: bool
     task_id: str | None
+
+
+@dataclass(slots=True)
+class Standings:
+    """What secrets stand for, as it was read.
+
+    Attributes:
+        found: By sender and secret; nothing of a static secret that is not bound yet.
+        is_changed: Whether one of them was bound since, and with it perhaps others of its task.
+    """
+
+    found: dict[tuple[str, ProvenSecret], _Standing]
+    is_changed: bool = False
 
 
 class ExpectedStore:
@@ -188,6 +203,28 @@ class ExpectedStore:
             for row in rows
         ]
 
+    def standings(
+        self, secrets: Iterable[tuple[str, ProvenSecret]], now: datetime
+    ) -> Script[Standings]:
+        """Return what secrets stand for, each beside the sender that sent it."""
+        found: dict[tuple[str, ProvenSecret], _Standing] = {}
+        for each in chunks(list(dict.fromkeys(secrets))):
+            asked = padded(each)
+            by_column = " UNION ALL ".join(
+                f"SELECT a.sender, a.sha256, e.static, e.task_id, e.withdrawn_at, e.expires_at"
+                f" FROM asked a JOIN pushkit_expected e ON e.sender = a.sender"
+                f" AND e.{column} = a.sha256"
+                for column in ("token_sha256", "credentials_sha256")
+            )
+            rows = yield Statement(
+                f"WITH asked (sender, sha256) AS (VALUES {texts(len(asked), 2)}) {by_column}",
+                tuple(text for sender, secret in asked for text in (sender, secret.sha256)),
+            )
+            for row in rows:
+                secret = ProvenSecret(sha256=row["sha256"], static=bool(row["static"]))
+                found[row["sender"], secret] = _standing(row, now)
+        return Standings(found)
+
     def check(
         self,
         policy: TaskPolicy,
@@ -196,26 +233,42 @@ class ExpectedStore:
         secret: ProvenSecret | None,
         task_id: str | None,
         now: datetime,
-    ) -> Script[None]:
-        """Do step 8: refuse a task that is not expected, or bind it to its secret.
+        standings: Standings,
+    ) -> Script[bool]:
+        """Do step 8: refuse a task that is not expected; say whether its secret is to be bound.
 
         Raises:
             TaskNotExpectedError: By the policy, or because the secret is good no longer.
         """
-        stands = (yield from self._stands_for(sender, secret, now)) if secret else None
-        if secret is not None and not (stands.live if stands else secret.static):
-            raise TaskNotExpectedError("the token was withdrawn or has expired")
+        stands: _Standing | None = None
+        if secret is not None:
+            stands = standings.found.get((sender, secret))
+            if standings.is_changed and (stands is None or stands.task_id is None):
+                stands = yield from self._stands_for(sender, secret, now)
+            if not (stands.live if stands else secret.static):
+                raise TaskNotExpectedError("the token was withdrawn or has expired")
         if policy is TaskPolicy.ANY:
-            return
+            return False
         bound_to = stands.task_id if stands else None
         if secret is not None and policy is TaskPolicy.BIND and task_id and bound_to is None:
-            bound_to = yield from self._bind(sender, secret, task_id, now)
-            stands = _Standing(live=True, task_id=bound_to)
+            return True
         if stands is None and (yield from self._knows_task(sender, task_id, now)):
-            return
+            return False
         if stands is not None and bound_to in (None, task_id):
-            return
+            return False
         raise TaskNotExpectedError("the task is not expected under this token")
+
+    def bind(
+        self, sender: str, secret: ProvenSecret, task_id: str, now: datetime, standings: Standings
+    ) -> Script[None]:
+        """Bind a secret to its first task.
+
+        Raises:
+            TaskNotExpectedError: It is bound to another one, by who was first.
+        """
+        standings.is_changed = True
+        if (yield from self._bind(sender, secret, task_id, now)) != task_id:
+            raise TaskNotExpectedError("the task is not expected under this token")
 
     def _stands_for(
         self, sender: str, secret: ProvenSecret, now: datetime

@@ -8,9 +8,10 @@ begins where the notification is committed.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage import Database
-from receiver.accepting import Acceptance
+from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.credentials import HandedOut
 from receiver.expected import ExpectedStore
 from receiver.limits import Limits
@@ -43,6 +44,8 @@ __all__ = ["BrokenBodyError", "Intake", "ReadBody"]
 
 _log = logging.getLogger("receiver")
 
+_MOST_KNOWN_SECRETS = 10_000
+
 _DUPLICATE = Verdict(status=200, code="duplicate")
 
 ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
@@ -63,6 +66,7 @@ class Intake:
         replay: The memory of ids, in the same database or elsewhere.
         limits: Sizes and rates.
         clock: Returns now, aware, in UTC.
+        hands: Who calls back.
         accepted: Called with the sender and the task of what was accepted, if it has one.
         events: Who hears of every verdict.
     """
@@ -75,6 +79,7 @@ class Intake:
         *,
         limits: Limits,
         clock: Callable[[], datetime],
+        hands: Hands,
         accepted: Callable[[str, str | None], None],
         events: Listeners,
     ) -> None:
@@ -88,7 +93,9 @@ class Intake:
         self._accepted = accepted
         self._replay = replay
         self._expected = ExpectedStore()
-        self._acceptance = Acceptance(database, replay, self._expected, limits)
+        self._known_secrets: dict[tuple[str, str | None, tuple[str, ...]], list[HandedOut]] = {}
+        self._acceptance = Acceptance(database, replay, self._expected, limits, hands)
+        self._hands = hands
 
     def admit_peer(self, peer: str) -> Verdict | None:
         """Count one request of an address that is no notification; None to go on."""
@@ -144,9 +151,23 @@ class Intake:
             found: Verified = done.value
             return found
 
-    async def _handed_out(self, asked: HandedOutTo) -> list[HandedOut]:
-        script = self._expected.handed_out(asked.sender.name, asked.secret)
-        return await self._database.read(script)
+    async def _handed_out(self, asked: HandedOutTo) -> Sequence[HandedOut]:
+        """Say what was handed out; what was found once is not read again.
+
+        Tokens and credentials never change what they are, and whether they are good still is said
+        by step 8, in the transaction that stores.
+        """
+        secret = asked.secret
+        key = (asked.sender.name, secret.token, secret.credentials)
+        found = self._known_secrets.get(key)
+        if found is None:
+            script = self._expected.handed_out(asked.sender.name, secret)
+            found = await self._database.read(script)
+            if found:
+                if len(self._known_secrets) >= _MOST_KNOWN_SECRETS:
+                    del self._known_secrets[next(iter(self._known_secrets))]
+                self._known_secrets[key] = found
+        return found
 
     async def _body(self, asked: WholeBody, read: ReadBody) -> bytes:
         seconds = self.limits.request_timeout.total_seconds()
@@ -173,19 +194,35 @@ class Intake:
         reservation = await self._replay.reserve(seen)
         if reservation is None:
             return _DUPLICATE
+        candidate = Candidate(verified=verified, reservation=reservation)
         try:
-            notification_id = await self._database.write(
-                self._acceptance.accept(verified, reservation)
-            )
+            storing = self._database.write_together(self._acceptance.accept, candidate)
+            # Also where the request is cancelled: what is stored in a place is begun.
+            storing.add_done_callback(functools.partial(self._stored, candidate))
+            notification_id = await asyncio.shield(storing)
         except Exception:
             await self._replay.release(reservation)
             raise
-        if notification_id is not None:
-            self._accepted(notification.sender, notification.task_id)
         await self._replay.commit(reservation)
         if notification_id is None:
             return _DUPLICATE
         return Verdict(status=202, code="accepted", notification_id=notification_id)
+
+    def _stored(self, candidate: Candidate, storing: asyncio.Future[int | None]) -> None:
+        """Hand over what was stored in a place, or free the place of what was not stored."""
+        if storing.cancelled() or storing.exception() is not None:
+            self._acceptance.cancel([candidate])
+            return
+        notification_id = storing.result()
+        if notification_id is None:
+            return
+        claimed = candidate.claimed(notification_id)
+        if claimed is not None:
+            self._hands.begin(claimed)
+        elif candidate.stored is not None and candidate.stored.head:
+            self._hands.let_wait()  # what stands behind others of its task waits for them
+        notification = candidate.verified.notification
+        self._accepted(notification.sender, notification.task_id)
 
     def _tell(self, verdict: Verdict, verified: Verified) -> None:
         said = verified.notification

@@ -99,7 +99,7 @@ class Life:
             if allowed := self._transport.policy.allow:
                 _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
             self._background = [
-                asyncio.create_task(self._dispatcher.pump.run(), name="receiver-callbacks"),
+                asyncio.create_task(self._dispatcher.run(), name="receiver-callbacks"),
                 asyncio.create_task(self._housekeeper.run(), name="receiver-housekeeping"),
             ]
 
@@ -134,7 +134,7 @@ class Life:
 
     def hear(self) -> None:
         """Wake callbacks, and look for those who wait: a notification was accepted elsewhere."""
-        self._dispatcher.pump.wake()
+        self._dispatcher.let_wait()
         self._arrivals.look_elsewhere()
 
     async def unready(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ the right: what stands to the left of the first hop that is no trusted proxy is 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _WITH_PORT = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](?::\d+)?")
 _MAX_HOPS = 32
+_LONGEST_ADDRESS = 128  # characters, with a port and a zone
 
 
 class ForwardedHeader(StrEnum):
@@ -89,6 +91,7 @@ class Peers:
                 yield _for(element)
 
 
+@functools.lru_cache(maxsize=4096)  # the same agents come again and again
 def rate_key(peer: str) -> str:
     """Return what a peer's requests are counted under: of IPv6 the /64 that one subscriber has."""
     address = _parse(peer)
@@ -121,6 +124,11 @@ def _unquoted(text: str, separator: str) -> list[str]:
 
 
 def _parse(text: str) -> _Address | None:
+    return _parsed(text) if len(text) <= _LONGEST_ADDRESS else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(text: str) -> _Address | None:
     with_port = _WITH_PORT.fullmatch(text)
     if with_port is not None:
         text = with_port[1] or with_port[2]

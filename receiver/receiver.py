@@ -139,15 +139,6 @@ class Receiver(CallbackDecorators):
         trust = Trust.build(url, senders, self._transport, clock)
         self.url: str = trust.url
         memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
-        self.intake: Intake = Intake(
-            trust,
-            self._database,
-            memory,
-            limits=limits or Limits(),
-            clock=clock,
-            accepted=self._accepted,
-            events=self.events,
-        )
         self.callbacks = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
             self._database,
@@ -160,13 +151,23 @@ class Receiver(CallbackDecorators):
             events=self.events,
             clock=clock,
         )
+        self.intake: Intake = Intake(
+            trust,
+            self._database,
+            memory,
+            limits=limits or Limits(),
+            clock=clock,
+            hands=self.dispatcher,
+            accepted=self._accepted,
+            events=self.events,
+        )
         self.edge: Edge = Edge(
             self.intake,
             self,
             peers=Peers(trusted_proxies, forwarded_header),
             validation_echo=validation_echo,
         )
-        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.pump.wake)
+        self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.let_wait)
         self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore(retention.ids)
         self._expected_for = retention.expected
@@ -504,7 +505,6 @@ class Receiver(CallbackDecorators):
     # --- within --------------------------------------------------------------------------------
 
     def _accepted(self, sender: str, task_id: str | None) -> None:
-        self.dispatcher.pump.wake()
         if task_id is not None:
             self._arrivals.announce(sender, task_id)
 

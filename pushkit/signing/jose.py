@@ -101,6 +101,7 @@ def read_compact(token: str) -> CompactJws:
     )
 
 
+@lru_cache(maxsize=256)  # a key's is the same in all that it signs; nobody changes it
 def protected_header(segment: str) -> JsonObject:
     """Read a protected header; nothing in it is proven.
 

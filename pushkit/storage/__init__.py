@@ -23,6 +23,7 @@ from pushkit.storage.script import (
     padded,
     rows_of_places,
     slices,
+    texts,
     to_micros,
 )
 from pushkit.storage.sqlite import SqliteDatabase
@@ -57,6 +58,7 @@ __all__ = [
     "padded",
     "rows_of_places",
     "slices",
+    "texts",
     "to_micros",
     "upgrade",
 ]

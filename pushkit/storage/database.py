@@ -102,6 +102,9 @@ class Database(Protocol):
     def exclusively(self, name: str) -> Script[None]:
         """Let other transactions that ask for this name wait until this one ends."""
 
+    def hold_at_once(self, names: Sequence[str]) -> Script[set[str]]:
+        """Do as `exclusively` with those names that nobody else holds; return them."""
+
     def wake(self) -> Script[None]:
         """Tell idle workers of other processes that there is work, once this commits."""
 

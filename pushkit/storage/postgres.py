@@ -31,7 +31,16 @@ from pushkit.storage.migrations import (
     left_behind,
     migrate,
 )
-from pushkit.storage.script import Group, Script, Statement, driver_connection, from_micros
+from pushkit.storage.script import (
+    Group,
+    Script,
+    Statement,
+    chunks,
+    driver_connection,
+    from_micros,
+    padded,
+    texts,
+)
 
 __all__ = ["PostgresDatabase", "run_script"]
 
@@ -90,7 +99,7 @@ _FUNCTIONS = (
         END IF;
         RETURN needed;
     END $$
-    """,  # noqa: S608  # put together from constants
+    """,  # put together from constants
 )
 
 
@@ -343,6 +352,19 @@ class PostgresDatabase:
     def exclusively(self, name: str) -> Script[None]:
         """Let other transactions that ask for this name wait until this one ends."""
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
+
+    def hold_at_once(self, names: Sequence[str]) -> Script[set[str]]:
+        """Hold what nobody else holds, without waiting for anybody."""
+        held: set[str] = set()
+        for each in chunks(names):
+            asked = padded(each)
+            rows = yield Statement(
+                f"SELECT name FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
+                " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))",
+                asked,
+            )
+            held.update(row["name"] for row in rows)
+        return held
 
     def wake(self) -> Script[None]:
         """Notify idle workers on every machine when this transaction commits."""

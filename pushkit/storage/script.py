@@ -48,6 +48,7 @@ __all__ = [
     "padded",
     "rows_of_places",
     "slices",
+    "texts",
     "to_micros",
 ]
 
@@ -175,6 +176,13 @@ def slices(items: Sequence[T], *, most: int = 64) -> Iterator[Sequence[T]]:
 def rows_of_places(rows: int, width: int, *, after: int = 0) -> str:
     """Return what stands behind `VALUES`: `($1, $2), ($3, $4)` for two rows of two."""
     return ", ".join(_places(width, after=after + width * row) for row in range(rows))
+
+
+@functools.cache
+def texts(rows: int, width: int) -> str:
+    """Return what stands behind `VALUES` where nothing else says that all of it is text."""
+    one = [f"CAST(${n} AS TEXT)" for n in range(1, rows * width + 1)]
+    return ", ".join(f"({', '.join(one[n : n + width])})" for n in range(0, len(one), width))
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -86,7 +85,7 @@ class Pump(Generic[Item]):
         self._slots = slots
         self._longest_pause = longest_pause
         self._ended = ended
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Item] = {}
         self._filling: set[asyncio.Task[int]] = set()
         self._awake = asyncio.Event()
         self._faults = RepeatedLog(_log)
@@ -140,7 +139,7 @@ class Pump(Generic[Item]):
     async def abandon(self) -> None:
         """Break off the items that are in work; they come back with their leases."""
         while self._running or self._filling:
-            for task in self._running:
+            for task in list(self._running):
                 task.cancel()
             await asyncio.wait({*self._running, *self._filling})
 
@@ -161,8 +160,12 @@ class Pump(Generic[Item]):
     def begin(self, item: Item) -> None:
         """Start on an item whose slot is taken already."""
         task = asyncio.create_task(self._guard(item))
-        self._running.add(task)
-        task.add_done_callback(functools.partial(self._finished, item))
+        self._running[task] = item
+        task.add_done_callback(self._finished)
+
+    def let_go(self, task: asyncio.Task[None]) -> None:
+        """Free the slot of an item whose work goes on: it is the caller's from here on."""
+        self._finished(task)
 
     async def _guard(self, item: Item) -> None:
         try:
@@ -171,8 +174,10 @@ class Pump(Generic[Item]):
         except Exception as exc:  # noqa: BLE001  # the top of a worker loop
             self._tell(exc, "could not be settled", "it comes back with its lease")
 
-    def _finished(self, item: Item, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if task not in self._running:
+            return  # let go before
+        item = self._running.pop(task)
         self._slots.give_back(1)
         if self._ended(item):
             self._awake.set()

@@ -13,7 +13,7 @@ import functools
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -41,10 +41,20 @@ class Call:
 
 
 class Slot:
-    """One of the places in which notifications are worked on; a call that hangs may give it up."""
+    """One of the places in which notifications are worked on; a call that hangs may give it up.
 
-    def __init__(self) -> None:
-        self.freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    Args:
+        let_go: Frees the place, while the work goes on.
+    """
+
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.is_free = False
+        self._let_go = let_go
+
+    def free(self) -> None:
+        """Give the place up."""
+        self.is_free = True
+        self._let_go()
 
 
 class Caller:
@@ -121,7 +131,7 @@ class Caller:
 
     def end(self, slot: Slot) -> None:
         """Note that the work of a slot has come to its end, in the slot or outside of it."""
-        self._outside -= int(slot.freed.done())
+        self._outside -= int(slot.is_free)
 
     def close(self) -> None:
         """End idle threads."""
@@ -144,10 +154,10 @@ class Caller:
             callback, notification, "hangs: it did not end within %g s", self._limit(callback)
         )
         self._hanging[call] = callback.name
-        if self._outside < self._slots and not slot.freed.done():
+        if self._outside < self._slots and not slot.is_free:
             self._outside += 1
-            slot.freed.set_result(None)
-        holds = not slot.freed.done()
+            slot.free()
+        holds = not slot.is_free
         if not holds:
             place.leave()
         self._holding += int(holds)

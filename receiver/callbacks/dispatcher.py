@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -21,11 +22,10 @@ from pushkit.a2a import UpdateKind
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events import CalledBack, Listeners, NotificationDead
-from pushkit.storage import Database, Script
+from pushkit.storage import APART, Apart, Database, Script
 from pushkit.work import (
     Pump,
     RetryPolicy,
-    Slots,
     cancelled,
     next_attempt,
     persist,
@@ -36,7 +36,14 @@ from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.shares import CrowdedError
 from receiver.callbacks.turns import Turns
-from receiver.inbox import ClaimedNotification, Inbox, InboxStatus, Notification, task_lock
+from receiver.inbox import (
+    ClaimedNotification,
+    Inbox,
+    InboxStatus,
+    Lease,
+    Notification,
+    task_lock,
+)
 
 __all__ = ["Dispatcher", "callback_retry"]
 
@@ -65,12 +72,23 @@ class _Round:
         error: The last failure.
         pause: When to come back for a callback that was passed over.
         unmatched: No callback wants it.
+        lost: It is in somebody else's hands.
     """
 
     unwritten: list[Call] = field(default_factory=list)
     error: str | None = None
     pause: timedelta | None = None
     unmatched: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Settling:
+    """What every callback has had; the calls that are not written down yet, and its slot."""
+
+    claimed: ClaimedNotification
+    unwritten: Sequence[Call]
+    slot: Slot
 
 
 class Dispatcher:
@@ -114,19 +132,52 @@ class Dispatcher:
         self._caller = Caller(slots=concurrency, timeout=timeout)
         self._turns = Turns(concurrency, senders)
         self._held: set[int] = set()
+        self._heart: asyncio.Task[None] | None = None
+        self._is_finished = False
         self._without_slot: set[asyncio.Task[None]] = set()
         self._unmatched_kinds: set[UpdateKind] = set()
         self.name: str = f"dispatcher_{secrets.token_hex(8)}"
-        self._slots = Slots(concurrency)
         self._number_of_slots = concurrency
         self.pump: Pump[ClaimedNotification] = Pump(
             "callbacks",
             claim=self._claim,
             process=self._dispatch,
             until_due=self._until_due,
-            slots=self._slots,
+            slots=self._turns,
             longest_pause=poll_interval or POLL_INTERVAL,
+            ended=lambda claimed: self._turns.end(claimed.stored.sender),
         )
+
+    async def run(self) -> None:
+        """Call back until cancelled: what is claimed, and what is handed over as it is stored."""
+        self._is_finished = False
+        self._say_alive()
+        self._turns.let_wait()  # who is there already comes first
+        self._turns.is_open = True
+        try:
+            await self.pump.run()
+        finally:
+            self._turns.is_open = False
+
+    def reserve(self, sender: str, now: datetime) -> Lease | None:
+        """Take a place for a notification that is being stored; None if it has to wait."""
+        if not self._turns.reserve(sender):
+            return None
+        return Lease(worker=self.name, until=now + _LEASE)
+
+    def cancel(self, senders: Iterable[str]) -> None:
+        """Free the places of what was not stored after all."""
+        self._turns.cancel(senders)
+
+    def begin(self, claimed: ClaimedNotification) -> None:
+        """Call back what was stored in a place; after the end, `retire` gives it back."""
+        if not self._is_finished:
+            self.pump.begin(claimed)
+
+    def let_wait(self) -> None:
+        """Look for what was stored, and waits for a place."""
+        self._turns.let_wait()
+        self.pump.wake()
 
     async def run_once(self) -> int:
         """Hand out every notification that is due now; return how many there were."""
@@ -134,7 +185,7 @@ class Dispatcher:
 
     def slots(self) -> tuple[int, int]:
         """Return how many places are in use, and how many there are."""
-        return self._number_of_slots - self._slots.free, self._number_of_slots
+        return self._number_of_slots - self._turns.free, self._number_of_slots
 
     @property
     def hanging(self) -> Counter[str]:
@@ -153,8 +204,11 @@ class Dispatcher:
     async def finish(self, within: timedelta) -> None:
         """Wait for callbacks that run, and break off those that are not done by then, or hang."""
         await self.pump.finish(within=within)
+        self._is_finished = True
         for work in list(self._without_slot):
             await cancelled(work)
+        if self._heart is not None:
+            await cancelled(self._heart)
         self._caller.close()
         self._turns.clear()
 
@@ -175,30 +229,37 @@ class Dispatcher:
     # --- taking --------------------------------------------------------------------------------
 
     async def _claim(self) -> Sequence[ClaimedNotification]:
-        if self._database.locks is not None:
-            self._database.locks.hold(self.name)
-        claimed: Sequence[ClaimedNotification] = ()
-        taken = self._slots.take()
+        self._say_alive()
+        claimed: list[ClaimedNotification] = []
         try:
-            claimed = await self._database.write(self._claim_script(taken))
-        finally:
-            self._slots.give_back(taken - len(claimed))
-        self._turns.begin(each.stored.sender for each in claimed)
+            await self._database.write(self._claim_script(claimed))
+        except BaseException:
+            self._turns.cancel(each.stored.sender for each in claimed)
+            raise
         return claimed
 
-    def _claim_script(self, limit: int) -> Script[list[ClaimedNotification]]:
-        yield from self._take_over()
-        now = yield from self._database.now()
-        return (
-            yield from self._inbox.claim(
+    def _say_alive(self) -> None:
+        if self._database.locks is not None:
+            self._database.locks.hold(self.name)
+
+    def _claim_script(self, claimed: list[ClaimedNotification]) -> Script[None]:
+        """Claim what is due; a place is taken for each that stands in `claimed` in the end."""
+        free = self._turns.take_for_claim()
+        try:
+            yield from self._take_over()
+            now = yield from self._database.now()
+            found = yield from self._inbox.claim(
                 self.name,
-                limit=limit,
+                limit=free,
                 now=now,
                 until=now + _LEASE,
                 held=tuple(self._held),
                 divide=self._turns.divide,
             )
-        )
+            self._turns.begin(each.stored.sender for each in found)
+            claimed += found
+        finally:
+            self._turns.give_back(free - len(claimed))
 
     def _take_over(self) -> Script[None]:
         """Give back what dispatchers on this machine left that died: their locks are free."""
@@ -216,59 +277,62 @@ class Dispatcher:
 
     # --- calling -------------------------------------------------------------------------------
 
-    async def _dispatch(self, claimed: ClaimedNotification) -> None:
-        """Work on a notification, until that is done or gives up its slot because a call hangs."""
-        slot = Slot()
-        work = asyncio.create_task(self._hold(claimed, slot))
-        try:
-            await asyncio.wait([work, slot.freed], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await cancelled(work)
-            raise
-        finally:
-            self._turns.end(claimed.stored.sender)
-        if work.done():
-            work.result()
-            return
-        self._without_slot.add(work)
-        work.add_done_callback(self._ended_without_slot)
+    async def _dispatch(self, claimed: ClaimedNotification) -> ClaimedNotification | None:
+        """Work on a notification; return the next of its task, if that has its slot now.
 
-    def _ended_without_slot(self, work: asyncio.Task[None]) -> None:
-        self._without_slot.discard(work)
-        self.pump.wake()  # the next of its task may be due
-        if not work.cancelled() and (error := work.exception()) is not None:
-            _log.error("callbacks: could not be settled; it comes back", exc_info=error)
-
-    async def _hold(self, claimed: ClaimedNotification, slot: Slot) -> None:
-        self._held.add(claimed.stored.id)
+        The slot may be given up before the end, because a call hangs.
+        """
+        work = asyncio.current_task()
+        assert work is not None  # noqa: S101  # the pump's
+        slot = Slot(functools.partial(self._go_on_without_slot, work))
+        self._hold(claimed.stored.id)
         try:
-            async with self._lease_kept(claimed.stored.id):
-                await self._work_on(claimed, slot)
+            following = await self._work_on(claimed, slot)
         finally:
             self._held.discard(claimed.stored.id)
             self._caller.end(slot)
+        if slot.is_free:
+            self._turns.let_wait()
+            self.pump.wake()  # the next of its task may be due
+        return following
 
-    async def _work_on(self, claimed: ClaimedNotification, slot: Slot) -> None:
+    def _go_on_without_slot(self, work: asyncio.Task[None]) -> None:
+        self._without_slot.add(work)
+        work.add_done_callback(self._without_slot.discard)
+        self.pump.let_go(work)
+
+    async def _work_on(
+        self, claimed: ClaimedNotification, slot: Slot
+    ) -> ClaimedNotification | None:
         try:
             notification = claimed.stored.decode()
         except InboundError as exc:
             # Accepted by other code than this: it must not stand in the way of the rest.
             await self._bury(claimed, f"unreadable: {exc.code}")
-            return
+            return None
         matching = self.registry.wanting(notification)
         if not matching:
             self._say_unmatched(notification)
             await self._settle(claimed, _Round(unmatched=True))
-            return
+            return None
         wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
             if await self._is_held_back(claimed, names):
-                return
+                return None
         # After that: what ends in the preparation has to come to an end, too.
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
-        await self._settle(claimed, await self._call_all(wanting, notification, claimed, slot))
+        done = await self._call_all(wanting, notification, claimed, slot)
+        if done.error is None and done.pause is None and not done.lost:
+            settling = _Settling(claimed, done.unwritten, slot)
+            return await persist(
+                lambda: asyncio.shield(self._database.write_together(self._settle_done, settling)),
+                through=StorageError,
+                within=_LEASE / 2,
+            )
+        await self._settle(claimed, done)
+        return None
 
     def _say_unmatched(self, notification: Notification) -> None:
         """Say once of each kind that no callback here wants it, or not all of it."""
@@ -302,7 +366,7 @@ class Dispatcher:
                     lambda call=call: self._go_on_script(notification.id, call)  # type: ignore[misc]
                 )
                 if not is_ours:
-                    return _Round()  # somebody else has it, and calls the rest
+                    return _Round(lost=True)  # somebody else has it, and calls the rest
             done.unwritten = []
             state = claimed.callbacks.get(callback.name)
             try:
@@ -423,6 +487,64 @@ class Dispatcher:
         )
         return settled and status is InboxStatus.DEAD
 
+    def _settle_done(
+        self, settling: Sequence[_Settling], /, *, wait: bool
+    ) -> Script[list[ClaimedNotification | Apart | None]]:
+        """Write down what is done; take the next of each task, where that may have the slot."""
+        tasks = {each: _task_of(each.claimed) for each in settling}
+        names = {each: task_lock(*task) for each, task in tasks.items() if task is not None}
+        held = yield from self._hold_tasks(sorted(set(names.values())), wait=wait)
+        ours = [each for each in settling if each not in names or names[each] in held]
+        now = yield from self._database.now()
+        yield from self._inbox.record_calls(
+            [
+                (each.claimed.stored.id, call.callback, call.error)
+                for each in ours
+                for call in each.unwritten
+            ],
+            now=now,
+        )
+        settled = yield from self._inbox.settle_done(
+            [each.claimed for each in ours], self.name, now=now
+        )
+        lines = {
+            task: each
+            for each in ours
+            if each.claimed.stored.id in settled and (task := tasks[each]) is not None
+        }
+        following = yield from self._next_of(lines, now)
+        return [
+            following.get(each) if each not in names or names[each] in held else APART
+            for each in settling
+        ]
+
+    def _next_of(
+        self, lines: Mapping[tuple[str, str], _Settling], now: datetime
+    ) -> Script[dict[_Settling, ClaimedNotification]]:
+        """Take the next of tasks into the slots of those before them, or offer it to claims."""
+        ids = yield from self._inbox.oldest_unfinished(sorted(lines))
+        if not ids:
+            return {}
+        may_follow = self._turns.may_follow()
+        slots = {task: each for task, each in lines.items() if may_follow and not each.slot.is_free}
+        taken = [each for each, task in ids.items() if task in slots]
+        lease = Lease(worker=self.name, until=now + _LEASE)
+        followed = yield from self._inbox.follow(taken, lease, now=now)
+        found = {slots[ids[each.stored.id]]: each for each in followed}
+        left = ids.keys() - {each.stored.id for each in followed}
+        if left:
+            yield from self._inbox.make_heads(sorted(left))
+            self._turns.let_wait()
+            yield from self._database.wake()
+        return found
+
+    def _hold_tasks(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:
+        if not wait:
+            return (yield from self._database.hold_at_once(names))
+        for name in names:
+            yield from self._database.exclusively(name)
+        return set(names)
+
     def _bury_script(self, claimed: ClaimedNotification, error: str) -> Script[bool]:
         yield from self._hold_task(claimed)
         now = yield from self._database.now()
@@ -440,38 +562,32 @@ class Dispatcher:
 
     def _record_script(self, notification_id: int, call: Call) -> Script[None]:
         now = yield from self._database.now()
-        yield from self._inbox.record_call(
-            notification_id, call.callback, error=call.error, now=now
-        )
+        yield from self._inbox.record_calls([(notification_id, call.callback, call.error)], now=now)
 
     def _go_on_script(self, notification_id: int, call: Call) -> Script[bool]:
         """Write down how a call ended; return whether this dispatcher may make the next one."""
         yield from self._record_script(notification_id, call)
-        return (yield from self._keep_lease_script(notification_id))
+        return bool((yield from self._keep_leases_script([notification_id])))
 
     # --- leases --------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _lease_kept(self, notification_id: int) -> AsyncIterator[None]:
-        keeper = asyncio.create_task(self._keep_lease(notification_id))
-        try:
-            yield
-        finally:
-            keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeper
+    def _hold(self, notification_id: int) -> None:
+        self._held.add(notification_id)
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.create_task(self._keep_leases(), name="receiver-leases")
 
-    async def _keep_lease(self, notification_id: int) -> None:
-        kept = True
-        while kept:
+    async def _keep_leases(self) -> None:
+        """Renew the leases of all that is in hand, for as long as anything is."""
+        while self._held:
             await asyncio.sleep(_LEASE.total_seconds() / 3)
-            # A database out of reach must not end the renewal: the callback goes on.
+            # A database out of reach must not end the renewal: the callbacks go on.
             with contextlib.suppress(StorageError):
-                kept = await self._database.write(self._keep_lease_script(notification_id))
+                if self._held:
+                    await self._database.write(self._keep_leases_script(tuple(self._held)))
 
-    def _keep_lease_script(self, notification_id: int) -> Script[bool]:
+    def _keep_leases_script(self, ids: Sequence[int]) -> Script[set[int]]:
         now = yield from self._database.now()
-        return (yield from self._inbox.keep_lease(notification_id, self.name, now + _LEASE))
+        return (yield from self._inbox.keep_leases(ids, self.name, now + _LEASE))
 
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())
@@ -480,3 +596,8 @@ class Dispatcher:
         now = yield from self._database.now()
         due = yield from self._inbox.next_due(but=self._turns.full())
         return None if due is None else due - now
+
+
+def _task_of(claimed: ClaimedNotification) -> tuple[str, str] | None:
+    stored = claimed.stored
+    return None if stored.task_id is None else (stored.sender, stored.task_id)

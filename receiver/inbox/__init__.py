@@ -14,12 +14,14 @@ from receiver.inbox.model import (
     CallbackState,
     ClaimedNotification,
     InboxStatus,
+    Lease,
+    NewNotification,
     Notification,
     StoredNotification,
 )
 from receiver.inbox.retention import InboxRetention, Purge
 from receiver.inbox.schema import CALLBACKS_MIGRATION, FAIRNESS_MIGRATION, MIGRATION
-from receiver.inbox.store import Inbox, task_lock
+from receiver.inbox.store import Inbox, Sequences, StoredIds, task_lock
 
 __all__ = [
     "CALLBACKS_MIGRATION",
@@ -37,11 +39,15 @@ __all__ = [
     "InboxStats",
     "InboxStatus",
     "Inspection",
+    "Lease",
+    "NewNotification",
     "Notification",
     "NotificationReport",
     "NotificationSummary",
     "Purge",
     "SenderStats",
+    "Sequences",
+    "StoredIds",
     "StoredNotification",
     "task_lock",
 ]

@@ -17,6 +17,8 @@ __all__ = [
     "CallbackState",
     "ClaimedNotification",
     "InboxStatus",
+    "Lease",
+    "NewNotification",
     "Notification",
     "StoredNotification",
 ]
@@ -82,6 +84,10 @@ class Notification:
         """The task's state, where the update has one."""
         return self.update.state
 
+    def decode(self) -> Notification:
+        """Return it as it is: it is decoded."""
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNotification:
@@ -125,6 +131,38 @@ class StoredNotification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who has a notification in hand, and until when without being heard of."""
+
+    worker: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNotification:
+    """A notification that is to be stored; the names are those of `Notification`.
+
+    Attributes:
+        head: Whether nothing that is unfinished of its task is before it.
+        lease: Who has it in hand from the start; None if it waits for a claim.
+    """
+
+    sender: str
+    delivery_id: str
+    kid: str
+    issued_at: datetime
+    task_id: str | None
+    config_id: str | None
+    seq: int | None
+    missing: int
+    late: bool
+    body: bytes = field(repr=False)
+    received_at: datetime
+    head: bool
+    lease: Lease | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackState:
     """What one callback did with one notification.
 
@@ -148,7 +186,7 @@ class ClaimedNotification:
     """A notification under a lease, and what was done of it before.
 
     Attributes:
-        stored: The notification.
+        stored: The notification, decoded already if it was handed over as it was stored.
         attempts: How often it was handed out, this time included; a redrive begins anew.
         since: When it was accepted, or redriven.
         broken_off: Whether the attempt before this one came to no end: its process died, or was
@@ -156,7 +194,7 @@ class ClaimedNotification:
         callbacks: What its callbacks did so far, by name.
     """
 
-    stored: StoredNotification
+    stored: StoredNotification | Notification
     attempts: int
     since: datetime
     broken_off: bool

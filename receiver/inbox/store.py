@@ -3,7 +3,8 @@
 One script per arrow:
 
     RECEIVED ─claim→ IN_PROGRESS ─every callback done→ DONE
-       ▲                 ├─retry→ RECEIVED (not_before)
+       ▲   (stored so, where a place is free)
+       │                 ├─retry→ RECEIVED (not_before)
        │                 └─give up→ DEAD ─redrive→ RECEIVED (so is DONE that no callback wanted)
        └── an expired lease, or a dead worker's, counts as RECEIVED again
 
@@ -19,29 +20,36 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
 from pushkit.storage import (
     Row,
     Script,
+    SqlValue,
     Statement,
     among,
     chunks,
     from_micros,
     moment_or_none,
     padded,
+    rows_of_places,
+    slices,
+    texts,
     to_micros,
 )
 from receiver.inbox.model import (
     CallbackState,
     ClaimedNotification,
     InboxStatus,
+    Lease,
+    NewNotification,
+    Notification,
     StoredNotification,
 )
 
-__all__ = ["Inbox", "callback_state", "task_lock"]
+__all__ = ["Inbox", "Sequences", "StoredIds", "callback_state", "task_lock"]
 
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
@@ -70,6 +78,9 @@ _SENDERS = (
     " FROM senders WHERE sender IS NOT NULL"
 )
 
+StoredIds: TypeAlias = dict[tuple[str, str], int]
+"""The ids of what was stored, by sender and delivery id."""
+
 Divide: TypeAlias = Callable[[Sequence[str], int, Mapping[str, int]], Sequence[tuple[str, int]]]
 """Says which of the senders that are due may take how many of the free places, besides what each
 was given just now."""
@@ -85,43 +96,34 @@ class Inbox:
 
     # --- receiving -----------------------------------------------------------------------------
 
-    def store(
-        self,
-        *,
-        sender: str,
-        delivery_id: str,
-        kid: str,
-        issued_at: datetime,
-        task_id: str | None,
-        config_id: str | None,
-        seq: int | None,
-        body: bytes,
-        now: datetime,
-    ) -> Script[int | None]:
-        """Store one notification and return its id; None if the inbox has the delivery already."""
-        missing, late = yield from self._sequence(sender, task_id, config_id, seq, now)
-        rows = yield Statement(
-            "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
-            " late, kid, issued_at, received_at, not_before, body, head)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $11,"
-            " CASE WHEN EXISTS (SELECT 1 FROM pushkit_inbox WHERE sender = $1 AND task_id = $3"
-            f" AND {_UNFINISHED}) THEN 0 ELSE 1 END)"
-            " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id",
-            (
-                sender,
-                delivery_id,
-                task_id,
-                config_id,
-                seq,
-                missing,
-                int(late),
-                kid,
-                to_micros(issued_at),
-                to_micros(now),
-                body,
-            ),
-        )
-        return int(rows[0]["id"]) if rows else None
+    def unfinished_tasks(self, tasks: Sequence[tuple[str, str]]) -> Script[set[tuple[str, str]]]:
+        """Return those tasks, by sender and id, of which something is unfinished."""
+        found: set[tuple[str, str]] = set()
+        for each in chunks(tasks):
+            rows = yield Statement(
+                f"WITH asked (sender, task_id) AS (VALUES {texts(len(padded(each)), 2)})"
+                " SELECT DISTINCT sender, task_id FROM asked WHERE EXISTS (SELECT 1"
+                " FROM pushkit_inbox i WHERE i.sender = asked.sender"
+                " AND i.task_id = asked.task_id AND i.status IN ('received', 'in_progress'))",
+                tuple(itertools.chain.from_iterable(padded(each))),
+            )
+            found.update((row["sender"], row["task_id"]) for row in rows)
+        return found
+
+    def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
+        """Store notifications; return their ids, of those that the inbox has not already."""
+        ids: StoredIds = {}
+        for each in slices(notifications, most=16):
+            rows = yield Statement(
+                "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
+                " late, kid, issued_at, received_at, not_before, body, head, status, attempts,"
+                " lease_worker, lease_until)"
+                f" VALUES {rows_of_places(len(each), 17)}"
+                " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id",
+                tuple(itertools.chain.from_iterable(map(_columns, each))),
+            )
+            ids.update(((row["sender"], row["delivery_id"]), int(row["id"])) for row in rows)
+        return ids
 
     def has(self, sender: str, delivery_id: str, body: bytes) -> Script[bool]:
         """Say whether the inbox has a delivery with exactly this body."""
@@ -204,28 +206,41 @@ class Inbox:
         moments += [row["due"] for row in leased if row["due"] is not None]
         return moment_or_none(min(moments, default=None))
 
-    def keep_lease(self, notification_id: int, worker: str, until: datetime) -> Script[bool]:
-        """Extend a lease; False if it is no longer this worker's."""
-        rows = yield Statement(
-            "UPDATE pushkit_inbox SET lease_until = $3 WHERE id = $1 AND lease_worker = $2"
-            " AND status = 'in_progress' RETURNING id",
-            (notification_id, worker, to_micros(until)),
-        )
-        return bool(rows)
+    def keep_leases(self, ids: Sequence[int], worker: str, until: datetime) -> Script[set[int]]:
+        """Extend leases; return the ids of those that are still this worker's."""
+        kept: set[int] = set()
+        for clause, values in among(sorted(ids), after=2):
+            rows = yield Statement(
+                "UPDATE pushkit_inbox SET lease_until = $1 WHERE lease_worker = $2"
+                f" AND status = 'in_progress' AND id {clause} RETURNING id",
+                (to_micros(until), worker, *values),
+            )
+            kept.update(int(row["id"]) for row in rows)
+        return kept
 
-    def record_call(
-        self, notification_id: int, callback: str, *, error: str | None, now: datetime
+    def record_calls(
+        self, calls: Sequence[tuple[int, str, str | None]], *, now: datetime
     ) -> Script[None]:
-        """Remember how a callback ended; one that is done does not get the notification again."""
-        yield Statement(
-            "INSERT INTO pushkit_callbacks"
-            " (notification_id, callback, done, attempts, last_error, last_at)"
-            " VALUES ($1, $2, $3, 1, $4, $5) ON CONFLICT (notification_id, callback) DO UPDATE"
-            " SET attempts = pushkit_callbacks.attempts + 1, done = excluded.done,"
-            " last_error = excluded.last_error, last_at = excluded.last_at"
-            " WHERE pushkit_callbacks.done = 0",
-            (notification_id, callback, int(error is None), error, to_micros(now)),
-        )
+        """Remember how callbacks ended: notification, callback, error; each pair once.
+
+        One that is done does not get the notification again.
+        """
+        for each in slices(calls):
+            yield Statement(
+                "INSERT INTO pushkit_callbacks"
+                " (notification_id, callback, done, attempts, last_error, last_at)"
+                f" VALUES {rows_of_places(len(each), 6)}"
+                " ON CONFLICT (notification_id, callback) DO UPDATE"
+                " SET attempts = pushkit_callbacks.attempts + 1, done = excluded.done,"
+                " last_error = excluded.last_error, last_at = excluded.last_at"
+                " WHERE pushkit_callbacks.done = 0",
+                tuple(
+                    itertools.chain.from_iterable(
+                        (one, callback, int(error is None), 1, error, to_micros(now))
+                        for one, callback, error in each
+                    )
+                ),
+            )
 
     def settle(
         self,
@@ -264,6 +279,76 @@ class Inbox:
         if rows:
             yield from self._pass_head_on(claimed.stored, status)
         return bool(rows)
+
+    def settle_done(
+        self, claimed: Sequence[ClaimedNotification], worker: str, *, now: datetime
+    ) -> Script[set[int]]:
+        """Write down that every callback had these; return the ids of those still this worker's."""
+        settled: set[int] = set()
+        by_attempts: dict[int, list[int]] = {}
+        for each in claimed:
+            by_attempts.setdefault(each.attempts, []).append(each.stored.id)
+        for attempts, found in by_attempts.items():
+            for clause, ids in among(sorted(found), after=3):
+                rows = yield Statement(
+                    "UPDATE pushkit_inbox SET status = 'done', finished_at = $1,"
+                    " last_error = NULL, lease_worker = NULL, lease_until = NULL, head = 0,"
+                    " unmatched = 0 WHERE lease_worker = $2 AND status = 'in_progress'"
+                    f" AND attempts = $3 AND id {clause} RETURNING id",
+                    (to_micros(now), worker, attempts, *ids),
+                )
+                settled.update(int(row["id"]) for row in rows)
+        return settled
+
+    def oldest_unfinished(
+        self, tasks: Sequence[tuple[str, str]]
+    ) -> Script[dict[int, tuple[str, str]]]:
+        """Return the id of what comes next of each task, if anything does, with the task."""
+        found: dict[int, tuple[str, str]] = {}
+        for each in chunks(tasks):
+            rows = yield Statement(
+                f"WITH asked (sender, task_id) AS (VALUES {texts(len(padded(each)), 2)})"
+                " SELECT DISTINCT sender, task_id, (SELECT MIN(i.id) FROM pushkit_inbox i"
+                " WHERE i.sender = asked.sender AND i.task_id = asked.task_id"
+                " AND i.status IN ('received', 'in_progress')) AS id FROM asked",
+                tuple(itertools.chain.from_iterable(padded(each))),
+            )
+            found |= {
+                int(row["id"]): (row["sender"], row["task_id"])
+                for row in rows
+                if row["id"] is not None
+            }
+        return found
+
+    def make_heads(self, ids: Sequence[int]) -> Script[None]:
+        """Offer these, each the oldest unfinished of its task, to the next claim."""
+        for clause, values in among(sorted(ids)):
+            yield Statement(f"UPDATE pushkit_inbox SET head = 1 WHERE id {clause}", values)
+
+    def follow(
+        self, ids: Sequence[int], lease: Lease, *, now: datetime
+    ) -> Script[list[ClaimedNotification]]:
+        """Take these, each the oldest unfinished of its task, as a claim would: if they are due."""
+        rows: list[Row] = []
+        for clause, values in among(sorted(ids), after=3):
+            rows += yield Statement(
+                "UPDATE pushkit_inbox SET head = 1, status = 'in_progress', lease_worker = $1,"
+                " lease_until = $2, attempts = attempts + 1"
+                f" WHERE status = 'received' AND not_before <= $3 AND id {clause} RETURNING *",
+                (lease.worker, to_micros(lease.until), to_micros(now), *values),
+            )
+        again = [row["id"] for row in rows if row["attempts"] > 1 or row["redriven_at"] is not None]
+        callbacks: dict[int, dict[str, CallbackState]] = {}
+        for clause, values in among(again) if again else ():
+            for row in (
+                yield Statement(
+                    f"SELECT * FROM pushkit_callbacks WHERE notification_id {clause}", values
+                )
+            ):
+                callbacks.setdefault(row["notification_id"], {})[row["callback"]] = callback_state(
+                    row
+                )
+        return [_claimed(row, callbacks.get(row["id"], {})) for row in rows]
 
     # --- workers that end ----------------------------------------------------------------------
 
@@ -338,7 +423,9 @@ class Inbox:
             found += [(row["sender"], row["task_id"]) for row in rows]
         return found
 
-    def _pass_head_on(self, settled: StoredNotification, status: InboxStatus) -> Script[None]:
+    def _pass_head_on(
+        self, settled: StoredNotification | Notification, status: InboxStatus
+    ) -> Script[None]:
         """Offer the oldest that is unfinished of its task; the same one, unless it is done."""
         if settled.task_id is not None:
             yield Statement(
@@ -360,33 +447,63 @@ class Inbox:
             found.setdefault(row["notification_id"], {})[row["callback"]] = callback_state(row)
         return found
 
-    def _sequence(
-        self,
-        sender: str,
-        task_id: str | None,
-        config_id: str | None,
-        seq: int | None,
-        now: datetime,
-    ) -> Script[tuple[int, bool]]:
+
+class Sequences:
+    """The last `seq` of tasks and configs: read for many, compared one by one, written at once."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str, str], int] = {}
+        self._changed: set[tuple[str, str, str]] = set()
+
+    def read(self, keys: Iterable[tuple[str, str, str]]) -> Script[None]:
+        """Read the last ones, by sender, task and config."""
+        for each in chunks(list(dict.fromkeys(keys))):
+            rows = yield Statement(
+                f"WITH asked (sender, task_id, config_id) AS"
+                f" (VALUES {texts(len(padded(each)), 3)})"
+                " SELECT s.sender, s.task_id, s.config_id, s.last_seq FROM asked"
+                " JOIN pushkit_sequences s ON s.sender = asked.sender"
+                " AND s.task_id = asked.task_id AND s.config_id = asked.config_id",
+                tuple(itertools.chain.from_iterable(padded(each))),
+            )
+            for row in rows:
+                self._last[row["sender"], row["task_id"], row["config_id"]] = row["last_seq"]
+
+    def next(self, key: tuple[str, str, str], seq: int) -> tuple[int, bool]:
         """Compare a `seq` with the last one: how many are missing before it, and is it late."""
-        if seq is None or task_id is None:
-            return 0, False
-        key = (sender, task_id, config_id or "")
-        rows = yield Statement(
-            "SELECT last_seq FROM pushkit_sequences"
-            " WHERE sender = $1 AND task_id = $2 AND config_id = $3",
-            key,
-        )
-        last = rows[0]["last_seq"] if rows else 0
+        last = self._last.get(key, 0)
         if seq <= last:
             return 0, True
-        yield Statement(
-            "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, updated_at)"
-            " VALUES ($1, $2, $3, $4, $5) ON CONFLICT (sender, task_id, config_id)"
-            " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
-            (*key, seq, to_micros(now)),
-        )
+        self._last[key] = seq
+        self._changed.add(key)
         return seq - last - 1, False
+
+    def write(self, now: datetime) -> Script[None]:
+        """Write those that grew."""
+        for each in slices(sorted(self._changed)):
+            yield Statement(
+                "INSERT INTO pushkit_sequences (sender, task_id, config_id, last_seq, updated_at)"
+                f" VALUES {rows_of_places(len(each), 5)}"
+                " ON CONFLICT (sender, task_id, config_id)"
+                " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
+                tuple(
+                    itertools.chain.from_iterable(
+                        (*key, self._last[key], to_micros(now)) for key in each
+                    )
+                ),
+            )
+
+
+def _columns(new: NewNotification) -> tuple[SqlValue, ...]:
+    received, lease = to_micros(new.received_at), new.lease
+    standing: tuple[SqlValue, ...] = ("received", 0, None, None)
+    if lease is not None:
+        standing = ("in_progress", 1, lease.worker, to_micros(lease.until))
+    return (
+        *(new.sender, new.delivery_id, new.task_id, new.config_id, new.seq, new.missing),
+        *(int(new.late), new.kid, to_micros(new.issued_at), received, received, new.body),
+        *(int(new.head), *standing),
+    )
 
 
 @functools.cache

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pushkit.storage import Migration, Script, Statement, to_micros
+from pushkit.errors import InboundError
+from pushkit.storage import (
+    Migration,
+    Script,
+    Statement,
+    chunks,
+    padded,
+    rows_of_places,
+    slices,
+    texts,
+    to_micros,
+)
 from receiver.replay.memory import (
     MEMORY,
     BeingStoredError,
@@ -53,32 +66,50 @@ class DatabaseReplay:
         """Say that it may be fresh: the transaction will tell."""
         return Reservation(seen=seen)
 
-    def remember(self, reservation: Reservation, now: datetime) -> Script[Replay]:
-        """Remember an id, if it is fresh.
+    def remember(
+        self, reservations: Sequence[Reservation], now: datetime
+    ) -> Script[list[Replay | InboundError]]:
+        """Remember ids, each once, as far as they are fresh; say what each is.
 
-        Raises:
-            ConflictError: It was accepted with another body.
-            BeingStoredError: It was forgotten at this very moment.
+        Give them in one order everywhere: on PostgreSQL each waits for who stores the same.
         """
-        seen = reservation.seen
-        fresh = yield Statement(
-            "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
-            " VALUES ($1, $2, $3, $4) ON CONFLICT (sender, delivery_id) DO NOTHING"
-            " RETURNING sender",
-            (seen.sender, seen.delivery_id, seen.body_sha256, to_micros(now)),
-        )
-        if fresh:
-            return Replay.FRESH
-        # Read anew: on PostgreSQL the row may have been committed while the insert waited.
-        rows = yield Statement(
-            "SELECT body_sha256 FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2",
-            (seen.sender, seen.delivery_id),
-        )
-        if not rows:
-            raise BeingStoredError("this id is being forgotten")
-        if rows[0]["body_sha256"] != seen.body_sha256:
-            raise ConflictError("this id was accepted before with another body")
-        return Replay.DUPLICATE
+        fresh: set[tuple[str, str]] = set()
+        for each in slices([one.seen for one in reservations]):
+            rows = yield Statement(
+                "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
+                f" VALUES {rows_of_places(len(each), 4)}"
+                " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING sender, delivery_id",
+                tuple(
+                    itertools.chain.from_iterable(
+                        (seen.sender, seen.delivery_id, seen.body_sha256, to_micros(now))
+                        for seen in each
+                    )
+                ),
+            )
+            fresh.update((row["sender"], row["delivery_id"]) for row in rows)
+        known: dict[tuple[str, str], str] = {}
+        # Read anew: on PostgreSQL a row may have been committed while the insert waited.
+        unknown = [_key(one) for one in reservations if _key(one) not in fresh]
+        for asked in map(padded, chunks(unknown)):
+            rows = yield Statement(
+                f"WITH asked (sender, delivery_id) AS (VALUES {texts(len(asked), 2)})"
+                " SELECT DISTINCT r.sender, r.delivery_id, r.body_sha256 FROM asked"
+                " JOIN pushkit_replay r ON r.sender = asked.sender"
+                " AND r.delivery_id = asked.delivery_id",
+                tuple(itertools.chain.from_iterable(asked)),
+            )
+            known.update(((row["sender"], row["delivery_id"]), row["body_sha256"]) for row in rows)
+        return [
+            Replay.FRESH if _key(one) in fresh else _judge(one.seen, known.get(_key(one)))
+            for one in reservations
+        ]
+
+    def unremember(self, reservations: Sequence[Reservation]) -> Script[None]:
+        """Take back what is refused after all."""
+        for one in reservations:
+            yield Statement(
+                "DELETE FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2", _key(one)
+            )
 
     async def commit(self, reservation: Reservation) -> None:
         """Do nothing: the transaction is committed."""
@@ -96,3 +127,15 @@ class DatabaseReplay:
             (to_micros(now - self._remember_for), limit),
         )
         return len(rows)
+
+
+def _key(reservation: Reservation) -> tuple[str, str]:
+    return reservation.seen.sender, reservation.seen.delivery_id
+
+
+def _judge(seen: Seen, known: str | None) -> Replay | InboundError:
+    if known is None:
+        return BeingStoredError("this id is being forgotten")
+    if known != seen.body_sha256:
+        return ConflictError("this id was accepted before with another body")
+    return Replay.DUPLICATE

@@ -5,6 +5,7 @@ The memory outlasts the sender's last automatic retry (90 h): 96 h by default.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -83,13 +84,18 @@ class ReplayMemory(Protocol):
             StorageError: The memory is out of reach.
         """
 
-    def remember(self, reservation: Reservation, now: datetime) -> Script[Replay]:
-        """Remember an id in the transaction that stores its notification, if it is fresh.
+    def remember(
+        self, reservations: Sequence[Reservation], now: datetime
+    ) -> Script[list[Replay | InboundError]]:
+        """Remember ids, each once, in the transaction that stores their notifications.
 
-        Raises:
-            ConflictError: It was accepted with another body in the meantime.
-            BeingStoredError: It cannot be said yet.
+        Returns:
+            Of each, in order: whether it is fresh, and remembered now; or a duplicate; or why it is
+            refused, for it was accepted with another body, or nothing can be said of it yet.
         """
+
+    def unremember(self, reservations: Sequence[Reservation]) -> Script[None]:
+        """Take back, in the same transaction, what is refused after all."""
 
     async def commit(self, reservation: Reservation) -> None:
         """Remember for good what is stored now."""

@@ -11,13 +11,13 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
-from pushkit.errors import ConfigError, StorageError
+from pushkit.errors import ConfigError, InboundError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage import Script
 from receiver.replay.memory import (
@@ -116,10 +116,18 @@ class RedisReplay:
         _refuse_unless_accepted(found, seen)
         return None
 
-    def remember(self, reservation: Reservation, now: datetime) -> Script[Replay]:  # noqa: ARG002
+    def remember(
+        self,
+        reservations: Sequence[Reservation],
+        now: datetime,  # noqa: ARG002  # the interface
+    ) -> Script[list[Replay | InboundError]]:
         """Write nothing into the database: what is reserved is fresh."""
         yield from ()
-        return Replay.FRESH
+        return [Replay.FRESH] * len(reservations)
+
+    def unremember(self, reservations: Sequence[Reservation]) -> Script[None]:  # noqa: ARG002
+        """Do nothing: `release` lets go of it."""
+        yield from ()
 
     async def commit(self, reservation: Reservation) -> None:
         """Remember for good what is stored now; if that fails, the inbox alone remembers it."""

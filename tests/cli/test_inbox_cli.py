@@ -14,8 +14,8 @@ from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import Inbox
 from tests.cli.conftest import Run
+from tests.receiver import storing
 
 SECRET = "a-word-of-the-body"
 ONCE = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
@@ -53,7 +53,7 @@ async def store(path: Path, sender: str, task: str, seq: int = 1) -> None:
     now = datetime.now(UTC) - timedelta(hours=1)
     body = (BODY % (task.partition("\x1b")[0], SECRET)).encode()
     await database.write(
-        Inbox().store(
+        storing.store(
             sender=sender,
             delivery_id=f"{task}#{seq}",
             kid="key-1",

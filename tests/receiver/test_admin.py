@@ -17,6 +17,7 @@ from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import Inbox
 from receiver.replay import DatabaseReplay, Replay, Reservation, Seen
 from tests.eventually import DEADLINE
+from tests.receiver.storing import remember, store
 
 BODY = b'{"statusUpdate":{"taskId":"task-1","status":{"state":"TASK_STATE_WORKING"}}}'
 
@@ -52,7 +53,7 @@ class Desk:
     ) -> Script[list[int]]:
         for number in range(count):
             name = f"{status.value}-{moment.isoformat()}-{number}"
-            yield from self.inbox.store(
+            yield from store(
                 sender=sender,
                 delivery_id=name,
                 kid="key-1",
@@ -165,16 +166,16 @@ async def test_a_retention_bounds_everything_that_is_kept(desk: Desk) -> None:
         for name in ("old", "young")
     )
     now = datetime.now(UTC)
-    await desk.database.write(replay.remember(old, now - timedelta(hours=97)))
-    await desk.database.write(replay.remember(young, now - timedelta(hours=95)))
+    await desk.database.write(remember(replay, old, now - timedelta(hours=97)))
+    await desk.database.write(remember(replay, young, now - timedelta(hours=95)))
 
     purged = await desk.admin.retain(InboxRetention(dead=30 * day))
 
     assert purged == 4
     assert await desk.left() == sorted(kept)
     assert await desk.sequences() == 2 + 2 + 3  # of all but what has been silent for 30 days
-    assert await desk.database.write(replay.remember(old, now)) is Replay.FRESH
-    assert await desk.database.write(replay.remember(young, now)) is Replay.DUPLICATE
+    assert await desk.database.write(remember(replay, old, now)) is Replay.FRESH
+    assert await desk.database.write(remember(replay, young, now)) is Replay.DUPLICATE
 
 
 async def test_forever_is_for_ever(desk: Desk) -> None:

@@ -56,10 +56,20 @@ class House:
     ) -> bool:
         proven = ProvenSecret(sha256=secret, static=secret == STATIC) if secret else None
         try:
-            self.run(STORE.check(policy, sender="agent", secret=proven, task_id=task_id, now=now))
+            self.run(self._admit(policy, proven, task_id, now))
         except TaskNotExpectedError:
             return False
         return True
+
+    def _admit(
+        self, policy: TaskPolicy, secret: ProvenSecret | None, task_id: str, now: datetime
+    ) -> Script[None]:
+        standings = yield from STORE.standings([("agent", secret)] if secret else [], now)
+        binds = yield from STORE.check(
+            policy, sender="agent", secret=secret, task_id=task_id, now=now, standings=standings
+        )
+        if binds and secret is not None:
+            yield from STORE.bind("agent", secret, task_id, now, standings)
 
 
 @pytest.fixture

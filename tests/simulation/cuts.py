@@ -404,13 +404,14 @@ CUTS = (
         (
             Edit(
                 "receiver.replay.database",
-                "            return Replay.FRESH\n",
-                "            return Replay.FRESH\n        return Replay.FRESH\n",
+                "    return Replay.DUPLICATE\n",
+                "    return Replay.FRESH\n",
             ),
             Edit(
                 _INBOX,
-                "ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id",
-                "ON CONFLICT (sender, delivery_id) DO UPDATE SET status = 'received', head = 1 RETURNING id",
+                "ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender",
+                "ON CONFLICT (sender, delivery_id) DO UPDATE"
+                " SET status = 'received', head = 1 RETURNING id, sender",
             ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
@@ -421,17 +422,19 @@ CUTS = (
         (
             Edit(
                 "receiver.intake",
-                "        try:\n            notification_id = await self._database.write(\n",
-                "        remember = self._replay.remember(reservation, self._clock())\n"
-                '        if (await self._database.write(remember)).value == "duplicate":\n'
+                "        candidate = Candidate(verified=verified, reservation=reservation)\n",
+                "        remember = self._replay.remember([reservation], self._clock())\n"
+                "        [replay] = await self._database.write(remember)\n"
+                "        if isinstance(replay, InboundError):\n"
+                "            raise replay\n"
+                '        if replay.value == "duplicate":\n'
                 "            return _DUPLICATE\n"
-                "        try:\n            notification_id = await self._database.write(\n",
+                "        candidate = Candidate(verified=verified, reservation=reservation)\n",
             ),
             Edit(
                 "receiver.accepting",
-                "        if (yield from self._replay.remember(reservation, now)) is"
-                " Replay.DUPLICATE:  # 7\n            return None\n",
-                "",
+                "            elif replay is Replay.DUPLICATE:\n",
+                "            elif False:\n",
             ),
         ),
     ),
@@ -470,7 +473,7 @@ CUTS = (
         "id conflict",
         "An id that is known is refused with another body.",
         "receiver.replay.database",
-        ('if rows[0]["body_sha256"] != seen.body_sha256:', "if False:"),
+        ("if known != seen.body_sha256:", "if False:"),
     ),
     _cut(
         "inbox bound",
@@ -481,12 +484,8 @@ CUTS = (
     _cut(
         "order of callbacks",
         "Of a task one notification is called back at a time, the oldest first.",
-        _INBOX,
-        (
-            'CASE WHEN EXISTS (SELECT 1 FROM pushkit_inbox WHERE sender = $1 AND task_id = $3"\n'
-            '            f" AND {_UNFINISHED}) THEN 0 ELSE 1 END)"',
-            '1)"',
-        ),
+        "receiver.accepting",
+        ("is_head = task is None or task not in behind", "is_head = True"),
     ),
     _cut(
         "callback done",

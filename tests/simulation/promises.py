@@ -466,6 +466,7 @@ TRANSITIONS = {
     "pushkit_inbox": frozenset(
         {
             (None, "received"),
+            (None, "in_progress"),
             ("received", "in_progress"),
             ("in_progress", "received"),
             ("in_progress", "done"),

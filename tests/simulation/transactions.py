@@ -37,6 +37,7 @@ from receiver.inbox import Inbox, task_lock
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import Replay, Reservation, Seen
+from tests.receiver.storing import remember, store
 
 __all__ = ["Memory", "Stage", "Work", "prepare", "some_work", "tables"]
 
@@ -371,10 +372,10 @@ def _accept(chance: random.Random, _number: int) -> Make:
         yield from memory.stage.exclusively(task_lock("agent", task))
         if remembers:
             seen = Seen(sender="agent", delivery_id=delivery_id, body_sha256=body.hex())
-            found = yield from DatabaseReplay().remember(Reservation(seen=seen), now)
+            found = yield from remember(DatabaseReplay(), Reservation(seen=seen), now)
             if found is Replay.DUPLICATE:
                 return _nothing
-        yield from Inbox().store(
+        yield from store(
             sender="agent",
             delivery_id=delivery_id,
             kid="k",
@@ -396,7 +397,7 @@ def _hurry(chance: random.Random, _number: int) -> Make:
     seen = Seen(sender="agent", delivery_id=f"task0#{chance.randint(1, 3)}", body_sha256="31")
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
-        yield from DatabaseReplay().remember(Reservation(seen=seen), memory.stage.moment)
+        yield from remember(DatabaseReplay(), Reservation(seen=seen), memory.stage.moment)
         return _nothing
 
     return script
@@ -434,10 +435,10 @@ def _called(chance: random.Random, _number: int) -> Make:
             return _nothing
         claimed = hand[0]
         if keeps:
-            yield from Inbox().keep_lease(claimed.stored.id, worker, now + _LEASE)
+            yield from Inbox().keep_leases([claimed.stored.id], worker, now + _LEASE)
             return _nothing
         yield from memory.stage.exclusively(task_lock("agent", claimed.stored.task_id or ""))
-        yield from Inbox().record_call(claimed.stored.id, "client", error=None, now=now)
+        yield from Inbox().record_calls([(claimed.stored.id, "client", None)], now=now)
         retry_at = now + timedelta(seconds=5) if status is InboxStatus.RECEIVED else None
         yield from Inbox().settle(claimed, worker, status, now=now, retry_at=retry_at)
         return lambda: hand.remove(claimed)

@@ -16,6 +16,7 @@ from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
 from receiver.inbox import Inbox, Inspection
+from tests.receiver.storing import store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -58,7 +59,7 @@ class House:
         body: bytes | None = None,
     ) -> None:
         await self.database.write(
-            self.inbox.store(
+            store(
                 sender="agent",
                 delivery_id=f"{task_id}#{number}",
                 kid="key-1",

@@ -19,6 +19,7 @@ from receiver.inbox import (
     Inspection,
     Purge,
 )
+from tests.receiver.storing import store
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -61,7 +62,7 @@ class Shelf:
         body: bytes = BODY,
     ) -> int | None:
         return self.run(
-            self.inbox.store(
+            store(
                 sender=sender,
                 delivery_id=f"{task_id}#{number}",
                 kid="key-1",
@@ -112,7 +113,7 @@ class Shelf:
         return (yield from self.inspection.redrive(ids, tasks, self.now))
 
     def record(self, notification_id: int, callback: str, error: str | None = None) -> None:
-        self.run(self.inbox.record_call(notification_id, callback, error=error, now=self.now))
+        self.run(self.inbox.record_calls([(notification_id, callback, error)], now=self.now))
 
     def finish(self, number: int, status: InboxStatus = InboxStatus.DONE, task: str = "t") -> int:
         """Store a notification of a task of its own, and settle it."""

@@ -11,12 +11,13 @@ from pushkit.storage.postgres import PostgresDatabase, run_script
 from receiver.admin import MIGRATIONS
 from receiver.inbox import Inbox, Inspection
 from tests.receiver.inbox.conftest import BODY, START
+from tests.receiver.storing import store
 
 
 def one_dead_and_one_in_progress() -> Script[tuple[int, int]]:
     """Add two notifications of a task whose worker died; return their ids."""
     for number in (1, 2):
-        yield from Inbox().store(
+        yield from store(
             sender="agent",
             delivery_id=f"task-1#{number}",
             kid="key-1",

@@ -178,12 +178,12 @@ def test_a_lease_that_was_kept_is_nobody_elses(shelf: Shelf) -> None:
     notification_id = shelf.stored(1)
     shelf.claim()
     shelf.advance(LEASE.total_seconds() - 1)
-    kept = shelf.run(shelf.inbox.keep_lease(notification_id, "one", shelf.now + LEASE))
+    kept = shelf.run(shelf.inbox.keep_leases([notification_id], "one", shelf.now + LEASE))
     shelf.advance(LEASE.total_seconds() - 1)
 
     assert kept
     assert shelf.claim("two") == []
-    assert not shelf.run(shelf.inbox.keep_lease(notification_id, "two", shelf.now + LEASE))
+    assert not shelf.run(shelf.inbox.keep_leases([notification_id], "two", shelf.now + LEASE))
 
 
 def test_what_a_worker_has_in_hand_it_does_not_take_again(shelf: Shelf) -> None:

@@ -14,6 +14,7 @@ from pushkit.errors import InboundError
 from pushkit.storage import Database, Script
 from receiver.admin import open_inbox
 from receiver.replay import Replay, ReplayMemory, Reservation, Seen, open_replay
+from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import State
@@ -32,7 +33,7 @@ class Memory:
             reservation = await self.replay.reserve(seen)
             if reservation is None:
                 return "duplicate"
-            found = await self.database.write(self.replay.remember(reservation, now()))
+            found = await self.database.write(remember(self.replay, reservation, now()))
             await self.replay.commit(reservation)
         except InboundError as exc:
             return exc.code
@@ -47,7 +48,7 @@ class Memory:
         await self.replay.release(reservation)
 
     def _remember_and_fail(self, reservation: Reservation) -> Script[Replay]:
-        yield from self.replay.remember(reservation, now())
+        yield from remember(self.replay, reservation, now())
         raise RefusedError
 
 

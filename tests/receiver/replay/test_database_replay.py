@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pushkit.storage.migrations import migrate
 from receiver.replay import MIGRATION, DatabaseReplay, Replay, Reservation, Seen
+from tests.receiver.storing import remember
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -22,13 +23,13 @@ def test_ids_are_forgotten_by_age_a_bounded_number_at_a_time(scripts: ScriptRunn
     scripts.run(migrate("receiver", (MIGRATION,)))
     replay = DatabaseReplay(timedelta(hours=1))
     for number in range(5):
-        scripts.run(replay.remember(reservation(f"old-{number}"), START))
+        scripts.run(remember(replay, reservation(f"old-{number}"), START))
     young = START + timedelta(microseconds=1)
-    scripts.run(replay.remember(reservation("young"), young))
+    scripts.run(remember(replay, reservation("young"), young))
 
     later = young + timedelta(hours=1)
     forgotten = [scripts.run(replay.forget(later, limit=3)) for _ in range(3)]
 
     assert forgotten == [3, 2, 0]
-    assert scripts.run(replay.remember(reservation("old-0"), later)) is Replay.FRESH
-    assert scripts.run(replay.remember(reservation("young"), later)) is Replay.DUPLICATE
+    assert scripts.run(remember(replay, reservation("old-0"), later)) is Replay.FRESH
+    assert scripts.run(remember(replay, reservation("young"), later)) is Replay.DUPLICATE

@@ -150,5 +150,5 @@ async def test_a_server_that_is_away_is_a_storage_error_and_comes_back(
 async def test_it_writes_nothing_into_the_database(replay: RedisReplay) -> None:
     reservation = await reserved(replay)
 
-    assert list(replay.remember(reservation, datetime.now(UTC))) == []
+    assert list(replay.remember([reservation], datetime.now(UTC))) == []
     assert list(replay.forget(datetime.now(UTC))) == []
