@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
+from pushkit.progress import advance
 from pushkit.storage import Database, Migration, Script, open_location
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import SECRETS_MIGRATION, ExpectedStore
@@ -142,6 +143,7 @@ class InboxAdmin:
             asked += len(page)
             redriven += await self._database.write(self._redrive_script(page))
             self._wake()
+            advance(len(page))
             await asyncio.sleep(_PAUSE.total_seconds())
         return Redriven(ids=tuple(redriven), skipped=asked - len(redriven))
 
@@ -228,6 +230,7 @@ async def _in_lots(delete: Callable[[], Awaitable[int]]) -> int:
     deleted = 0
     while lot := await delete():
         deleted += lot
+        advance(lot)
         await asyncio.sleep(_PAUSE.total_seconds())
     return deleted
 

@@ -17,6 +17,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage import Access, is_file, opened, upgrade
 from pushkit.terminal.command import age, json_option
 from pushkit.terminal.output import document, example, harmless, moment, table
+from pushkit.terminal.progress import showing_progress
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import (
     CallbackState,
@@ -266,7 +267,8 @@ def _look(config: Path, database: str | None, work: Callable[[InboxAdmin], Await
 
 def _run(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
     """Do what writes, in an inbox that is there."""
-    return asyncio.run(_work_on(_existing(config, database), Access.WRITE, work))
+    with showing_progress():
+        return asyncio.run(_work_on(_existing(config, database), Access.WRITE, work))
 
 
 async def _work_on(

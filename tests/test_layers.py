@@ -33,7 +33,7 @@ SENDER_ROWS = [
     },
     {"events"},
     {"logs"},
-    {"errors", "version"},
+    {"errors", "progress", "version"},
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},

@@ -22,6 +22,7 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage import Access, is_file, opened
 from pushkit.terminal.command import age, json_option
 from pushkit.terminal.output import document, example, harmless, table
+from pushkit.terminal.progress import showing_progress
 from pushkit.terminal.toml_places import did_you_mean
 
 __all__ = [
@@ -251,7 +252,8 @@ def look_at_outbox(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) 
 
 def change_outbox(database: str, work: Callable[[OutboxAdmin], Awaitable[_R]]) -> _R:
     """Do what writes, in an outbox that is there."""
-    return asyncio.run(_work_on(checked_database(database), Access.WRITE, work))
+    with showing_progress():
+        return asyncio.run(_work_on(checked_database(database), Access.WRITE, work))
 
 
 async def _work_on(

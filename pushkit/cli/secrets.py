@@ -20,6 +20,7 @@ from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
 from pushkit.storage import Access, opened
 from pushkit.terminal.command import json_option
 from pushkit.terminal.output import example, table
+from pushkit.terminal.progress import showing_progress
 
 __all__ = ["secrets"]
 
@@ -159,7 +160,8 @@ def _document(row: tuple[str, str, str, str]) -> JsonObject:
 
 
 def _run(location: str, access: Access, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
-    return asyncio.run(_work_on(checked_database(location), access, work))
+    with showing_progress():
+        return asyncio.run(_work_on(checked_database(location), access, work))
 
 
 async def _work_on(

@@ -43,6 +43,7 @@ from pushkit.outbox import (
     outbox_figures,
 )
 from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
+from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Page, Script, open_location
 from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
@@ -254,6 +255,7 @@ class OutboxAdmin:
             else:
                 retried += await self._database.write(self._again.retry(page))
                 self._wake()
+                advance(len(page))
                 await asyncio.sleep(_PAUSE.total_seconds())
         return retried
 
@@ -350,6 +352,7 @@ class OutboxAdmin:
             else:
                 redriven += await self._database.write(self._again.revive(page, states))
                 self._wake()
+                advance(len(page))
                 await asyncio.sleep(_PAUSE.total_seconds())
         return redriven
 
@@ -370,6 +373,7 @@ class OutboxAdmin:
         deleted = 0
         while ids := await self._database.read(find()):
             deleted += await self._database.write(self._purge.delete(ids))
+            advance(len(ids))
             await asyncio.sleep(_PAUSE.total_seconds())
         return deleted
 

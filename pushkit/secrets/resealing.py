@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from pushkit.errors import SealedSecretError
+from pushkit.progress import advance
 from pushkit.secrets.sealing import SEALED, SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
 from pushkit.storage import Database, Row, Script, SqliteDatabase, Statement
@@ -117,6 +118,7 @@ class SecretsAdmin:
             written += of_page
             rotated.held += len(resealed) - of_page
             after = page[-1]["id"]
+            advance(len(page))
             await asyncio.sleep(_PAUSE.total_seconds())
         return written
 

@@ -1,0 +1,89 @@
+"""Long work says how far it is; interrupted, it leaves what is done, and goes on with the rest."""
+
+from __future__ import annotations
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.progress import advance, followed
+from pushkit.terminal import progress
+from pushkit.terminal.progress import showing_progress
+
+TASKS = 210  # more than a lot
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C, at a moment that the test knows."""
+
+
+async def test_a_purge_that_is_interrupted_goes_on_with_the_rest(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def interrupt(count: int) -> None:
+        told.append(count)
+        raise _InterruptedError
+
+    push = PushSender(
+        issuer="https://agent.example.com",
+        keys=KeyRing.create(datetime.now(UTC)),
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+    )
+    await push.open()  # nobody delivers
+    config = {"url": "http://127.0.0.1:9/hook"}
+    await push.subscribe("task-1", config, version="1.0", owner="alice")
+    ids: list[str] = []
+    for _ in range(TASKS):
+        status = TaskStatus(state=TaskState.WORKING)
+        update = StatusUpdate(task_id="task-1", context_id="c", status=status)
+        ids += (await push.notify(update)).ids
+    await push.outbox.cancel(ids)
+
+    with followed(interrupt), pytest.raises(_InterruptedError):
+        await push.outbox.purge(older_than=timedelta(0))
+    with followed(told.append):
+        purged = await push.outbox.purge(older_than=timedelta(0))
+    await push.close()
+    assert 0 < told[0] < TASKS
+    assert purged == TASKS - told[0] == sum(told[1:])
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_many_are_done_and_is_left_clean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = _Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(progress, "_AT_MOST_EVERY", 0)
+    with showing_progress():
+        advance(1200)
+        advance(34)
+    assert "\r1,200 done" in screen.getvalue()
+    assert "\r1,234 done" in screen.getvalue()
+    assert screen.getvalue().endswith(" \r")
+
+
+def test_elsewhere_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with showing_progress():
+        advance(1200)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_interruption_ends_in_a_line_and_the_status_of_a_shell(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended, showing_progress():  # noqa: PT012  # in the middle
+        advance(200)
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    said = "interrupted after 200: they stay done, and the same command goes on\n"
+    assert capsys.readouterr().err == said
