@@ -468,6 +468,6 @@ _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
 
 def tables() -> Sequence[str]:
     """Return the tables of which both sides must come to the same rows."""
-    names = ("subscriptions", "deliveries", "attempts", "destinations", "parked")
+    names = ("subscriptions", "deliveries", "bodies", "attempts", "destinations", "parked")
     more = ("replay", "inbox", "callbacks", "sequences")
     return tuple(f"pushkit_{name}" for name in (*names, *more))
