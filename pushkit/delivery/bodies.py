@@ -130,6 +130,8 @@ class Bodies:
 
     def unasked(self, recipients: Iterable[Recipient]) -> frozenset[tuple[WireVersion, str]]:
         """Return the versions and owners of recipients whose snapshot was not asked for yet."""
+        if not callable(self._snapshot):
+            return frozenset()
         return frozenset(
             (each.version, each.owner)
             for each in recipients

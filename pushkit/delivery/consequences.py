@@ -66,6 +66,8 @@ class Consequences:
             now: The present, by the same clock.
             failures: How many failures in a row its destination had before this attempt.
         """
+        if _is_all_well(current, result) and not failures:
+            return []
         events: list[DeliveryEvent] = []
         about = about_delivery(delivery)
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:
@@ -129,3 +131,12 @@ class Consequences:
         if result.hold_until is not None:
             yield from destinations.hold(delivery, result.hold_until)
         return events
+
+
+def _is_all_well(current: Current | None, result: Result) -> bool:
+    """Say whether it arrived, and nothing about its subscription waits for that."""
+    return (
+        result.outcome is Outcome.DELIVERED
+        and result.hold_until is None
+        and (current is None or not (current.ended or current.failing_since))
+    )

@@ -277,15 +277,18 @@ class _Adding:
         if unasked:
             return Unasked(unasked)
         notice.bodies.note(line.recipient for line in wanting)
-        refused, added = [], []
+        refused, begun, some_wait = [], [], False
         for line in missing:
             try:
                 new = yield from self._add_to(line, notice)
             except PushkitError as exc:
                 refused.append(_refusal(line.recipient, exc))
-            else:
-                added.append((line, new))
-                made.append(_enqueued(new))
+                continue
+            made.append(_enqueued(new))
+            if new.claim is not None:
+                begun.append((new.as_claimed(), line.recipient.revision))
+            elif new.head:
+                some_wait = True
         unwanted = len(lines) - len(wanting)
         if notice.is_last:
             self._lines.end(notice.tenant, notice.task_id)
@@ -295,13 +298,9 @@ class _Adding:
             unwanted=unwanted,
             at=self._now,
         )
-        stored = Stored(result, some_wait=any(new.head and new.claim is None for _, new in added))
-        self._some_wait |= stored.some_wait
-        self._begun += (
-            (stored, new.as_claimed(), line.recipient.revision)
-            for line, new in added
-            if new.claim is not None
-        )
+        stored = Stored(result, some_wait=some_wait)
+        self._some_wait |= some_wait
+        self._begun += [(stored, *each) for each in begun]
         return stored
 
     def _made_by(self, notice: Notice) -> list[Enqueued]:

@@ -146,6 +146,7 @@ class Settler:
             now,
             following=self._may_follow,
             until=now + self.lease,
+            ahead=ahead,
         )
         held = []
         for delivery, result, is_ours in zip(deliveries, results, passed.are_ours, strict=True):
@@ -158,23 +159,26 @@ class Settler:
         yield from self.attempts.record(held)
         failing = yield from self.destinations.failing(deliveries)
         following = yield from self._routed(passed.taken, current, since)
-        settled = {id(each): Settled(now) for each in attempted}
+        settled: dict[int, Settled] = {}
         for each, result, is_ours in zip(attempted, results, passed.are_ours, strict=True):
-            if is_ours:
-                line = each.delivery.subscription_id
-                # The first that was answered ends the row of failures.
-                failures = failing.pop(destination_of(each.delivery), 0)
-                settled[id(each)] = Settled(
-                    now,
-                    is_ours=True,
-                    events=(
-                        yield from self.consequences.of(
-                            each.delivery, current.get(line), result, now, failures
-                        )
-                    ),
-                    following=following.get(line),
-                    some_wait=line in passed.passed_on,
-                )
+            if not is_ours:
+                settled[id(each)] = Settled(now)
+                continue
+            delivery = each.delivery
+            line = delivery.subscription_id
+            # The first that was answered ends the row of failures.
+            failures = failing.pop(destination_of(delivery), 0) if failing else 0
+            settled[id(each)] = Settled(
+                now,
+                is_ours=True,
+                events=(
+                    yield from self.consequences.of(
+                        delivery, current.get(line), result, now, failures
+                    )
+                ),
+                following=following.get(line),
+                some_wait=line in passed.passed_on,
+            )
         return settled
 
     def _may_follow(self, delivery: Delivery, result: Result) -> bool:
@@ -204,7 +208,10 @@ class Settler:
 def _as_settled(
     attempted: Attempted, current: Current | None, now: datetime, ahead: timedelta
 ) -> Result:
-    result = _by_clock_of_database(attempted.result, ahead)
+    result = attempted.result
+    if is_folded(attempted.delivery, result):
+        return result
+    result = _by_clock_of_database(result, ahead)
     if result.outcome is Outcome.GONE and _has_moved(attempted.claimed.url, current):
         # The old URL is gone, the client's new one is not.
         return replace(result, outcome=Outcome.RETRY, retry_at=now)

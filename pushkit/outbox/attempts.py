@@ -110,12 +110,18 @@ def is_folded(delivery: Delivery, result: Result) -> bool:
     )
 
 
-def fold(made: Made, status: int | None) -> str:
-    """Return a first attempt that arrived as its delivery's row holds it."""
+def fold(made: Made, status: int | None, ahead: timedelta) -> str:
+    """Return a first attempt that arrived as its delivery's row holds it.
+
+    Args:
+        made: The attempt, by its worker's clock.
+        status: The status of the answer.
+        ahead: How far the clock of the database is ahead of that.
+    """
     timing = made.timing
     took = (made.duration, timing.resolve, timing.connect, timing.wait, timing.body)
     micros = ("" if each is None else str(each // _MICROSECOND) for each in took)
-    started_at = to_micros(made.started_at)
+    started_at = to_micros(made.started_at + ahead)
     return f"{started_at} {status or ''} {' '.join(micros)} {timing.address or ''}"
 
 

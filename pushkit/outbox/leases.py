@@ -215,6 +215,7 @@ class Leases:
         *,
         following: Callable[[Delivery, Result], bool] = lambda *_: False,
         until: datetime | None = None,
+        ahead: timedelta = timedelta(0),
     ) -> Script[Passed]:
         """Write down what attempts came to; pass the mark of the oldest on.
 
@@ -232,14 +233,19 @@ class Leases:
             following: Says whether the next of a line may be taken by the same worker at once: if
                 it is due, and goes to the same destination, which neither fails nor waits.
             until: Until when what follows is taken.
+            ahead: How far the clock of the database is ahead of the worker's, by which an attempt
+                that is folded began.
         """
+        moment = to_micros(now)
         alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
         for delivery, result in settled:
-            alike.setdefault(_columns_after(delivery, result, now), []).append((delivery, result))
+            alike.setdefault(_columns_after(delivery, result, moment), []).append(
+                (delivery, result)
+            )
         next_ids: dict[tuple[str, int], str | None] = {}
         for (folds, *columns), those in alike.items():
             for some in chunks(those):
-                values = padded([_which(each, result, bool(folds)) for each, result in some])
+                values = padded([_which(*each, ahead if folds else None) for each in some])
                 rows = yield Statement(
                     _settling(len(values), folds=bool(folds)),
                     (*columns, worker, *itertools.chain.from_iterable(values)),
@@ -400,7 +406,7 @@ def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
             )
 
 
-def _columns_after(delivery: Delivery, result: Result, now: datetime) -> tuple[SqlValue, ...]:
+def _columns_after(delivery: Delivery, result: Result, now: int) -> tuple[SqlValue, ...]:
     """Return whether the attempt is folded; and the first six parameters of `_settling`."""
     state = _STATE_AFTER[result.outcome]
     return (
@@ -409,14 +415,16 @@ def _columns_after(delivery: Delivery, result: Result, now: datetime) -> tuple[S
         result.status,
         result.error,
         to_micros(result.retry_at) if result.retry_at else None,
-        None if state is DeliveryState.PENDING else to_micros(now),
+        None if state is DeliveryState.PENDING else now,
         int(result.made is not None),
     )
 
 
-def _which(delivery: Delivery, result: Result, folds: bool) -> tuple[SqlValue, SqlValue]:
-    if folds and result.made is not None:
-        return delivery.id, fold(result.made, result.status)
+def _which(
+    delivery: Delivery, result: Result, ahead: timedelta | None
+) -> tuple[SqlValue, SqlValue]:
+    if ahead is not None and result.made is not None:
+        return delivery.id, fold(result.made, result.status, ahead)
     return delivery.id, delivery.claims
 
 

@@ -19,26 +19,31 @@ DELIVERY = (
 )
 
 
+_STATES = {state.value: state for state in DeliveryState}
+
+
 def delivery_of(row: Row) -> Delivery:
     """Return the delivery that the columns `DELIVERY` are."""
+    *names, body, state, claims, fruitless, attempts, notified, due, status, error, redriven = row
+    delivery_id, subscription_id, tenant, owner, task_id, config_id, seq, origin, kind = names
     return Delivery(
-        id=row["id"],
-        subscription_id=row["subscription_id"],
-        tenant=row["tenant"],
-        owner=row["owner"],
-        task_id=row["task_id"],
-        config_id=row["config_id"],
-        seq=row["seq"],
-        origin=row["origin"],
-        content_type=row["content_type"],
-        body=bytes(row["body"]),
-        state=DeliveryState(row["state"]),
-        claims=row["claims"],
-        fruitless_claims=row["fruitless_claims"],
-        attempts=row["attempts"],
-        notified_at=from_micros(row["notified_at"]),
-        not_before=from_micros(row["not_before"]),
-        last_status=row["last_status"],
-        last_error=row["last_error"],
-        redriven_at=moment_or_none(row["redriven_at"]),
+        id=delivery_id,
+        subscription_id=subscription_id,
+        tenant=tenant,
+        owner=owner,
+        task_id=task_id,
+        config_id=config_id,
+        seq=seq,
+        origin=origin,
+        content_type=kind,
+        body=bytes(body),
+        state=_STATES[state],
+        claims=claims,
+        fruitless_claims=fruitless,
+        attempts=attempts,
+        notified_at=from_micros(notified),
+        not_before=from_micros(due),
+        last_status=status,
+        last_error=error,
+        redriven_at=moment_or_none(redriven),
     )

@@ -61,10 +61,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 _CHUNK = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Row(Protocol):
-    """One row of a result, read by column name."""
+    """One row of a result, read by column name, or from the first column to the last."""
+
+    def __iter__(self) -> Iterator[Any]: ...
 
     def __getitem__(self, key: str, /) -> Any: ...  # a column's type is the query's business
 
@@ -131,7 +134,7 @@ def driver_connection(connection: object) -> object:
 
 def to_micros(moment: datetime) -> int:
     """Return an aware moment as microseconds since the epoch."""
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
