@@ -59,11 +59,13 @@ class Candidate:
     Attributes:
         verified: What is proven.
         reservation: The right to store its id.
+        traceparent: The trace that it belongs to, if it came in one.
         lease: The place that was taken for it, if any.
     """
 
     verified: Verified
     reservation: Reservation
+    traceparent: str | None = None
     lease: Lease | None = None
     stored: NewNotification | None = field(default=None, init=False)
 
@@ -103,6 +105,7 @@ class Candidate:
             issued_at=new.issued_at,
             received_at=new.received_at,
             body=new.body,
+            traceparent=new.traceparent,
         )
         return ClaimedNotification(
             stored=notification, attempts=1, since=new.received_at, broken_off=False, callbacks={}
@@ -297,6 +300,7 @@ class Acceptance:
                 received_at=now,
                 head=is_head,
                 lease=each.lease,
+                traceparent=each.traceparent,
             )
         new = [each.stored for each in candidates if each.stored is not None]
         ids = yield from self._inbox.store(new)

@@ -17,6 +17,7 @@ from receiver.expected import SECRETS_MIGRATION, ExpectedStore
 from receiver.inbox import (
     CALLBACKS_MIGRATION,
     FAIRNESS_MIGRATION,
+    TRACES_MIGRATION,
     Backlog,
     InboxFilter,
     InboxRetention,
@@ -42,6 +43,7 @@ MIGRATIONS = (
     CALLBACKS_MIGRATION,
     FAIRNESS_MIGRATION,
     Migration(7, (), may_roll=True),  # from here on it is noted who may write
+    TRACES_MIGRATION,
 )
 
 _BATCH = 100

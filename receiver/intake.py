@@ -13,12 +13,13 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage import Database
+from pushkit.traceparent import TRACEPARENT, read_traceparent
 from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.credentials import HandedOut
 from receiver.expected import ExpectedStore
@@ -39,6 +40,9 @@ from receiver.verification import (
     body_too_large,
     verify,
 )
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import Tracing
 
 __all__ = ["BrokenBodyError", "Intake", "ReadBody"]
 
@@ -69,6 +73,7 @@ class Intake:
         hands: Who calls back.
         accepted: Called with the sender and the task of what was accepted, if it has one.
         events: Who hears of every verdict.
+        tracing: Makes a span of each notification; None for none.
     """
 
     def __init__(
@@ -82,10 +87,12 @@ class Intake:
         hands: Hands,
         accepted: Callable[[str, str | None], None],
         events: Listeners,
+        tracing: Tracing | None = None,
     ) -> None:
         self.trust = trust
         self.limits = limits
         self.events = events
+        self._tracing = tracing
         self.refusals: Refusals = Refusals(events, clock)
         self._house = House(limits, clock)
         self._database = database
@@ -118,7 +125,7 @@ class Intake:
         try:
             self._house.admit_peer(peer)  # 1
             verified = await self._verified(head, path, read, facts)  # 1 to 6
-            verdict = await self._store(verified)  # 7, 8, 9
+            verdict = await self._traced(verified, head)  # 7, 8, 9
         except StorageError as exc:
             return self.refusals.fault("storage", peer=peer, error=exc, proven=facts)
         except InboundError as exc:
@@ -182,7 +189,20 @@ class Intake:
             raise body_too_large("more", asked.limit, asked.sender)
         return body
 
-    async def _store(self, verified: Verified) -> Verdict:
+    async def _traced(self, verified: Verified, head: Head) -> Verdict:
+        """Store a notification within the trace that its sender says it belongs to."""
+        traceparent = read_traceparent(head.headers.all(TRACEPARENT))
+        if self._tracing is None:
+            return await self._store(verified, traceparent)
+        said = verified.notification
+        with self._tracing.accepting(
+            traceparent, sender=said.sender, task=said.task_id, delivery_id=said.delivery_id
+        ) as span:
+            verdict = await self._store(verified, span.traceparent)
+            span.note(code=verdict.code)
+            return verdict
+
+    async def _store(self, verified: Verified, traceparent: str | None) -> Verdict:
         """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
         notification = verified.notification
         seen = Seen(
@@ -194,7 +214,7 @@ class Intake:
         reservation = await self._replay.reserve(seen)
         if reservation is None:
             return _DUPLICATE
-        candidate = Candidate(verified=verified, reservation=reservation)
+        candidate = Candidate(verified=verified, reservation=reservation, traceparent=traceparent)
         try:
             storing = self._database.write_together(self._acceptance.accept, candidate)
             # Also where the request is cancelled: what is stored in a place is begun.

@@ -57,6 +57,7 @@ from receiver.verification import Head
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import ReceiverMetrics
+    from pushkit.telemetry.tracing import Tracing
 
 __all__ = ["Receiver"]
 
@@ -101,6 +102,7 @@ class Receiver(CallbackDecorators):
         on_event: Called with everything that happens (`pushkit.events`): what was accepted,
             repeated and refused, and how each callback ended. Quick, on the event loop; what it
             raises is logged.
+        tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); none without it.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Receiver(CallbackDecorators):
         validation_echo: bool = False,
         clock: Callable[[], datetime] = utc_now,
         on_event: Listener | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
@@ -149,6 +152,7 @@ class Receiver(CallbackDecorators):
             senders=lambda: len(self.senders),
             prepare=self._with_verdicts_on_data,
             events=self.events,
+            tracing=tracing,
             clock=clock,
         )
         self.intake: Intake = Intake(
@@ -160,6 +164,7 @@ class Receiver(CallbackDecorators):
             hands=self.dispatcher,
             accepted=self._accepted,
             events=self.events,
+            tracing=tracing,
         )
         self.edge: Edge = Edge(
             self.intake,

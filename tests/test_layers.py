@@ -28,6 +28,7 @@ SENDER_ROWS = [
         "clock",
         "lazy",
         "terminal",
+        "traceparent",
         "url",
         "webhook",
     },
@@ -81,6 +82,7 @@ DOORS = {
     "jwt": {"pushkit.cli"},  # the second opinion of `pushkit verify`
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
+    "opentelemetry": {"pushkit.telemetry"},
     "prometheus_client": {"pushkit.telemetry"},
     "orjson": {"pushkit.bounded_json"},
     "pydantic_core": {"pushkit.bounded_json", "pushkit.cli"},

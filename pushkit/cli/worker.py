@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -34,6 +35,9 @@ from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 from pushkit.terminal.systemd import told_to_systemd
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import Tracing
 
 __all__ = ["worker"]
 
@@ -55,6 +59,7 @@ class _Settings:
     concurrency_per_host: int
     drain: timedelta
     delivering: Delivering
+    tracing: bool
     verbose: bool
     log_format: LogFormat
     schemes: tuple[str, ...]
@@ -119,6 +124,9 @@ class _Settings:
     metavar="HOST:PORT",
     help="Where to answer /metrics, /healthz and /readyz: of all processes, for operators.",
 )
+@click.option(
+    "--tracing", is_flag=True, help="Make spans (under opentelemetry-instrument, for example)."
+)
 @click.option("--verbose", is_flag=True, help="Log every attempt.")
 @click.option(
     "--log-format",
@@ -143,6 +151,7 @@ def worker(
     drain_seconds: int,
     delivering: Delivering,
     http: str | None,
+    tracing: bool,
     verbose: bool,
     log_format: str,
     schemes: tuple[str, ...],
@@ -164,6 +173,7 @@ def worker(
         concurrency_per_host=concurrency_per_host,
         drain=timedelta(seconds=drain_seconds),
         delivering=delivering,
+        tracing=tracing,
         verbose=verbose,
         log_format=LogFormat(log_format),
         schemes=schemes,
@@ -236,7 +246,14 @@ def _sender(settings: _Settings) -> PushSender:
             **({} if file is None else load_destinations(file).options),
         ),
         passphrase=settings.passphrase,
+        tracing=_tracing() if settings.tracing else None,
     )
+
+
+def _tracing() -> Tracing:
+    from pushkit.telemetry.tracing import Tracing
+
+    return Tracing()
 
 
 def _child(settings: _Settings) -> None:

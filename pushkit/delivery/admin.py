@@ -20,6 +20,7 @@ from pushkit.outbox import (
     FOLDED_ATTEMPTS_MIGRATION,
     IDEMPOTENCY_MIGRATION,
     KEYS_MIGRATION,
+    TRACES_MIGRATION,
     CancelledBy,
     DeadLetters,
     DeliveryFilter,
@@ -69,6 +70,7 @@ SENDER_MIGRATIONS = (
     FOLDED_ATTEMPTS_MIGRATION,
     KEYS_MIGRATION,
     BODIES_MIGRATION,
+    TRACES_MIGRATION,
 )
 
 _BATCH = 200

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.delivery.answers import judge
 from pushkit.delivery.faults import LocalFaults, code_of
@@ -36,6 +36,7 @@ from pushkit.net.timing import Timing
 from pushkit.outbox import Delivery, Made, Outcome, Result
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions import StoredSubscription
+from pushkit.traceparent import TRACEPARENT
 from pushkit.work import (
     RetryPolicy,
     after_fruitless_claims,
@@ -44,6 +45,9 @@ from pushkit.work import (
     stop_after_attempt,
     wait_schedule,
 )
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import Tracing
 
 __all__ = ["Attempt"]
 
@@ -81,6 +85,7 @@ class Attempt:
         faults: Hears of what fails on this side.
         events: Who hears of a key that signs from now on.
         signed_with: The key that signed last, by algorithm.
+        tracing: Makes a span of each attempt; None for none.
     """
 
     routes: Routes
@@ -97,6 +102,7 @@ class Attempt:
     faults: LocalFaults = field(default_factory=lambda: LocalFaults(_log))
     events: Listeners = field(default_factory=lambda: Listeners(_log))
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
+    tracing: Tracing | None = None
 
     @property
     def longest(self) -> timedelta:
@@ -119,7 +125,9 @@ class Attempt:
         """
         await self.pace.turn(delivery.origin)
         try:
-            return await self._make(delivery, to, refusals)
+            if self.tracing is None:
+                return await self._make(delivery, to, refusals, delivery.traceparent)
+            return await self._make_traced(self.tracing, delivery, to, refusals)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is not the webhook's
             self.faults.tell(delivery.id, exc)
             wait = after_fruitless_claims(delivery.fruitless_claims)
@@ -127,8 +135,32 @@ class Attempt:
                 outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait
             )
 
+    async def _make_traced(
+        self,
+        tracing: Tracing,
+        delivery: Delivery,
+        to: StoredSubscription | Route,
+        refusals: int,
+    ) -> Result:
+        with tracing.attempting(
+            delivery.traceparent,
+            delivery_id=delivery.id,
+            task=delivery.task_id,
+            origin=delivery.origin,
+            attempt=delivery.attempts + 1,
+        ) as span:
+            result = await self._make(delivery, to, refusals, span.traceparent)
+            span.note(outcome=result.outcome.value, status=result.status)
+            if result.error is not None:
+                span.fail(result.error)
+            return result
+
     async def _make(
-        self, delivery: Delivery, to: StoredSubscription | Route, refusals: int
+        self,
+        delivery: Delivery,
+        to: StoredSubscription | Route,
+        refusals: int,
+        traceparent: str | None,
     ) -> Result:
         """Open, sign, post and judge; raise what kept the request from being made."""
         started_at, begun = self.clock(), time.perf_counter()
@@ -145,13 +177,13 @@ class Attempt:
                 await _before(ends, proof, late)
             tokens = route.access.tokens
             token = await tokens.token(timeout=_until(ends)) if tokens else None
-            answer = await self._post(delivery, body, route, token, ends)
+            answer = await self._post(delivery, body, route, token, ends, traceparent)
             if answer.status == _UNAUTHORIZED and tokens and token:
                 tokens.reject(token)
                 # It was asked: what fails on this side from here on leaves what it answered.
                 with contextlib.suppress(OAuthError, SigningError):
                     token = await tokens.token(timeout=_until(ends))
-                    answer = await self._post(delivery, body, route, token, ends)
+                    answer = await self._post(delivery, body, route, token, ends, traceparent)
         except (AddressRefusedError, DestinationRefusedError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             made = _made(started_at, begun, getattr(exc, "timing", None))
@@ -176,8 +208,14 @@ class Attempt:
             outcome=judgement.outcome, status=answer.status, error=judgement.error, made=made
         )
 
-    async def _post(
-        self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
+    async def _post(  # noqa: PLR0917  # private, called side by side
+        self,
+        delivery: Delivery,
+        body: bytes,
+        route: Route,
+        token: str | None,
+        ends: float,
+        traceparent: str | None,
     ) -> Answer:
         """Sign and post, once."""
         now = self.clock()
@@ -191,6 +229,8 @@ class Attempt:
         if not isinstance(key, SigningKey):
             signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
         headers = await signed
+        if traceparent is not None:
+            headers.append((TRACEPARENT, traceparent))
         return await self.poster.post(
             route.destination,
             headers,

@@ -47,6 +47,7 @@ class Notice:
         bodies: Its bodies.
         tenant: The tenant of its task.
         idempotency_key: The caller's key, if any.
+        traceparent: The trace that it belongs to, if there is one.
         worker: Whose slots its deliveries may take the moment they are stored; None for nobody's.
         reserved: The destinations for which slots were taken, until it is stored.
     """
@@ -55,6 +56,7 @@ class Notice:
     bodies: Bodies
     tenant: str
     idempotency_key: IdempotencyKey | None = None
+    traceparent: str | None = None
     worker: Worker | None = None
     reserved: list[DestinationKey] = field(default_factory=list)
 
@@ -327,6 +329,7 @@ class _Adding:
             status=_status_mark(notice.update),
             idempotency_key=key,
             claim=notice.reserve(recipient, self._now) if line.is_free else None,
+            traceparent=notice.traceparent,
         )
         self._take(share, 1)
         if self._lines.is_heavy:

@@ -90,6 +90,7 @@ class Lines:
         status: StatusMark | None = None,
         idempotency_key: IdempotencyKey | None = None,
         claim: Claim | None = None,
+        traceparent: str | None = None,
     ) -> NewDelivery:
         """Put a delivery at the end of a line, in flight already if there is a claim."""
         recipient = line.recipient
@@ -118,6 +119,7 @@ class Lines:
             idempotency_key=idempotency_key.key if idempotency_key else None,
             update_sha256=idempotency_key.update_sha256 if idempotency_key else None,
             claim=claim,
+            traceparent=traceparent,
         )
         self._new.append(new)
         return new

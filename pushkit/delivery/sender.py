@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -77,6 +78,7 @@ from pushkit.work import Housekeeper, cancelled
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import SenderMetrics
+    from pushkit.telemetry.tracing import Tracing
 
 __all__ = ["PushSender", "SenderOptions"]
 
@@ -112,6 +114,7 @@ class PushSender:
         on_event: Called with everything that happens (`pushkit.events`): a dead letter, a
             subscription that was disabled, a breaker that opened, a recipient that was refused,
             and every attempt. Quick, on the event loop; what it raises is logged.
+        tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); none without it.
         secrets: What encrypts tokens and credentials in the database: `SecretKeys`, or the path of
             a file (see `pushkit secrets generate`). By default what `PUSHKIT_SECRET_KEYS` or
             `PUSHKIT_SECRET_KEYS_FILE` says; without any they are stored as they are.
@@ -129,11 +132,13 @@ class PushSender:
         clock: Callable[[], datetime] = utc_now,
         on_event: Listener | None = None,
         secrets: SecretKeys | str | Path | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         if not issuer:
             raise ConfigError("issuer: expected the agent's base URL, found nothing")
         self.options: SenderOptions = options or SenderOptions()
         self.events: Listeners = Listeners(_log)
+        self._tracing = tracing
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
@@ -177,6 +182,7 @@ class PushSender:
             keep_answers=self.options.keep_answers,
             signing=self.options.signing,
             events=self.events,
+            tracing=tracing,
         )
         self._worker = Worker(
             self._database,
@@ -615,18 +621,20 @@ class PushSender:
             raise InvalidUpdateError("snapshot: expected the task that the update is about")
         key = _key_of(idempotency_key, update)
         await self._ready()
-        result = await self._enqueuer.store(
-            Notice(
-                update=update,
-                bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
-                tenant=tenant,
-                idempotency_key=key,
-                # A caller's own connection begins nothing: there is nothing to see before it
-                # commits.
-                worker=None if connection is not None else self._worker,
-            ),
-            connection,
-        )
+        with self._tracing.notifying(update.task_id) if self._tracing else nullcontext() as span:
+            result = await self._enqueuer.store(
+                Notice(
+                    update=update,
+                    bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
+                    tenant=tenant,
+                    idempotency_key=key,
+                    traceparent=span.traceparent if span else None,
+                    # A caller's own connection begins nothing: there is nothing to see before it
+                    # commits.
+                    worker=None if connection is not None else self._worker,
+                ),
+                connection,
+            )
         self._reports.report(update, tenant, result)
         return result
 

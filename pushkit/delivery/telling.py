@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from pushkit.events import AttemptMade, Delivered, Listeners
 from pushkit.outbox import Delivery, Outcome, Result
+from pushkit.traceparent import trace_id_of
 
 if TYPE_CHECKING:
     from pushkit.delivery.settle import Settled
@@ -50,6 +51,7 @@ def tell_settled(events: Listeners, delivery: Delivery, result: Result, settled:
                 status=result.status,
                 error=result.error,
                 took=result.made.duration,
+                trace_id=trace_id_of(delivery.traceparent),
                 **about_delivery(delivery),
             )
         )

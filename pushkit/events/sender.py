@@ -98,6 +98,7 @@ class AttemptMade(DeliveryEvent):
         status: The status of the answer; None if there was none.
         error: What was wrong, as a code; None if nothing was.
         took: How long it took, signing included.
+        trace_id: The trace that `notify()` was in, if it was in one.
     """
 
     kind: ClassVar[EventKind] = EventKind.ATTEMPT
@@ -108,6 +109,7 @@ class AttemptMade(DeliveryEvent):
     status: int | None
     error: str | None
     took: timedelta
+    trace_id: str | None = None
 
     @property
     def level(self) -> int:

@@ -51,7 +51,12 @@ from pushkit.outbox.model import (
     new_delivery_id,
 )
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.schema import BODIES_MIGRATION, CLAIMS_MIGRATION, MIGRATION
+from pushkit.outbox.schema import (
+    BODIES_MIGRATION,
+    CLAIMS_MIGRATION,
+    MIGRATION,
+    TRACES_MIGRATION,
+)
 from pushkit.outbox.shares import owner_may_take
 from pushkit.outbox.store import OutboxStore
 
@@ -64,6 +69,7 @@ __all__ = [
     "IDEMPOTENCY_MIGRATION",
     "KEYS_MIGRATION",
     "MIGRATION",
+    "TRACES_MIGRATION",
     "AtMost",
     "AttemptLog",
     "CancelledBy",

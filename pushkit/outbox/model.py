@@ -89,6 +89,7 @@ class Delivery:
         last_status: The status of the last answer, if any.
         last_error: A short code of what went wrong last, if anything did.
         redriven_at: When somebody asked for it again, if anybody did: its age counts from there.
+        traceparent: The trace that `notify()` was in, if it was in one.
     """
 
     id: str
@@ -110,6 +111,7 @@ class Delivery:
     last_status: int | None
     last_error: str | None
     redriven_at: datetime | None = None
+    traceparent: str | None = None
 
     @property
     def age_from(self) -> datetime:
@@ -146,6 +148,7 @@ class NewDelivery:
         idempotency_key: The caller's key, if any.
         update_sha256: The update that the key stands for.
         claim: By whom it is in flight from the start; None if it waits for a claim.
+        traceparent: The trace that `notify()` is in, if it is in one.
     """
 
     id: str
@@ -164,6 +167,7 @@ class NewDelivery:
     idempotency_key: str | None = None
     update_sha256: str | None = None
     claim: Claim | None = None
+    traceparent: str | None = None
 
     def as_claimed(self) -> Delivery:
         """Return it as its first claim would have."""
@@ -186,6 +190,7 @@ class NewDelivery:
             not_before=self.notified_at,
             last_status=None,
             last_error=None,
+            traceparent=self.traceparent,
         )
 
 

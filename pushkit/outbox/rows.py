@@ -14,6 +14,8 @@ UNFINISHED = "state IN ('pending', 'in_flight')"
 DELIVERY = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"
     " (SELECT b.body FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id) AS body,"
+    " (SELECT b.traceparent FROM pushkit_bodies b WHERE b.id = pushkit_deliveries.id)"
+    " AS traceparent,"
     " state, claims, fruitless_claims, attempts, notified_at, not_before, last_status, last_error,"
     " redriven_at"
 )
@@ -24,7 +26,9 @@ _STATES = {state.value: state for state in DeliveryState}
 
 def delivery_of(row: Row) -> Delivery:
     """Return the delivery that the columns `DELIVERY` are."""
-    *names, body, state, claims, fruitless, attempts, notified, due, status, error, redriven = row
+    *names, body, trace, state, claims, fruitless, attempts, notified, due, status, error, again = (
+        row
+    )
     delivery_id, subscription_id, tenant, owner, task_id, config_id, seq, origin, kind = names
     return Delivery(
         id=delivery_id,
@@ -45,5 +49,6 @@ def delivery_of(row: Row) -> Delivery:
         not_before=from_micros(due),
         last_status=status,
         last_error=error,
-        redriven_at=moment_or_none(redriven),
+        redriven_at=moment_or_none(again),
+        traceparent=trace,
     )

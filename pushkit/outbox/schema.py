@@ -5,7 +5,7 @@ from __future__ import annotations
 from pushkit.outbox.destinations import DESTINATIONS_TABLE
 from pushkit.storage import Migration
 
-__all__ = ["BODIES_MIGRATION", "CLAIMS_MIGRATION", "MIGRATION"]
+__all__ = ["BODIES_MIGRATION", "CLAIMS_MIGRATION", "MIGRATION", "TRACES_MIGRATION"]
 
 MIGRATION = Migration(
     2,
@@ -122,4 +122,9 @@ BODIES_MIGRATION = Migration(
         "INSERT INTO pushkit_bodies (id, body) SELECT id, body FROM pushkit_deliveries",
         "ALTER TABLE pushkit_deliveries DROP COLUMN body",
     ),
+)
+
+# Beside the body: written once, and read with it.
+TRACES_MIGRATION = Migration(
+    13, ("ALTER TABLE pushkit_bodies ADD COLUMN traceparent TEXT",), may_roll=True
 )

@@ -33,8 +33,13 @@ class OutboxStore:
                 tuple(itertools.chain.from_iterable(map(_row_of, new))),
             )
             yield Statement(
-                f"INSERT INTO pushkit_bodies (id, body) VALUES {rows_of_places(len(new), 2)}",
-                tuple(itertools.chain.from_iterable((each.id, each.body) for each in new)),
+                "INSERT INTO pushkit_bodies (id, body, traceparent)"
+                f" VALUES {rows_of_places(len(new), 3)}",
+                tuple(
+                    itertools.chain.from_iterable(
+                        (each.id, each.body, each.traceparent) for each in new
+                    )
+                ),
             )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:

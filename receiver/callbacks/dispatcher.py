@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.a2a import UpdateKind
 from pushkit.clock import utc_now
@@ -44,6 +44,9 @@ from receiver.inbox import (
     Notification,
     task_lock,
 )
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import TracedSpan, Tracing
 
 __all__ = ["Dispatcher", "callback_retry"]
 
@@ -106,6 +109,7 @@ class Dispatcher:
             or left behind.
         events: Who hears of how callbacks ended.
         clock: Returns now, aware, in UTC: for events.
+        tracing: Makes a span of each call; None for none.
     """
 
     def __init__(
@@ -121,7 +125,9 @@ class Dispatcher:
         poll_interval: timedelta | None = None,
         events: Listeners | None = None,
         clock: Callable[[], datetime] = utc_now,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._tracing = tracing
         self._events = events or Listeners(_log)
         self._clock = clock
         self._database = database
@@ -379,7 +385,10 @@ class Dispatcher:
                 done.pause = max(done.pause or exc.pause, exc.pause)
                 continue
             begun = time.perf_counter()
-            call = await self._caller.call(callback, notification, slot=slot, place=place)
+            with self._within_trace(claimed, callback) as span:
+                call = await self._caller.call(callback, notification, slot=slot, place=place)
+                if span is not None and call.error is not None:
+                    span.fail(call.error)
             self._tell_called(claimed, call, timedelta(seconds=time.perf_counter() - begun))
             done.unwritten = [call]
             done.error = f"{call.callback}: {call.error}" if call.error else done.error
@@ -424,6 +433,20 @@ class Dispatcher:
         """Give a notification up whatever its attempts are."""
         await self._database.write(self._bury_script(claimed, error))
         self._tell_dead(claimed, error)
+
+    def _within_trace(
+        self, claimed: ClaimedNotification, callback: Callback
+    ) -> contextlib.AbstractContextManager[TracedSpan | None]:
+        stored = claimed.stored
+        if self._tracing is None:
+            return contextlib.nullcontext()
+        return self._tracing.calling(
+            stored.traceparent,
+            callback=callback.name,
+            sender=stored.sender,
+            task=stored.task_id,
+            delivery_id=stored.delivery_id,
+        )
 
     def _tell_called(self, claimed: ClaimedNotification, call: Call, took: timedelta) -> None:
         if self._events.wants(CalledBack.usual_level):

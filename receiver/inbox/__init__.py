@@ -20,13 +20,19 @@ from receiver.inbox.model import (
     StoredNotification,
 )
 from receiver.inbox.retention import InboxRetention, Purge
-from receiver.inbox.schema import CALLBACKS_MIGRATION, FAIRNESS_MIGRATION, MIGRATION
+from receiver.inbox.schema import (
+    CALLBACKS_MIGRATION,
+    FAIRNESS_MIGRATION,
+    MIGRATION,
+    TRACES_MIGRATION,
+)
 from receiver.inbox.store import Inbox, Sequences, StoredIds, task_lock
 
 __all__ = [
     "CALLBACKS_MIGRATION",
     "FAIRNESS_MIGRATION",
     "MIGRATION",
+    "TRACES_MIGRATION",
     "Backlog",
     "BacklogFullError",
     "CallbackState",

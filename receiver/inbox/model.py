@@ -56,6 +56,7 @@ class Notification:
         data: Of its data parts that name a schema, whether they fit it; nothing where the sender's
             card is not known. What does not fit is handed out all the same: to refuse it is the
             client's own affair.
+        traceparent: The trace that it belongs to, if it came in one.
     """
 
     id: int
@@ -73,6 +74,7 @@ class Notification:
     received_at: datetime
     body: bytes = field(repr=False)
     data: tuple[DataVerdict, ...] = ()
+    traceparent: str | None = None
 
     @property
     def kind(self) -> UpdateKind:
@@ -105,6 +107,7 @@ class StoredNotification:
     issued_at: datetime
     received_at: datetime
     body: bytes = field(repr=False)
+    traceparent: str | None = None
 
     def decode(self) -> Notification:
         """Return it with its body read. Not in the thread that writes: a body may be large.
@@ -127,6 +130,7 @@ class StoredNotification:
             issued_at=self.issued_at,
             received_at=self.received_at,
             body=self.body,
+            traceparent=self.traceparent,
         )
 
 
@@ -160,6 +164,7 @@ class NewNotification:
     received_at: datetime
     head: bool
     lease: Lease | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pushkit.storage import Migration
 
-__all__ = ["CALLBACKS_MIGRATION", "FAIRNESS_MIGRATION", "MIGRATION"]
+__all__ = ["CALLBACKS_MIGRATION", "FAIRNESS_MIGRATION", "MIGRATION", "TRACES_MIGRATION"]
 
 MIGRATION = Migration(
     3,
@@ -137,4 +137,8 @@ FAIRNESS_MIGRATION = Migration(
         ),
     ),
     may_roll=True,
+)
+
+TRACES_MIGRATION = Migration(
+    8, ("ALTER TABLE pushkit_inbox ADD COLUMN traceparent TEXT",), may_roll=True
 )

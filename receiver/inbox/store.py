@@ -117,8 +117,8 @@ class Inbox:
             rows = yield Statement(
                 "INSERT INTO pushkit_inbox (sender, delivery_id, task_id, config_id, seq, missing,"
                 " late, kid, issued_at, received_at, not_before, body, head, status, attempts,"
-                " lease_worker, lease_until)"
-                f" VALUES {rows_of_places(len(each), 17)}"
+                " lease_worker, lease_until, traceparent)"
+                f" VALUES {rows_of_places(len(each), 18)}"
                 " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id",
                 tuple(itertools.chain.from_iterable(map(_columns, each))),
             )
@@ -502,7 +502,7 @@ def _columns(new: NewNotification) -> tuple[SqlValue, ...]:
     return (
         *(new.sender, new.delivery_id, new.task_id, new.config_id, new.seq, new.missing),
         *(int(new.late), new.kid, to_micros(new.issued_at), received, received, new.body),
-        *(int(new.head), *standing),
+        *(int(new.head), *standing, new.traceparent),
     )
 
 
@@ -557,4 +557,5 @@ def _stored(row: Row) -> StoredNotification:
         issued_at=from_micros(row["issued_at"]),
         received_at=from_micros(row["received_at"]),
         body=bytes(row["body"]),
+        traceparent=row["traceparent"],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -21,6 +21,9 @@ from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
 from receiver.settings.values import Days, HostAndPort, Positive, PositiveOrNone, Url, rate
 from receiver.trust import TrustedSender
+
+if TYPE_CHECKING:
+    from pushkit.telemetry.tracing import Tracing
 
 __all__ = ["ReceiverSettings", "RetentionSettings", "TlsSettings"]
 
@@ -76,6 +79,7 @@ class ReceiverSettings(BaseSettings):
             set.
         log_format: How `receiver serve` logs, `text` or `json`, where the command line does not
             say.
+        tracing: Whether spans are made (OpenTelemetry).
         database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
         replay: A Redis URL, for the memory of ids alone.
         retention: How long things stay in the inbox.
@@ -111,6 +115,7 @@ class ReceiverSettings(BaseSettings):
     listen: HostAndPort = "127.0.0.1:9000"
     ops_listen: HostAndPort | None = None
     log_format: LogFormat = LogFormat.TEXT
+    tracing: bool = False
     database: Annotated[str, Field(min_length=1)] = "inbox.db"
     replay: str | None = None
     retention: RetentionSettings = RetentionSettings()
@@ -227,6 +232,7 @@ class ReceiverSettings(BaseSettings):
             trusted_proxies=self.trusted_proxies,
             forwarded_header=self.forwarded_header,
             validation_echo=self.validation_echo,
+            tracing=_tracing() if self.tracing else None,
         )
         for callback in self.callbacks:
             receiver.callbacks.add(
@@ -249,6 +255,12 @@ class ReceiverSettings(BaseSettings):
                 timeout="none",  # it has its own, `timeout_seconds`
             )
         return receiver
+
+
+def _tracing() -> Tracing:
+    from pushkit.telemetry.tracing import Tracing
+
+    return Tracing()
 
 
 def _timeout(seconds: int | Literal["none"]) -> timedelta | None:

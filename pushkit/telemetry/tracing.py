@@ -1,0 +1,109 @@
+"""`Tracing`: spans of OpenTelemetry, from `notify()` over each attempt to each callback.
+
+The context travels as `traceparent` (W3C Trace Context): stored with the delivery, sent with every
+attempt, stored with the notification. So it outlives processes, and retries a day later belong to
+the same trace. OpenTelemetry is needed where spans are made: `pip install 'pushkit[otel]'`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pushkit.errors import ConfigError, PushkitError
+from pushkit.version import __version__
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as exc:  # said where somebody asks for it
+    raise ConfigError("tracing: OpenTelemetry is missing: pip install 'pushkit[otel]'") from exc
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanKind, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+__all__ = ["TracedSpan", "Tracing"]
+
+_FORMAT = TraceContextTextMapPropagator()
+
+
+class TracedSpan:
+    """A span that runs."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    @property
+    def traceparent(self) -> str | None:
+        """The context of what follows from it."""
+        carrier: dict[str, str] = {}
+        _FORMAT.inject(carrier, trace.set_span_in_context(self._span))
+        return carrier.get("traceparent")
+
+    def note(self, **facts: AttributeValue | None) -> None:
+        """Add facts, each under `pushkit.`; None is left out."""
+        for name, value in facts.items():
+            if value is not None:
+                self._span.set_attribute(f"pushkit.{name}", value)
+
+    def fail(self, error: str) -> None:
+        """Say that it failed, with a code."""
+        self._span.set_status(trace.StatusCode.ERROR, error)
+        self._span.set_attribute("error.type", error)
+
+
+class Tracing:
+    """Makes spans.
+
+    Args:
+        provider: Where they go; by default the application's own, as OpenTelemetry knows it.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("pushkit", __version__, tracer_provider=provider)
+
+    def notifying(self, task_id: str) -> contextlib.AbstractContextManager[TracedSpan]:
+        """Run `notify()` within the span that is current, if any."""
+        return self._span("pushkit notify", trace.SpanKind.PRODUCER, task=task_id)
+
+    def attempting(
+        self, traceparent: str | None, **facts: AttributeValue
+    ) -> contextlib.AbstractContextManager[TracedSpan]:
+        """Make an attempt within the trace of its delivery."""
+        return self._span("pushkit attempt", trace.SpanKind.CLIENT, traceparent or "", **facts)
+
+    def accepting(
+        self, traceparent: str | None, **facts: AttributeValue | None
+    ) -> contextlib.AbstractContextManager[TracedSpan]:
+        """Accept a verified notification within the trace of its attempt."""
+        return self._span("pushkit accept", trace.SpanKind.SERVER, traceparent or "", **facts)
+
+    def calling(
+        self, traceparent: str | None, **facts: AttributeValue | None
+    ) -> contextlib.AbstractContextManager[TracedSpan]:
+        """Call a callback within the trace of its notification."""
+        return self._span("pushkit callback", trace.SpanKind.CONSUMER, traceparent or "", **facts)
+
+    @contextlib.contextmanager
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        traceparent: str | None = None,
+        **facts: AttributeValue | None,
+    ) -> Iterator[TracedSpan]:
+        """Run within a span: of a stored context, or (None) of the current one."""
+        context = None if traceparent is None else _FORMAT.extract({"traceparent": traceparent})
+        # What an exception says stays here: its words may hold a secret.
+        with self._tracer.start_as_current_span(
+            name, context, kind, record_exception=False, set_status_on_exception=False
+        ) as span:
+            found = TracedSpan(span)
+            found.note(**facts)
+            try:
+                yield found
+            except Exception as exc:
+                found.fail(exc.code if isinstance(exc, PushkitError) else type(exc).__name__)
+                raise
