@@ -66,7 +66,12 @@ class Peer:
     shape: str = ""
     cards: str = "cards_v10"
     signed: Mapping[str, tuple[CardForm, ...] | None] = field(
-        default_factory=lambda: {"default": None, "EVERY_SDK": EVERY_SDK}, hash=False
+        default_factory=lambda: {
+            "default": None,
+            "EVERY_SDK": EVERY_SDK,
+            "EVERY_SDK and raw": (*EVERY_SDK, CardForm.RAW),
+        },
+        hash=False,
     )
     form: CardForm = CardForm.SDK
     refuses: frozenset[str] | None = None
