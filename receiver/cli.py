@@ -218,6 +218,11 @@ def _check_url(
     if url and Url.parse(url).target == "/":
         url = f"{url.rstrip('/')}{trusted.path}"
     key = None
+    if keys_path is not None and set(trusted.schemes) != {Scheme.JWT}:
+        raise ConfigError(
+            f"--keys: this check signs by {Scheme.JWT.value} alone, and sender {trusted.name} must"
+            f" sign by {', '.join(sorted(trusted.schemes))}: leave it out"
+        )
     if keys_path is not None:
         passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
         ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)

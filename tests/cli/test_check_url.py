@@ -69,3 +69,16 @@ def test_a_sender_that_is_not_configured_is_a_mistake(port: int, receiver_comman
     ran = receiver_command("check", "--url", f"http://127.0.0.1:{port}", "--sender", "nobody")
     assert ran.status == 1
     assert ran.error == "--sender: found 'nobody', expected one of agent"
+
+
+def test_a_sender_that_must_sign_otherwise_is_not_tried_by_jwt(
+    tmp_path: Path, receiver_command: Run, pushkit_command: Run
+) -> None:
+    pushkit_command("keys", "new")
+    pushkit_command("keys", "export", "--out", "jwks.json")
+    text = CONFIG.format(url="http://localhost:9000", port=1, issuer=ISSUER, token=TOKEN)
+    schemes = 'schemes = ["jwt", "http-message-signatures"]\n'
+    (tmp_path / "receiver.toml").write_text(text + schemes)
+    ran = receiver_command("check", "--url", "--keys", "keys.json")
+    assert ran.status == 1
+    assert "must sign by http-message-signatures, jwt: leave it out" in ran.error
