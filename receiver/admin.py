@@ -11,7 +11,7 @@ from pathlib import Path
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.progress import advance
-from pushkit.storage import Database, Migration, Script, open_location
+from pushkit.storage import Database, Migration, Page, Script, open_location
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import SECRETS_MIGRATION, ExpectedStore
 from receiver.inbox import (
@@ -107,6 +107,22 @@ class InboxAdmin:
             limit: How many at most.
         """
         script = self._inspection.find(wanted or InboxFilter(), after=after, limit=limit)
+        return await self._database.read(script)
+
+    async def browse(
+        self, wanted: InboxFilter | None = None, *, before: int | None = None, limit: int = 50
+    ) -> Page[NotificationSummary]:
+        """Return a page of notifications without their bodies, newest first.
+
+        It takes the same time of any number of them, and may end before it is full
+        (`Page.is_cut`).
+
+        Args:
+            wanted: Which ones; all if None.
+            before: `Page.before` of the page before.
+            limit: How many at most.
+        """
+        script = self._inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
         return await self._database.read(script)
 
     async def show(self, notification_id: int) -> NotificationReport | None:

@@ -27,6 +27,7 @@ from pushkit.terminal.log_output import LogFormat
 from pushkit.url import Url, masked_url
 from pushkit.version import __version__
 from receiver.admin import open_inbox
+from receiver.dashboard_command import dashboard
 from receiver.doctor.command import doctor
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox, migrate
@@ -324,6 +325,7 @@ def _without_users(value: JsonValue) -> JsonValue:
     return masked_url(value, keep_query=value.partition("://")[0] in SCHEMES)
 
 
+cli.add_command(dashboard)
 cli.add_command(doctor)
 cli.add_command(inbox)
 cli.add_command(listen)

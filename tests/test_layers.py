@@ -20,8 +20,8 @@ SENDER_ROWS = [
     {"cards"},
     {"net"},
     {"schemas", "signing"},
-    {"telemetry"},
-    {"a2a", "captured", "keys", "storage", "webui", "work"},
+    {"telemetry", "webui"},
+    {"a2a", "captured", "keys", "storage", "work"},
     {
         "bounded_json",
         "caching",
@@ -39,11 +39,12 @@ SENDER_ROWS = [
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"doctor", "listening", "public_url"},
-    {"inbox_commands", "pin_command", "serving", "testing"},
+    {"dashboard_command", "inbox_commands", "pin_command", "serving", "testing"},
     {"reload"},
     {"settings"},
     {"receiver"},
     {"life"},
+    {"dashboard"},
     {"admin", "app", "asgi", "callbacks", "expecting", "forwards"},
     {"connections", "edge"},
     {"intake"},
@@ -72,7 +73,8 @@ DOORS = {
     }
     | {"pushkit.dashboard", "pushkit.webui", "receiver.serving", "receiver.testing"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
-    | {"receiver.inbox_commands", "receiver.pin_command", "receiver.serving"}
+    | {"receiver.dashboard_command", "receiver.inbox_commands", "receiver.pin_command"}
+    | {"receiver.serving"}
     | {"receiver.doctor", "receiver.listening"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},

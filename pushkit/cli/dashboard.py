@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from pathlib import Path
 
 import click
@@ -14,7 +12,6 @@ from pushkit.cli.outbox import checked_database, database_option
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError
-from pushkit.keys.private_file import read_private
 from pushkit.keys.source import FileKeySource
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
@@ -86,18 +83,19 @@ def dashboard(
     Without a token it is for this machine alone, and for reading alone.
     """
     try:
-        from pushkit.dashboard.serving import serve
-        from pushkit.webui.access import DashboardAccess, is_loopback
+        from pushkit.dashboard.app import dashboard_app
+        from pushkit.webui.serving import audit_to, listening_at, serve, service_access
     except ImportError as exc:
         raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
-    host, port = _address(listen)
-    access = DashboardAccess(token=_token(token_file), allow_actions=allow_actions, hosts=hosts)
-    if access.token is None and not is_loopback(host):
-        raise ConfigError(
-            f"--listen {listen}: beyond loopback a token is needed:"
-            f" export {_TOKEN_VARIABLE}=$(openssl rand -hex 20)"
-        )
-    _log(audit_log)
+    host, port = listening_at(listen)
+    access = service_access(
+        host,
+        variable=_TOKEN_VARIABLE,
+        token_file=token_file,
+        allow_actions=allow_actions,
+        hosts=hosts,
+    )
+    audit_to(audit_log)
     location = checked_database(database)
     keys = FileKeySource(keys_file, read_passphrase(passphrase_file)) if keys_file else None
 
@@ -106,12 +104,15 @@ def dashboard(
         how = Access.WRITE if allow_actions else Access.READ
         with until_stopped() as stop:
             async with opened(open_outbox(location), how) as outbox:
-                await serve(
+                app = dashboard_app(
                     OutboxAdmin(outbox, vault=vault),
                     SubscriptionAdmin(outbox, vault=vault),
                     access=access,
                     keys=keys,
                     issuer=issuer,
+                )
+                await serve(
+                    app,
                     host=host,
                     port=port,
                     started=lambda url: click.echo(f"dashboard on {url}"),
@@ -119,29 +120,3 @@ def dashboard(
                 )
 
     asyncio.run(run())
-
-
-def _address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--listen: found {listen!r}, expected address:port")
-    return host.strip("[]"), int(port)
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get(_TOKEN_VARIABLE) or None
-    made_by = "openssl rand -hex 20 >"
-    return read_private(file, made_by=made_by).decode("utf-8", "replace").strip()
-
-
-def _log(audit_log: Path | None) -> None:
-    written = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=written)
-    audit = logging.getLogger("pushkit.dashboard.audit")
-    audit.setLevel(logging.INFO)
-    if audit_log is not None:
-        handler = logging.FileHandler(audit_log, encoding="utf-8")
-        handler.setFormatter(logging.Formatter(written))
-        audit.addHandler(handler)
-        audit.propagate = False

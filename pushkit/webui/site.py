@@ -174,6 +174,11 @@ class Site:
 
         self.app.router.add_post(path, serve)
 
+    @staticmethod
+    def not_found(text: str) -> web.HTTPNotFound:
+        """Return what to raise where there is nothing of that name."""
+        return web.HTTPNotFound(text=text)
+
     @property
     def root(self) -> str:
         """Return the path under which all of this stands, without a slash at its end."""

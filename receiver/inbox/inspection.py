@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.storage import Row, Script, Statement, among, from_micros, moment_or_none, to_micros
+from pushkit.storage import (
+    WINDOW,
+    Page,
+    Row,
+    Script,
+    Statement,
+    among,
+    from_micros,
+    moment_or_none,
+    to_micros,
+)
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import callback_state
 
@@ -39,11 +49,11 @@ class InboxFilter:
     task_id: str | None = None
     unmatched: bool = False
 
-    def where(self) -> tuple[str, tuple[str, ...]]:
-        """Return the conditions in SQL, and their parameters from `$1` on."""
+    def where(self, *, after: int = 0) -> tuple[str, tuple[str, ...]]:
+        """Return the conditions in SQL, and their parameters, numbered behind `after` others."""
         wanted = {"sender": self.sender, "task_id": self.task_id}
         given = {column: value for column, value in wanted.items() if value is not None}
-        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=1)]
+        conditions = [f"{column} = ${n}" for n, column in enumerate(given, start=after + 1)]
         if self.status is not None:  # spelt out: the indexes are for one status each
             conditions.append(f"status = '{self.status.value}'")
         if self.unmatched:
@@ -143,6 +153,13 @@ _SUMMARY = (
     " not_before, finished_at, last_error, unmatched"
 )
 _UNFINISHED = "status IN ('received', 'in_progress')"
+_FILTERED = "id, sender, task_id, status, unmatched"
+# What an index is for.
+_RARE = {
+    InboxStatus.DEAD: "status = 'dead'",
+    InboxStatus.RECEIVED: _UNFINISHED,
+    InboxStatus.IN_PROGRESS: _UNFINISHED,
+}
 _REDRIVABLE = "(status = 'dead' OR unmatched = 1)"
 
 
@@ -161,6 +178,43 @@ class Inspection:
             (*values, after, limit),
         )
         return [_summary(row) for row in rows]
+
+    def browse(
+        self, wanted: InboxFilter, *, before: int | None, limit: int
+    ) -> Script[Page[NotificationSummary]]:
+        """Return a page of notifications, newest first, of any number in the same time."""
+        rows, values = "pushkit_inbox", (before or 2**62,)
+        older = "id < $1"
+        rare = "unmatched = 1" if wanted.unmatched else _RARE.get(wanted.status or InboxStatus.DONE)
+        if wanted.task_id is None and rare is not None:
+            few = f"SELECT {_FILTERED} FROM pushkit_inbox WHERE {rare} LIMIT {WINDOW}"
+            counted = yield Statement(f"SELECT COUNT(*) AS found FROM ({few}) u")
+            if counted[0]["found"] < WINDOW:
+                # All of them, by the index that has no others. The limit keeps it the inner one.
+                rows = f"({few}) u"
+        of_task = () if wanted.task_id is None else (wanted.task_id,)
+        if of_task:
+            older += " AND task_id = $2"
+        looked_at = f"FROM {rows} WHERE {older} ORDER BY id DESC"
+        named = (*values, *of_task)
+        conditions, given = wanted.where(after=len(named))
+        found = yield Statement(
+            f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {WINDOW}) w WHERE {conditions}"
+            f" ORDER BY id DESC LIMIT CAST(${len(named) + len(given) + 1} AS BIGINT)",
+            (*named, *given, limit + 1),
+        )
+        ids = [int(row["id"]) for row in found]
+        summaries: dict[int, NotificationSummary] = {}
+        for clause, chosen in among(ids[:limit]) if ids else ():
+            found = yield Statement(
+                f"SELECT {_SUMMARY} FROM pushkit_inbox WHERE id {clause}", chosen
+            )
+            summaries |= {row["id"]: _summary(row) for row in found}
+        items = tuple(summaries[each] for each in ids[:limit])
+        if len(ids) > limit:
+            return Page(items=items, before=str(items[-1].id))
+        last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {WINDOW - 1}", named)
+        return Page(items=items, before=str(last[0]["id"]) if last else None, is_cut=bool(last))
 
     def show(self, notification_id: int) -> Script[NotificationReport | None]:
         """Return one notification with its callbacks; None if there is no such notification."""

@@ -50,7 +50,15 @@ PUSHKIT = [
     ["worker"],
     ["dashboard"],
 ]
-RECEIVER: list[list[str]] = [[], ["serve"], ["check"], ["expect"], ["listen"], ["doctor"]]
+RECEIVER: list[list[str]] = [
+    [],
+    ["serve"],
+    ["dashboard"],
+    ["check"],
+    ["expect"],
+    ["listen"],
+    ["doctor"],
+]
 
 
 @pytest.mark.parametrize("command", PUSHKIT, ids=" ".join)

@@ -1,0 +1,196 @@
+"""The receiver's dashboard: what came in, what it passed, and what callbacks made of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+from pytest_aiohttp.plugin import AiohttpClient
+
+from pushkit.storage import Database
+from pushkit.webui.access import DashboardAccess
+from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from receiver import InboxStatus, Notification
+from receiver.admin import InboxAdmin, open_inbox
+from receiver.callbacks.dispatcher import Dispatcher
+from receiver.callbacks.registry import CallbackRegistry
+from receiver.dashboard.app import inbox_dashboard
+from tests.receiver import storing
+
+TOKEN = "a-token-of-the-dashboard"
+BODY = b'{"statusUpdate":{"taskId":"%s","status":{"state":"TASK_STATE_WORKING"}}}'
+ONCE = RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1))
+SECRET = "a-word-of-the-error"
+
+
+@dataclass
+class Desk:
+    """An inbox whose callback fails for tasks that are called `bad…`, until it is mended."""
+
+    database: Database
+    mended: bool = False
+
+    async def came(self, task: str, *, seq: int = 1, sender: str = "agent") -> None:
+        now = datetime.now(UTC) - timedelta(minutes=1)
+        await self.database.write(
+            storing.store(
+                sender=sender,
+                delivery_id=f"{task}#{seq}",
+                kid="key-1",
+                issued_at=now,
+                task_id=task,
+                config_id="1",
+                seq=seq,
+                body=BODY % task.encode(),
+                now=now,
+            )
+        )
+
+    async def call_back(self) -> None:
+        registry = CallbackRegistry()
+
+        async def told(notification: Notification) -> None:
+            if (notification.task_id or "").startswith("bad") and not self.mended:
+                raise ValueError(SECRET)
+
+        registry.add(told, name="handlers:told")
+        dispatcher = Dispatcher(self.database, registry, retry=ONCE, concurrency=4)
+        while await dispatcher.run_once():
+            pass
+        await dispatcher.retire()
+
+
+@pytest.fixture
+async def desk(location: str) -> AsyncIterator[Desk]:
+    database = open_inbox(location)
+    await database.open()
+    yield Desk(database)
+    await database.close()
+
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+async def reader(desk: Desk, aiohttp_client: AiohttpClient) -> Client:
+    """Somebody on this machine, who reads."""
+    return await aiohttp_client(
+        inbox_dashboard(InboxAdmin(desk.database), access=DashboardAccess())
+    )
+
+
+async def page(client: Client, path: str, status: int = 200) -> str:
+    async with client.get(path) as answer:
+        text = await answer.text()
+        assert answer.status == status, text
+        return text
+
+
+async def test_an_empty_inbox_is_healthy(reader: Client) -> None:
+    assert "Healthy: callbacks keep up." in await page(reader, "/")
+
+
+async def test_a_dead_letter_is_found_and_understood(desk: Desk, reader: Client) -> None:
+    await desk.came("bad-1")
+    await desk.came("good-1")
+    await desk.call_back()
+    found = await page(reader, "/")
+    assert "There are dead letters." in found
+    link = re.search(r'href="(/notifications/\d+)" title="bad-1#1"', found)
+    assert link
+    found = await page(reader, link[1])
+    assert "Why it died: handlers:told: ValueError" in found
+    assert "3. signature, over this body" in found
+    assert "key key-1" in found
+    assert SECRET not in found
+    found = await page(reader, "/notifications?status=dead")
+    assert "bad-1" in found
+    assert "good-1" not in found
+
+
+async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Client) -> None:
+    for seq in (1, 2, 5):
+        await desk.came("task-1", seq=seq)
+    found = await page(reader, "/task?task=task-1")
+    assert re.search(r"#2.*#3 to #4.*had not come.*#5", found, re.DOTALL)
+
+
+async def test_a_body_is_shown_on_request_and_is_no_markup(desk: Desk, reader: Client) -> None:
+    await desk.came("<script>alert(1)</script>")
+    found = await page(reader, "/notifications")
+    link = re.search(r'href="(/notifications/\d+)"', found)
+    assert link
+    assert "TASK_STATE_WORKING" not in await page(reader, link[1])
+    found += await page(reader, f"{link[1]}?body=1")
+    found += await page(reader, f"/task?{urlencode({'task': '<script>alert(1)</script>'})}")
+    assert "TASK_STATE_WORKING" in found
+    assert "<script>alert" not in found
+
+
+async def test_notifications_come_newest_first_in_pages(desk: Desk, reader: Client) -> None:
+    for number in range(60):
+        await desk.came(f"task-{number}")
+    first = await page(reader, "/notifications")
+    older = re.search(r'rel="next" href="([^"]+)"', first)
+    assert older
+    second = await page(reader, older[1])
+    found = re.findall(r'title="(task-\d+)#1"', first + second)
+    assert found == [f"task-{number}" for number in reversed(range(60))]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/notifications/1", 404),
+        ("/notifications/x", 404),
+        ("/notifications?status=nonsense", 400),
+        ("/notifications?before=x", 400),
+        ("/task", 400),
+        ("/api/v1/notifications?task=%00", 400),
+    ],
+)
+async def test_what_cannot_be_is_refused(reader: Client, path: str, status: int) -> None:
+    await page(reader, path, status)
+
+
+async def test_the_api_shows_the_same(desk: Desk, reader: Client) -> None:
+    await desk.came("task-1")
+    async with reader.get("/api/v1/notifications") as answer:
+        [found] = (await answer.json())["notifications"]
+    assert (found["task_id"], found["status"]) == ("task-1", "received")
+    async with reader.get(f"/api/v1/notifications/{found['id']}") as answer:
+        steps = (await answer.json())["steps"]
+    assert [each["step"] for each in steps] == list(range(1, 11))
+
+
+async def test_a_dead_letter_is_redriven(desk: Desk, aiohttp_client: AiohttpClient) -> None:
+    await desk.came("bad-1")
+    await desk.call_back()
+    admin = InboxAdmin(desk.database)
+    access = DashboardAccess(token=TOKEN, allow_actions=True)
+    jar = aiohttp.CookieJar(unsafe=True)
+    client = await aiohttp_client(inbox_dashboard(admin, access=access), cookie_jar=jar)
+    assert "<h1>Log in</h1>" in await page(client, "/")
+    origin = {"Origin": str(client.make_url("/")).rstrip("/")}
+    async with client.post("/login", data={"token": TOKEN}, headers=origin) as answer:
+        assert answer.status == 200
+    [dead] = (await admin.browse()).items
+    found = await page(client, f"/notifications/{dead.id}")
+    token = re.search(r'name="form_token" value="(\w+)"', found)
+    assert token
+    path = f"/notifications/{dead.id}/redrive"
+    async with client.post(path, data={"form_token": token[1]}) as answer:
+        assert answer.status == 403
+    async with client.post(path, data={"form_token": token[1]}, headers=origin) as answer:
+        assert "Called back again." in await answer.text()
+    desk.mended = True
+    await desk.call_back()
+    [done] = (await admin.browse()).items
+    assert done.status is InboxStatus.DONE
