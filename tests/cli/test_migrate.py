@@ -146,6 +146,7 @@ def test_a_strangers_database_is_left_as_it_is(
 
 
 @pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+@pytest.mark.slow
 def test_no_command_makes_its_tables_beside_the_other_components(
     run: Run, location: str, component: str, command: str
 ) -> None:
@@ -164,6 +165,7 @@ def test_no_command_makes_its_tables_beside_the_other_components(
 @pytest.mark.parametrize(
     ("by", "hint"), [("-", "run `{} migrate`"), ("+", "use the newer pushkit")]
 )
+@pytest.mark.slow
 def test_another_schema_is_refused_and_left_as_it_is(
     run: Run, own_folder: Path, *, component: str, command: str, by: str, hint: str
 ) -> None:
@@ -197,6 +199,7 @@ def test_what_only_reads_goes_on_beside_a_writer_of_the_file(run: Run, own_folde
 
 
 @pytest.mark.parametrize(("component", "command"), EVERY_COMMAND)
+@pytest.mark.slow
 def test_every_command_takes_a_database_of_its_own(
     run: Run, location: str, component: str, command: str
 ) -> None:

@@ -81,6 +81,7 @@ async def test_a_refused_request_leaves_its_id_free(world: World) -> None:
     assert [verdict.status for verdict in verdicts] == [401, 202]
 
 
+@pytest.mark.slow
 async def test_a_thousand_copies_at_once_are_one_callback(make_world: WorldFactory) -> None:
     world = make_world({"limits": Limits(sender_rate=FAST)})
     called = record_calls(world.receiver)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import filecmp
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 NOT_FOR_USERS = {"dev", "examples", "test"}
 MINORS = range(11, 16)
+HERE = f"3.{sys.version_info.minor}"
+# What a type checker may infer differently is, for the most part, the settings of pydantic models.
+TYPES_KNOWN = 95.0  # percent
 
 
 class CheckError(Exception):
@@ -131,8 +135,31 @@ def install_and_try(wheel: Path, python: Path, version: str, which: str) -> str:
             pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             run(*pip, "--only-binary", ":all:", "--constraint", constraints, what)
             run(inside, "-I", SMOKE, *(["--extras"] if extras else []), cwd=folder)
+            if extras and which == "newest" and version == HERE:
+                print(f"{version} types:", typed(folder / "venv"))
         listed = run(inside, "-m", "pip", "freeze", "--disable-pip-version-check").splitlines()
     return f"ok, alone and with {len(users_extras(fields))} extras ({len(listed)} distributions)"
+
+
+def typed(venv: Path) -> str:
+    """Say how much of what is public has a type that every checker knows."""
+    shares = []
+    for package in ("pushkit", "receiver"):
+        options = ["--verifytypes", package, "--ignoreexternal"]
+        asked = subprocess.run(  # noqa: S603  # a tool of the extra `dev`
+            [sys.executable, "-m", "basedpyright", *options],
+            cwd=venv.parent,
+            # It asks the first Python on the path what is installed.
+            env=os.environ | {"PATH": f"{venv}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv)},
+            capture_output=True,
+            text=True,
+            check=False,  # it is not content with less than all
+        )
+        found = re.search(r"completeness score: ([\d.]+)%", asked.stdout)
+        if found is None or float(found[1]) < TYPES_KNOWN:
+            raise CheckError("\n".join((asked.stdout + asked.stderr).splitlines()[-40:]))
+        shares.append(f"{package} {found[1]}%")
+    return ", ".join(shares)
 
 
 def metadata(wheel: Path) -> Message:

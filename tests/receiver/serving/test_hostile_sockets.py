@@ -90,6 +90,7 @@ async def test_a_body_that_trickles_ends_at_its_deadline(
     assert (answer.status, answer.code) == (408, "body_timeout")
 
 
+@pytest.mark.slow
 async def test_a_chunked_body_without_end_is_cut_at_the_limit(
     make_world: WorldFactory, serve: Serve
 ) -> None:

@@ -122,6 +122,7 @@ async def test_pages_are_asked_for_in_the_query(server: Server) -> None:
         pytest.param("POST", CONFIGS, b"x" * 2**20, 413, "INVALID_REQUEST", id="a megabyte"),
     ],
 )
+@pytest.mark.slow
 async def test_refuses_with_a_status_and_error_info(  # noqa: PLR0917  # one per column
     server: Server,
     sender: PushSender,

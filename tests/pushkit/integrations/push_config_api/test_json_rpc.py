@@ -282,6 +282,7 @@ async def test_a_bad_config_is_refused_and_nothing_is_stored(
         ("tasks/pushNotificationConfig/list", {"id": ["task-1"]}),
     ],
 )
+@pytest.mark.slow
 async def test_refuses_wrong_params(
     server: Server, sender: PushSender, method: str, params: object
 ) -> None:
