@@ -57,7 +57,7 @@ class Peer:
         cards: Which cards it understands.
         signed: What pushkit signs for it: the forms, by what they are called; None is the default.
         form: What it signs in, and looks for.
-        refuses: Cards that it refuses, where that is not told by its form.
+        refuses: Cards that it refuses without the form `raw`, where its own does not tell.
         refused: Cards of its that pushkit refuses.
     """
 
@@ -190,7 +190,7 @@ def signed_for(peer: Peer, forms: tuple[CardForm, ...] | None) -> dict[str, Sign
 def is_for(peer: Peer, name: str, signed: SignedCard) -> bool:
     """Say whether one of the signatures is over the bytes that a release hashes."""
     if peer.refuses is not None:
-        return name not in peer.refuses
+        return name not in peer.refuses or CardForm.RAW in signed.forms
     hashed = canonicalize(signed.card, peer.form).payload
     return any(canonicalize(signed.card, form).payload == hashed for form in signed.forms)
 
