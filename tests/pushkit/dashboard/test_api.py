@@ -104,6 +104,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Service]:
     service.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: str(operation.label))
 def test_every_answer_is_as_described(
     service: _Service, operation: APIOperation[Any, Any, Any, Any]
