@@ -33,9 +33,9 @@ class RateLimit:
             raise ConfigError("rate limit: expected per_second above 0 and burst of at least 1")
 
 
-# About what one process can verify: a flood is cut, a busy agent is not.
-_PEER_RATE = RateLimit(per_second=1000, burst=2000)
-_SENDER_RATE = RateLimit(per_second=1000, burst=2000)
+# More than one process verifies: a busy agent is never cut, and a flood at what is served anyway.
+_PEER_RATE = RateLimit(per_second=4000, burst=8000)
+_SENDER_RATE = RateLimit(per_second=4000, burst=8000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

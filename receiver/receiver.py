@@ -115,7 +115,7 @@ class Receiver(CallbackDecorators):
         allow: Sequence[str] = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
-        concurrency: int = 16,
+        concurrency: int = 64,
         callback_timeout: timedelta | None = CALLBACK_TIMEOUT,
         drain: timedelta = DRAIN,
         retention: InboxRetention | None = None,

@@ -157,18 +157,22 @@ class Inbox:
             divide: Shares them among senders; by default as evenly as may be.
         """
         moment = to_micros(now)
-        for clause, ids in among(held, after=2):
-            yield Statement(
-                "UPDATE pushkit_inbox SET lease_until = $1 WHERE lease_worker = $2"
-                f" AND status = 'in_progress' AND id {clause}",
-                (to_micros(until), worker, *ids),
-            )
-        yield Statement(
-            "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
-            f" last_error = '{_LEASE_EXPIRED}' WHERE id IN (SELECT id FROM pushkit_inbox"
-            " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
-            (moment,),
+        leased = yield Statement(
+            "SELECT MIN(lease_until) AS until FROM pushkit_inbox WHERE status = 'in_progress'"
         )
+        if leased[0]["until"] is not None and leased[0]["until"] <= moment:
+            for clause, ids in among(held, after=2):
+                yield Statement(
+                    "UPDATE pushkit_inbox SET lease_until = $1 WHERE lease_worker = $2"
+                    f" AND status = 'in_progress' AND id {clause}",
+                    (to_micros(until), worker, *ids),
+                )
+            yield Statement(
+                "UPDATE pushkit_inbox SET status = 'received', lease_worker = NULL,"
+                f" last_error = '{_LEASE_EXPIRED}' WHERE id IN (SELECT id FROM pushkit_inbox"
+                " WHERE status = 'in_progress' AND lease_until <= $1 FOR UPDATE SKIP LOCKED)",
+                (moment,),
+            )
         rows = yield from self._take(worker, limit, moment, to_micros(until), divide or _evenly)
         callbacks = (yield from self._callbacks_of(worker)) if rows else {}
         claimed = [_claimed(row, callbacks.get(row["id"], {})) for row in rows]

@@ -121,11 +121,11 @@ class ReceiverSettings(BaseSettings):
     retention: RetentionSettings = RetentionSettings()
     allow: list[str] = []
     max_body_bytes: Positive = 1024 * 1024
-    peer_rate: Positive = 1000
-    sender_rate: Positive = 1000
+    peer_rate: Positive = 4000
+    sender_rate: Positive = 4000
     max_backlog: Positive = 500_000
     max_backlog_per_sender: Positive = 100_000
-    callback_concurrency: Positive = 16
+    callback_concurrency: Positive = 64
     callback_timeout_seconds: PositiveOrNone = 300
     drain_seconds: Annotated[int, Field(ge=0)] = 20
     max_header_bytes: Positive = 16 * 1024

@@ -133,7 +133,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
     for each in (receiver, own):
         assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
         assert each._life._drain == DRAIN
-        assert each.dispatcher._caller._slots == 16
+        assert each.dispatcher._caller._slots == 64
     assert settings.connection_limits == ConnectionLimits()
     assert settings.retention.build() == InboxRetention()
 
