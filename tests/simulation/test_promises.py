@@ -170,9 +170,13 @@ def _forgotten(stage: Stage) -> None:
     stage.promises.acknowledged(_notified(stage), NotifyResult(at=_AT), wanting)
 
 
-def _refused(stage: Stage) -> None:
+def _end_refused(stage: Stage) -> None:
+    _refused(stage, owner="mallory", shape="completed")
+
+
+def _refused(stage: Stage, owner: str = "owner", shape: str = "status") -> None:
     refusal = RefusedRecipient(
-        owner="owner",
+        owner=owner,
         config_id="",
         subscription_id="sub",
         origin="",
@@ -180,7 +184,9 @@ def _refused(stage: Stage) -> None:
         message="",
     )
     result = NotifyResult(refused=(refusal,), at=_AT)
-    stage.promises.acknowledged(_notified(stage), result, set())
+    notice = _notified(stage)
+    notice.shape = shape
+    stage.promises.acknowledged(notice, result, set())
 
 
 def _finished(state: str, **columns: Any) -> Callable[[Stage], None]:
@@ -221,6 +227,19 @@ def _called_twice(stage: Stage) -> None:
     stage.call_back("one")
 
 
+def _flooded(stage: Stage) -> None:
+    inbox = stage.promises.inboxes["recv0"]
+    for number in range(21):
+        inbox.select(
+            "INSERT INTO pushkit_inbox (sender, delivery_id, kid, missing, late, issued_at,"
+            " received_at, not_before, body) VALUES ('other', ?, '', 0, 0, 0, 0, 0, '')",
+            str(number),
+        )
+    no_key: Any = None
+    attacker = Attacker(stage.world, no_key, stage.promises.inboxes, stage.promises.wishes, room=20)
+    attacker.judge("recv0", "a flood of one", b"HTTP/1.1 202 Accepted\r\n\r\n", {202})
+
+
 def _moved(table: str, before: str | None, after: str | None) -> Callable[[Stage], None]:
     return lambda stage: stage.promises.moved(table, before, after, None)
 
@@ -248,6 +267,8 @@ def _answered(what: bytes) -> Callable[[Stage], None]:
         pytest.param(_unfair, "an innocent waited 30.0 s", id="unfair"),
         pytest.param(_answered_by_another, "another's answer", id="another's answer"),
         pytest.param(_called_twice, "called back twice", id="called back twice"),
+        pytest.param(_flooded, "recv0 keeps 21 notifications", id="an inbox over its bound"),
+        pytest.param(_end_refused, "refused without a reason", id="no place for a task's end"),
         pytest.param(_finished("pending"), "not drained", id="left pending"),
         pytest.param(
             _finished("delivered"), "delivered, and no webhook took it", id="delivered to nobody"
