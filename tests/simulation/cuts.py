@@ -422,14 +422,14 @@ CUTS = (
         (
             Edit(
                 "receiver.intake",
-                "        candidate = Candidate(verified=verified, reservation=reservation)\n",
+                "        try:\n            storing =",
                 "        remember = self._replay.remember([reservation], self._clock())\n"
                 "        [replay] = await self._database.write(remember)\n"
                 "        if isinstance(replay, InboundError):\n"
                 "            raise replay\n"
                 '        if replay.value == "duplicate":\n'
                 "            return _DUPLICATE\n"
-                "        candidate = Candidate(verified=verified, reservation=reservation)\n",
+                "        try:\n            storing =",
             ),
             Edit(
                 "receiver.accepting",
