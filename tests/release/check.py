@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -27,7 +27,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
-NOT_FOR_USERS = {"dev", "examples", "test"}
+NOT_FOR_USERS = {"dev", "docs", "examples", "test"}
 MINORS = range(11, 16)
 HERE = f"3.{sys.version_info.minor}"
 # What a type checker may infer differently is, for the most part, the settings of pydantic models.
@@ -128,9 +128,10 @@ def install_and_try(wheel: Path, python: Path, version: str, which: str) -> str:
         inside = folder / "venv" / "bin" / "python"
         constraints = folder / "constraints.txt"
         fields = metadata(wheel)
-        lines = lowest(fields, version) if which == "lowest" else []
-        constraints.write_text("\n".join(lines))
         for extras in ([], users_extras(fields)):
+            # An extra may need more of what the package needs itself: pip raises that, and no more.
+            lines = lowest(fields, version, extras) if which == "lowest" else []
+            constraints.write_text("\n".join(lines))
             what = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
             pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             run(*pip, "--only-binary", ":all:", "--constraint", constraints, what)
@@ -174,15 +175,18 @@ def users_extras(fields: Message) -> list[str]:
     return sorted(set(fields.get_all("Provides-Extra", [])) - NOT_FOR_USERS)
 
 
-def lowest(fields: Message, version: str) -> list[str]:
-    """Return the lowest version of each dependency, as constraints."""
+def lowest(fields: Message, version: str, extras: Sequence[str]) -> list[str]:
+    """Return the lowest version of what the package needs, or these extras, as constraints."""
     bounds: dict[str, Version] = {}
     for line in fields.get_all("Requires-Dist", []):
         wanted = Requirement(line)
         environments = [
             {"extra": extra, "python_version": version, "python_full_version": f"{version}.0"}
-            for extra in ("", *users_extras(fields))
+            for extra in extras or [""]
         ]
+        for_extra = "extra ==" in str(wanted.marker)
+        if for_extra is not bool(extras):
+            continue
         if wanted.marker and not any(map(wanted.marker.evaluate, environments)):
             continue
         [bound] = [Version(each.version) for each in wanted.specifier if each.operator == ">="]
