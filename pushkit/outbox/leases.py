@@ -172,7 +172,8 @@ class Leases:
         self._looked_to = _START if is_all else firsts[-1].destination
         found = {head.id: head for head in firsts if head.not_before <= now}
         if not is_all:
-            waiting = [head for head in {*window, *found.values()} if head.until > now]
+            seen_once = dict.fromkeys([*window, *found.values()])
+            waiting = [head for head in seen_once if head.until > now]
             if waiting and not is_parking:
                 yield from self.exclusively(PARKING)
             yield from park(waiting, now)

@@ -149,5 +149,7 @@ async def test_a_receiver_tells_of_an_outage_once_per_cause(
     assert any("callbacks: the database is out of reach" in line for line in lines)
     assert set(lines.values()) == {1}
     assert len(lines) <= 6, lines
-    refused = [each for each in caplog.records if str(each.msg).startswith("refused 503 storage")]
+    refused = [
+        each for each in caplog.records if each.getMessage().startswith("refused 503 storage")
+    ]
     assert len(refused) == 1

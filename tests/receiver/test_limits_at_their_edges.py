@@ -26,7 +26,7 @@ def test_the_limits_are_those_that_the_pages_state() -> None:
     assert limits.max_body_bytes == 1024 * 1024
     assert limits.max_header_bytes == 16 * 1024
     assert limits.request_timeout == timedelta(seconds=10)
-    assert limits.peer_rate == limits.sender_rate == RateLimit(per_second=1000, burst=2000)
+    assert limits.peer_rate == limits.sender_rate == RateLimit(per_second=4000, burst=8000)
     assert (limits.max_backlog, limits.max_backlog_per_sender) == (500_000, 100_000)
     assert timedelta(seconds=300) == CALLBACK_TIMEOUT
     assert timedelta(seconds=20) == DRAIN

@@ -59,7 +59,7 @@ async def test_callbacks_and_what_was_given_up_are_counted(make_world: WorldFact
     assert found.value("receiver_callback_seconds_count", callback="broken") == 1
     assert found.value("receiver_callbacks_hanging") == 0
     slots = [found.value("receiver_slots", state=state) or 0 for state in ("in_use", "free")]
-    assert sum(slots) == 16
+    assert sum(slots) == 64
 
 
 async def test_the_inbox_is_read_from_the_database(world: World) -> None:

@@ -146,9 +146,9 @@ def admits(*_: object, **__: object) -> Any:
     yield from ()
 
 
-def stores_nothing(*_: object, **__: object) -> Any:
+def stores_nothing(_inbox: Any, notifications: Any) -> Any:
     yield from ()
-    return 1
+    return {(each.sender, each.delivery_id): 1 for each in notifications}
 
 
 def telling(verdict: Verdict, **options: Any) -> Answer:
