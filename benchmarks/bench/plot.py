@@ -24,13 +24,13 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 
 
 def main() -> None:
-    """Draw the scenarios that have two senders or more."""
+    """Draw the scenarios in which ours and another's sender deliver."""
     source, target = map(Path, sys.argv[1:3])
     found = json.loads(source.read_text("utf-8"))
     compared = {
         name: sides
         for name, sides in found["scenarios"].items()
-        if len(sides) > 1 and all("per_second" in side for side in sides)
+        if "a2a-sdk" in sides[-1]["side"]
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(drawing(compared), "utf-8")
