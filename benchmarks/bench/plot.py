@@ -28,9 +28,7 @@ def main() -> None:
     source, target = map(Path, sys.argv[1:3])
     found = json.loads(source.read_text("utf-8"))
     compared = {
-        name: sides
-        for name, sides in found["scenarios"].items()
-        if "a2a-sdk" in sides[-1]["side"]
+        name: sides for name, sides in found["scenarios"].items() if "a2a-sdk" in sides[-1]["side"]
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(drawing(compared), "utf-8")
