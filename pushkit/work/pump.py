@@ -48,6 +48,9 @@ class Slots:
             self._free -= taken
             return taken
 
+    def let_wait(self) -> None:
+        """Hear that something may wait for a slot: there is nothing to do, unless some are kept."""
+
     def give_back(self, number: int) -> None:
         """Free some."""
         with self._lock:
@@ -117,6 +120,7 @@ class Pump(Generic[Item]):
         nobody: the claim goes on, and `drain` waits for it.
         """
         if not self._slots.free:
+            self._slots.let_wait()  # or whoever follows into his own slot might never leave it
             return 0
         filling = asyncio.create_task(self._start())
         self._filling.add(filling)
