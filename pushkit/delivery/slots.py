@@ -54,25 +54,11 @@ class DeliverySlots(Slots):
 
     def __init__(self, number: int, *, per_origin: int) -> None:
         super().__init__(number)
-        self.is_open = False
         self._per_origin = per_origin
         self._by_owner: Counter[tuple[str, str]] = Counter()
         self._by_origin: Counter[str] = Counter()
-        self._some_wait = True
         self._last = Taken()
         self._counting = threading.Lock()
-
-    def take_for_claim(self) -> int:
-        """Take free slots for a claim, which looks after all that wait until now.
-
-        While deliveries take slots by themselves, some are left to them: or they would all have to
-        wait for the next claim, and so on.
-        """
-        free = self.free
-        if not self.is_open:
-            return self.take()
-        self._some_wait = False
-        return self.take(free - free // 4)
 
     def note(self, taken: Taken) -> None:
         """Note what a claim took, in slots that are taken already, and what it saw."""
@@ -81,10 +67,6 @@ class DeliverySlots(Slots):
             self._some_wait |= taken.some_wait
             for delivery in taken.deliveries:
                 self._begin(destination_of(delivery))
-
-    def let_wait(self) -> None:
-        """Note that something waits for the next claim."""
-        self._some_wait = True
 
     def reserve(self, destination: DestinationKey) -> bool:
         """Take a slot for a delivery that is being stored, if it may have one at once."""

@@ -30,9 +30,18 @@ _MIN_PAUSE = timedelta(milliseconds=50)
 
 
 class Slots:
-    """Places for items in work, taken and freed in whatever thread."""
+    """Places for items in work, taken and freed in whatever thread.
+
+    Claims share them out among all that is due. While they are open, an item may also take one the
+    moment it is stored, unless something waits for a claim.
+
+    Attributes:
+        is_open: Whether items take slots by themselves.
+    """
 
     def __init__(self, number: int) -> None:
+        self.is_open = False
+        self._some_wait = True
         self._free = number
         self._lock = threading.Lock()
 
@@ -48,8 +57,20 @@ class Slots:
             self._free -= taken
             return taken
 
+    def take_for_claim(self) -> int:
+        """Take free slots for a claim, which looks after all that wait until now.
+
+        While items take slots by themselves, some are left to them: or they would all have to wait
+        for the next claim, and so on.
+        """
+        if not self.is_open:
+            return self.take()
+        free, self._some_wait = self.free, False
+        return self.take(free - free // 4)
+
     def let_wait(self) -> None:
-        """Hear that something may wait for a slot: there is nothing to do, unless some are kept."""
+        """Note that something waits for the next claim."""
+        self._some_wait = True
 
     def give_back(self, number: int) -> None:
         """Free some."""

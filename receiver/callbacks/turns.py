@@ -26,29 +26,12 @@ class Turns(Slots):
 
     def __init__(self, places: int, senders: Callable[[], int]) -> None:
         super().__init__(places)
-        self.is_open = False
         self._places = places
         self._senders = senders
         self._in_hand: Counter[str] = Counter()
         self._served: dict[str, int] = {}  # by sender, the number of its last turn
         self._turns = 0
-        self._some_wait = True
         self._counting = threading.Lock()
-
-    def take_for_claim(self) -> int:
-        """Take free places for a claim, which looks after all that wait until now.
-
-        While notifications take places by themselves, some are left to them: or they would all have
-        to wait for the next claim, and so on.
-        """
-        if not self.is_open:
-            return self.take()
-        free, self._some_wait = self.free, False
-        return self.take(free - free // 4)
-
-    def let_wait(self) -> None:
-        """Note that something waits for the next claim."""
-        self._some_wait = True
 
     def reserve(self, sender: str) -> bool:
         """Take a place for a notification that is being stored, if it may have one at once."""
