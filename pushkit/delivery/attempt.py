@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -126,7 +126,7 @@ class Attempt:
         await self.pace.turn(delivery.origin)
         try:
             if self.tracing is None:
-                return await self._make(delivery, to, refusals, delivery.traceparent)
+                return await self._make(delivery, to, refusals)
             return await self._make_traced(self.tracing, delivery, to, refusals)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is not the webhook's
             self.faults.tell(delivery.id, exc)
@@ -149,18 +149,16 @@ class Attempt:
             origin=delivery.origin,
             attempt=delivery.attempts + 1,
         ) as span:
-            result = await self._make(delivery, to, refusals, span.traceparent)
+            # What the webhook gets to see is this attempt, within the delivery's trace.
+            within = replace(delivery, traceparent=span.traceparent)
+            result = await self._make(within, to, refusals)
             span.note(outcome=result.outcome.value, status=result.status)
             if result.error is not None:
                 span.fail(result.error)
             return result
 
     async def _make(
-        self,
-        delivery: Delivery,
-        to: StoredSubscription | Route,
-        refusals: int,
-        traceparent: str | None,
+        self, delivery: Delivery, to: StoredSubscription | Route, refusals: int
     ) -> Result:
         """Open, sign, post and judge; raise what kept the request from being made."""
         started_at, begun = self.clock(), time.perf_counter()
@@ -177,13 +175,13 @@ class Attempt:
                 await _before(ends, proof, late)
             tokens = route.access.tokens
             token = await tokens.token(timeout=_until(ends)) if tokens else None
-            answer = await self._post(delivery, body, route, token, ends, traceparent)
+            answer = await self._post(delivery, body, route, token, ends)
             if answer.status == _UNAUTHORIZED and tokens and token:
                 tokens.reject(token)
                 # It was asked: what fails on this side from here on leaves what it answered.
                 with contextlib.suppress(OAuthError, SigningError):
                     token = await tokens.token(timeout=_until(ends))
-                    answer = await self._post(delivery, body, route, token, ends, traceparent)
+                    answer = await self._post(delivery, body, route, token, ends)
         except (AddressRefusedError, DestinationRefusedError) as exc:
             _log.warning("delivery %s: not sent: %s", delivery.id, exc, extra=_facts(delivery, exc))
             made = _made(started_at, begun, getattr(exc, "timing", None))
@@ -208,14 +206,8 @@ class Attempt:
             outcome=judgement.outcome, status=answer.status, error=judgement.error, made=made
         )
 
-    async def _post(  # noqa: PLR0917  # private, called side by side
-        self,
-        delivery: Delivery,
-        body: bytes,
-        route: Route,
-        token: str | None,
-        ends: float,
-        traceparent: str | None,
+    async def _post(
+        self, delivery: Delivery, body: bytes, route: Route, token: str | None, ends: float
     ) -> Answer:
         """Sign and post, once."""
         now = self.clock()
@@ -229,8 +221,8 @@ class Attempt:
         if not isinstance(key, SigningKey):
             signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
         headers = await signed
-        if traceparent is not None:
-            headers.append((TRACEPARENT, traceparent))
+        if delivery.traceparent is not None:
+            headers.append((TRACEPARENT, delivery.traceparent))
         return await self.poster.post(
             route.destination,
             headers,

@@ -2,13 +2,15 @@
 
 The context travels as `traceparent` (W3C Trace Context): stored with the delivery, sent with every
 attempt, stored with the notification. So it outlives processes, and retries a day later belong to
-the same trace. OpenTelemetry is needed where spans are made: `pip install 'pushkit[otel]'`.
+the same trace. What begins with a stored context is a child of it, and linked to it besides, as the
+semantic conventions of messaging want: an attempt to `notify()`, a callback to what was accepted.
+OpenTelemetry is needed where spans are made: `pip install 'pushkit[otel]'`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pushkit.errors import ConfigError, PushkitError
@@ -16,6 +18,7 @@ from pushkit.version import __version__
 
 try:
     from opentelemetry import trace
+    from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as exc:  # said where somebody asks for it
     raise ConfigError("tracing: OpenTelemetry is missing: pip install 'pushkit[otel]'") from exc
@@ -66,39 +69,45 @@ class Tracing:
 
     def notifying(self, task_id: str) -> contextlib.AbstractContextManager[TracedSpan]:
         """Run `notify()` within the span that is current, if any."""
-        return self._span("pushkit notify", trace.SpanKind.PRODUCER, task=task_id)
+        return self._span("pushkit notify", trace.SpanKind.PRODUCER, {"task": task_id})
 
     def attempting(
         self, traceparent: str | None, **facts: AttributeValue
     ) -> contextlib.AbstractContextManager[TracedSpan]:
         """Make an attempt within the trace of its delivery."""
-        return self._span("pushkit attempt", trace.SpanKind.CLIENT, traceparent or "", **facts)
+        stored = _context_of(traceparent)
+        return self._span("pushkit attempt", trace.SpanKind.CLIENT, facts, stored, linked=True)
 
     def accepting(
         self, traceparent: str | None, **facts: AttributeValue | None
     ) -> contextlib.AbstractContextManager[TracedSpan]:
         """Accept a verified notification within the trace of its attempt."""
-        return self._span("pushkit accept", trace.SpanKind.SERVER, traceparent or "", **facts)
+        received = _context_of(traceparent)
+        return self._span("pushkit accept", trace.SpanKind.SERVER, facts, received)
 
     def calling(
         self, traceparent: str | None, **facts: AttributeValue | None
     ) -> contextlib.AbstractContextManager[TracedSpan]:
         """Call a callback within the trace of its notification."""
-        return self._span("pushkit callback", trace.SpanKind.CONSUMER, traceparent or "", **facts)
+        stored = _context_of(traceparent)
+        return self._span("pushkit callback", trace.SpanKind.CONSUMER, facts, stored, linked=True)
 
     @contextlib.contextmanager
     def _span(
         self,
         name: str,
         kind: SpanKind,
-        traceparent: str | None = None,
-        **facts: AttributeValue | None,
+        facts: Mapping[str, AttributeValue | None],
+        context: Context | None = None,
+        *,
+        linked: bool = False,
     ) -> Iterator[TracedSpan]:
-        """Run within a span: of a stored context, or (None) of the current one."""
-        context = None if traceparent is None else _FORMAT.extract({"traceparent": traceparent})
+        """Run within a span: of a context, and linked to it; or (None) of the current one."""
+        origin = trace.get_current_span(context).get_span_context()
+        links = [trace.Link(origin)] if linked and origin.is_valid else None
         # What an exception says stays here: its words may hold a secret.
         with self._tracer.start_as_current_span(
-            name, context, kind, record_exception=False, set_status_on_exception=False
+            name, context, kind, links=links, record_exception=False, set_status_on_exception=False
         ) as span:
             found = TracedSpan(span)
             found.note(**facts)
@@ -107,3 +116,8 @@ class Tracing:
             except Exception as exc:
                 found.fail(exc.code if isinstance(exc, PushkitError) else type(exc).__name__)
                 raise
+
+
+def _context_of(traceparent: str | None) -> Context:
+    """Return the context that a header says; an empty one where there is none."""
+    return _FORMAT.extract({"traceparent": traceparent or ""}, Context())

@@ -163,6 +163,16 @@ async def test_an_update_is_one_trace_across_processes_retries_and_restarts(
     assert len({span.context.trace_id for each in spans.values() for span in each}) == 1
     parents = [each.parent.span_id if each.parent else None for each in (failed, succeeded)]
     assert parents == [notify.context.span_id] * 2
+    links = {
+        span.context.span_id: [link.context.span_id for link in span.links]
+        for span in (failed, succeeded, accept, callback)
+    }
+    assert links == {
+        failed.context.span_id: [notify.context.span_id],
+        succeeded.context.span_id: [notify.context.span_id],
+        accept.context.span_id: [],  # its parent has just sent it
+        callback.context.span_id: [accept.context.span_id],
+    }
     assert accept.parent is not None
     assert accept.parent.span_id == succeeded.context.span_id
     assert callback.parent is not None
