@@ -21,10 +21,12 @@ from pushkit.signing.jose import at_once, sign_detached
 
 __all__ = ["EVERY_SDK", "SignedCard", "sign_card", "sign_card_with"]
 
-# The JavaScript SDK drops the security schemes before it verifies, and the first Python releases
-# wrote Python's JSON: a signature for them covers less, and helps nobody else.
+# a2a-go verifies the card as it is served. The JavaScript SDK drops the security schemes before it
+# verifies, and the first Python releases wrote Python's JSON: a signature for them covers less, and
+# helps nobody else.
 EVERY_SDK: Final = (
     CardForm.SPEC,
+    CardForm.RAW,
     CardForm.SDK,
     CardForm.SDK_WITHOUT_SECURITY_SCHEMES,
     CardForm.PYTHON_ASCII,

@@ -98,7 +98,7 @@ def canonicalize_(target: str, form: str, allow: tuple[str, ...]) -> None:
 @click.option(
     "--every-sdk",
     is_flag=True,
-    help="The forms that the verifiers of a2a-sdk 1.x and @a2a-js/sdk 1.x look for.",
+    help="The forms that the verifiers of a2a-sdk 1.x and @a2a-js/sdk 1.x look for, and a2a-go's.",
 )
 @click.option("--jku", metavar="URL", help="Where the public keys are published.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write.")

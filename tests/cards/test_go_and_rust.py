@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import rfc8785
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from pushkit.cards import CardForm, TrustedKeys, verify_card
-from pushkit.keys.jwk import verification_key
+from pushkit.cards import EVERY_SDK, CardForm, TrustedKeys, sign_card, verify_card
+from pushkit.keys.jwk import signing_key_from_pem, verification_key
 from tests.cards.vectors import FOLDER, NOW, TRUST, as_bytes, each
 
 GOLDEN: dict[str, Any] = json.loads((FOLDER / "golden_a2a_go.json").read_bytes())
@@ -61,6 +63,36 @@ def test_a_nil_list_of_go_is_covered_by_the_raw_form() -> None:
 def test_a_golden_card_that_is_changed_is_refused() -> None:
     verdict = verify_card(as_bytes({**GOLDEN["card"], "name": "Other"}), go_trust(), now=NOW)
     assert not verdict.verified
+
+
+def holds(protected: str, payload: bytes, signature: str) -> bool:
+    signed = f"{protected}.{b64url(payload)}".encode()
+    try:
+        GO_KEY.public_key().verify(base64.urlsafe_b64decode(f"{signature}=="), signed)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def go_accepts(card: dict[str, Any]) -> bool:
+    """Say whether a signature is over RFC 8785 of the JSON as served, as its verifier asks."""
+    payload = rfc8785.dumps({name: value for name, value in card.items() if name != "signatures"})
+    return any(holds(e["protected"], payload, e["signature"]) for e in card["signatures"])
+
+
+@pytest.mark.parametrize(
+    ("forms", "accepted"), [(None, 16), (EVERY_SDK, 20)], ids=["default", "every"]
+)
+def test_every_card_that_is_signed_for_every_sdk_is_one_for_a2a_go(
+    forms: tuple[CardForm, ...] | None, accepted: int
+) -> None:
+    pem = GO_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    key = signing_key_from_pem(pem, kid=GOLDEN["kid"])
+    cards = json.loads((FOLDER / "cards_v10.json").read_bytes())
+    del cards["c19_params_big_int"]  # which has no RFC 8785 form
+    signed = [sign_card(card, key, forms, now=NOW).card for card in cards.values()]
+    assert sum(map(go_accepts, signed)) == accepted
+    assert not any(go_accepts({**card, "name": "Other"}) for card in signed)
 
 
 @pytest.mark.parametrize(("name", "card", "wire"), each("signed_rs_0.15.0"))

@@ -69,7 +69,6 @@ class Peer:
         default_factory=lambda: {
             "default": None,
             "EVERY_SDK": EVERY_SDK,
-            "EVERY_SDK and raw": (*EVERY_SDK, CardForm.RAW),
         },
         hash=False,
     )
