@@ -25,7 +25,7 @@ from pushkit.errors import (
 )
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.net.addresses import address_is_public
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.url import Url, audience_of, masked_url
@@ -103,7 +103,7 @@ async def check_public_url(probe: Probe) -> list[Link]:
     Raises:
         ConfigError: It is no URL.
     """
-    policy = named_policy(probe.url)
+    policy = DestinationPolicy.naming(probe.url)
     links = [_scheme(probe)]
     client = WebhookClient(policy)
     try:

@@ -362,7 +362,12 @@ async def bare_commits(load: Load) -> Cost:
         return cost
 
 
-async def _posts(load: Load, client: Any) -> Cost:
+async def _posts(load: Load, kind: Any) -> Cost:
+    from pushkit.net.destination import DestinationPolicy
+    from pushkit.net.posting import ConnectionOptions
+
+    options = ConnectionOptions(most_per_host=load.concurrency)
+    client = kind(DestinationPolicy(["127.0.0.1:*"]), options)
     body = b'{"statusUpdate":{"metadata":{"sent":"%d"}}}'
     filler = b" " * max(0, 560 + load.body_bytes - len(body) - 18)
     headers = [("Content-Type", "application/a2a+json"), ("Authorization", "Bearer " + "x" * 420)]
@@ -380,20 +385,16 @@ async def _posts(load: Load, client: Any) -> Cost:
 
 async def bare_posts(load: Load) -> Cost:
     """The webhook client alone: what one POST costs."""
-    from pushkit.net.destination import DestinationPolicy
     from pushkit.net.webhook_client import WebhookClient
 
-    policy = DestinationPolicy(["127.0.0.1:*"])
-    return await _posts(load, WebhookClient(policy, connections_per_host=load.concurrency))
+    return await _posts(load, WebhookClient)
 
 
 async def aiohttp_posts(load: Load) -> Cost:
     """The same over aiohttp."""
-    from pushkit.net.destination import DestinationPolicy
     from pushkit.net.transport import Transport
 
-    policy = DestinationPolicy(["127.0.0.1:*"])
-    return await _posts(load, Transport(policy, connections_per_host=load.concurrency))
+    return await _posts(load, Transport)
 
 
 async def bare_signatures(load: Load) -> Cost:

@@ -11,7 +11,7 @@ import click
 
 from pushkit.captured import fields_to_send, read_request
 from pushkit.errors import PushkitError
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.output import example, harmless
 from pushkit.webhook import WebhookRequest
@@ -53,7 +53,7 @@ def replay(*, files: tuple[Path, ...], url: str, timeout: int) -> None:
 async def _post_all(
     requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta
 ) -> bool:
-    client = WebhookClient(named_policy(url))
+    client = WebhookClient(DestinationPolicy.naming(url))
     destination = client.policy.check(url)
     taken = True
     try:

@@ -36,7 +36,7 @@ from pushkit.cli.signing import read_webhook_secrets, signing_options
 from pushkit.delivery.signatures import Signing
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.ring import KeyRing
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.subscriptions import Profile
 from pushkit.terminal.output import example
 
@@ -108,7 +108,7 @@ def trigger(
     rejected), or artifact, message, task. URL may be anywhere: you have named it. Exit status 0 if
     all were accepted, 1 if not.
     """
-    wire, policy = WireVersion.parse(version), named_policy(url)
+    wire, policy = WireVersion.parse(version), DestinationPolicy.naming(url)
     signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
     if path is None:
         ring = KeyRing.create(datetime.now(UTC))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from pushkit.a2a import (
     AnyUpdate,
@@ -57,7 +57,7 @@ from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 from pushkit.net.authorization import Credentials
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Poster
+from pushkit.net.posting import ConnectionOptions, Poster
 from pushkit.net.transport import Transport
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
@@ -85,8 +85,6 @@ __all__ = ["PushSender", "SenderOptions"]
 _log = logging.getLogger("pushkit.delivery")
 
 _MAX_ID_BYTES = 512  # what a receiver takes
-
-_Client = TypeVar("_Client", Transport, WebhookClient)
 
 
 class PushSender:
@@ -147,11 +145,17 @@ class PushSender:
         self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
         self._database = open_outbox(database, clock=clock)
-        self._transport = _http_client(Transport, self._policy, self.options)
+        connections = ConnectionOptions(
+            most=self.options.concurrency,
+            most_per_host=self.options.concurrency_per_host,
+            proxy=self.options.proxy,
+            ca_file=self.options.ca_file,
+        )
+        self._transport = Transport(self._policy, connections)
         self._poster: Poster = (
             self._transport
             if self.options.use_aiohttp
-            else _http_client(WebhookClient, self._policy, self.options)
+            else WebhookClient(self._policy, connections)
         )
         self._credentials = Credentials(self.options.credentials, self._transport, clock)
         self._ownership = (
@@ -686,15 +690,3 @@ def _parse_profile(profile: Profile | str) -> Profile:
     except ValueError as exc:
         known = ", ".join(entry.value for entry in Profile)
         raise ConfigError(f"profile: found {profile!r}, expected one of {known}") from exc
-
-
-def _http_client(
-    client: type[_Client], policy: DestinationPolicy, options: SenderOptions
-) -> _Client:
-    return client(
-        policy,
-        connections=options.concurrency,
-        connections_per_host=options.concurrency_per_host,
-        proxy=options.proxy,
-        ca_file=options.ca_file,
-    )

@@ -116,7 +116,7 @@ class Credentials:
             if key in self._by_key:
                 raise ConfigError(f"credentials: {each.origin} comes twice for the same owner")
             self._by_key[key] = Access(
-                tls=_tls(each, transport.ca_file),
+                tls=_tls(each, transport.options.ca_file),
                 static=credential_header(each.authentication),
                 tokens=self._tokens_of(each.oauth, transport, clock),
             )
@@ -160,11 +160,10 @@ class Credentials:
 
 
 def _tls(each: DestinationCredentials, ca_file: Path | None) -> ssl.SSLContext | None:
-    if each.ca_file is not None:
-        return tls_context(client=each.client_certificate, ca_file=each.ca_file, system_roots=False)
-    if each.client_certificate is not None:
-        return tls_context(client=each.client_certificate, ca_file=ca_file)
-    return None
+    client, own = each.client_certificate, each.ca_file
+    if client is None and own is None:
+        return None
+    return tls_context(client=client, ca_file=own or ca_file, system_roots=own is None)
 
 
 def _origin(url: str, policy: DestinationPolicy) -> str:

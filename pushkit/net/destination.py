@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
 from pushkit.net.addresses import (
@@ -19,7 +19,7 @@ from pushkit.net.addresses import (
     network_is_private,
     parse_address,
 )
-from pushkit.url import Url, normalise_host
+from pushkit.url import Url, host_and_port, normalise_host
 
 __all__ = [
     "Decision",
@@ -198,6 +198,22 @@ class DestinationPolicy:
         self._on_decision = rules.on_decision
         # What is decided on a URL does not change: the few in use come again at every attempt.
         self._decide = functools.lru_cache(maxsize=4096)(self.judge_url)
+
+    @classmethod
+    def naming(cls, *urls: str) -> Self:
+        """Return a policy that lets these URLs' hosts and ports be reached by name, and no others.
+
+        Raises:
+            ConfigError: One is no absolute http or https URL.
+        """
+        try:
+            parsed = [Url.parse(url) for url in urls]
+        except InvalidUrlError as exc:
+            raise ConfigError(
+                f"found {' '.join(urls)[:100]!r}, expected an absolute http or https URL, without"
+                " user name or fragment"
+            ) from exc
+        return cls([host_and_port(url.host, url.port) for url in parsed])
 
     def check(self, text: str) -> Destination:
         """Return the destination that a URL names.

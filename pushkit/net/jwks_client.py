@@ -17,22 +17,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from pushkit.clock import utc_now
 from pushkit.errors import JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
 from pushkit.logs import RepeatedLog
-from pushkit.net.transport import Transport
+from pushkit.net.posting import Answer
 from pushkit.url import masked_url
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
 from pushkit.work import Held, Renewing
 
+if TYPE_CHECKING:
+    from pushkit.net.transport import Transport
+
 __all__ = [
     "FetchJwks",
-    "FetchedJwks",
     "JwksClient",
     "StaticKeys",
     "VerificationKeys",
@@ -52,8 +54,6 @@ _REQUEST_HEADERS: Final = (
 _DEFAULT_AGE: Final = timedelta(seconds=300)
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
-_OK: Final = 200
-_NOT_MODIFIED: Final = 304
 
 
 class VerificationKeys(Protocol):
@@ -105,20 +105,9 @@ class StaticKeys:
         """Nothing is under way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedJwks:
-    """What an HTTP GET for a JWK Set brought; the headers as received, None if absent."""
-
-    status: int
-    body: bytes = b""
-    cache_control: str | None = None
-    etag: str | None = None
-    age: str | None = None
-
-
 # Takes the URL and the entity tag that is held, if any. Raises a `PushkitError` if there is no
 # answer; ends within seconds, follows no redirect and reads no more than MAX_JWKS_BYTES + 1.
-FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[FetchedJwks]]
+FetchJwks: TypeAlias = Callable[[str, str | None], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,41 +226,42 @@ class JwksClient:
             self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
-        until = started + min(max(_lifetime(answer), self._min_age), self._max_age)
+        until = started + min(max(_lifetime(answer.headers), self._min_age), self._max_age)
         return Held(
             value=found, since=started, fresh_until=until, good_until=until + self._stale_for
         )
 
-    def _read(self, answer: FetchedJwks, held: _FetchedSet | None) -> _FetchedSet:
-        if answer.status == _NOT_MODIFIED and held is not None:
-            return _FetchedSet(keys=held.keys, etag=answer.etag or held.etag)
-        if answer.status != _OK:
+    def _read(self, answer: Answer, held: _FetchedSet | None) -> _FetchedSet:
+        etag = _joined(answer.headers, "ETag")
+        if answer.status == 304 and held is not None:
+            return _FetchedSet(keys=held.keys, etag=etag or held.etag)
+        if answer.status != 200:
             raise JwksError(f"expected HTTP status 200, found {answer.status}")
         found = parse_jwks(answer.body)
         for name, reason in found.refused:
             self._log.say(name, logging.WARNING, _LEFT_OUT, name, self._shown, reason)
-        return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=answer.etag)
+        return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=etag)
 
 
 def _within(since: datetime | None, now: datetime, span: timedelta) -> bool:
     return since is not None and since <= now < since + span
 
 
-def _lifetime(answer: FetchedJwks) -> timedelta:
+def _lifetime(headers: Headers) -> timedelta:
     """Return for how long an answer says that it is fresh (RFC 9111 §4.2)."""
-    directives = answer.cache_control or ""
+    directives = _joined(headers, "Cache-Control") or ""
     if _NO_STORE.search(directives):
         return timedelta(0)
     found = _MAX_AGE.search(directives)
     if found is None:
         return _DEFAULT_AGE
     # RFC 9111 §4.2.3: a shared cache on the way has held it for `Age` already.
-    age = answer.age or ""
+    age = _joined(headers, "Age") or ""
     spent = int(age) if age.isascii() and age.isdigit() and len(age) <= len("2147483648") else 0
     return timedelta(seconds=int(found[1]) - spent)
 
 
-async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) -> FetchedJwks:
+async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) -> Answer:
     """Get a JWK Set over HTTP, under the transport's destination policy; see `FetchJwks`.
 
     Args:
@@ -294,13 +284,7 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
         raise JwksError("the answer is compressed, expected Content-Encoding identity")
     if not answer.complete:
         raise JwksError(f"the answer broke off, or is longer than {MAX_JWKS_BYTES} bytes")
-    return FetchedJwks(
-        status=answer.status,
-        body=answer.body,
-        cache_control=_joined(answer.headers, "Cache-Control"),
-        etag=_joined(answer.headers, "ETag"),
-        age=_joined(answer.headers, "Age"),
-    )
+    return answer
 
 
 def _joined(headers: Headers, name: str) -> str | None:

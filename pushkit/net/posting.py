@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
+from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.timing import Timing
 from pushkit.webhook import Headers
 
-__all__ = ["MAX_ANSWER_BYTES", "Answer", "Poster"]
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractResolver
+
+__all__ = ["MAX_ANSWER_BYTES", "Answer", "ConnectionOptions", "Poster"]
 
 MAX_ANSWER_BYTES: Final = 64 * 1024
 
@@ -35,6 +40,28 @@ class Answer:
     body: bytes = field(repr=False)
     complete: bool = True
     timing: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How a client connects.
+
+    Attributes:
+        most: How many connections at once, over all destinations.
+        most_per_host: How many to one host and port.
+        resolver: Who looks names up; the system's name servers if None.
+        proxy: An egress proxy, as `http://[user:password@]host:port`. Destinations that the
+            operator named are dialled without it.
+        ca_file: Roots in PEM that are trusted beside the system's.
+        is_own: Says whether an address is this machine's own.
+    """
+
+    most: int = 256
+    most_per_host: int = 16
+    resolver: AbstractResolver | None = None
+    proxy: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    is_own: Callable[[str], bool] = address_is_own
 
 
 class Poster(Protocol):

@@ -1,24 +1,20 @@
 """Where the time of one request went, and which address was dialled for it.
 
-aiohttp tells through trace events when it begins with what; a probe per request adds them up. The
-probe is found through a context variable: sockets are opened by aiohttp, which knows of no request.
+A probe per request adds up its phases. It is found through a context variable: whoever opens a
+socket knows of no request.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from types import SimpleNamespace
-
-import aiohttp
 
 from pushkit.net.destination import Decision
 from pushkit.url import host_and_port
 
-__all__ = ["Probe", "TimedResponse", "Timing", "current_probe", "timing_trace"]
+__all__ = ["Probe", "Timing", "current_probe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,38 +70,3 @@ class Probe:
 
 
 current_probe: ContextVar[Probe | None] = ContextVar("pushkit_probe", default=None)
-
-
-class TimedResponse(aiohttp.ClientResponse):
-    """An answer that tells its probe who is at the other end, a reused connection's peer too."""
-
-    async def start(self, connection: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
-        """Read the head of the answer."""
-        probe, transport = current_probe.get(), connection.transport
-        if probe is not None and transport is not None:
-            probe.dialled(transport.get_extra_info("peername"))
-        return await super().start(connection)
-
-
-def timing_trace() -> aiohttp.TraceConfig:
-    """Return the trace events that move a probe from phase to phase."""
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_create_start.append(_entering("connect"))
-    trace.on_dns_resolvehost_start.append(_entering("resolve"))
-    trace.on_dns_resolvehost_end.append(_entering("connect"))
-    trace.on_connection_create_end.append(_entering("wait"))
-    trace.on_connection_reuseconn.append(_entering("wait"))
-    return trace
-
-
-def _entering(
-    phase: str,
-) -> Callable[[aiohttp.ClientSession, SimpleNamespace, object], Coroutine[None, None, None]]:
-    async def enter(
-        _session: aiohttp.ClientSession, _context: SimpleNamespace, _params: object
-    ) -> None:
-        probe = current_probe.get()
-        if probe is not None:
-            probe.enter(phase)
-
-    return enter

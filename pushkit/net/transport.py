@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TypedDict
 
 import aiohttp
@@ -15,7 +15,6 @@ from aiohappyeyeballs import SocketFactoryType
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.failures import (
     LookupFailedError,
@@ -24,9 +23,9 @@ from pushkit.net.failures import (
     transport_error,
 )
 from pushkit.net.guard import Guard, Resolver, dialling_socket, look_up
-from pushkit.net.posting import MAX_ANSWER_BYTES, Answer
+from pushkit.net.posting import MAX_ANSWER_BYTES, Answer, ConnectionOptions
 from pushkit.net.proxy import EgressProxy, ProxyDialler
-from pushkit.net.timing import Probe, TimedResponse, current_probe, timing_trace
+from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
 from pushkit.url import host_and_port
 from pushkit.webhook import Headers
@@ -51,37 +50,20 @@ class Transport:
 
     Args:
         policy: Which destinations and addresses are allowed.
-        connections: How many connections at once, over all destinations.
-        connections_per_host: How many to one host and port.
-        resolver: Who looks names up; the system's name servers if None.
-        proxy: An egress proxy, as `http://[user:password@]host:port`. Destinations that the
-            operator named are dialled without it.
-        ca_file: Roots in PEM that are trusted beside the system's.
-        is_own: Says whether an address is this machine's own.
+        options: How it connects.
 
     Raises:
         ConfigError: The proxy or the file is not what it should be.
     """
 
-    def __init__(
-        self,
-        policy: DestinationPolicy,
-        *,
-        connections: int = 256,
-        connections_per_host: int = 16,
-        resolver: AbstractResolver | None = None,
-        proxy: str | None = None,
-        ca_file: Path | None = None,
-        is_own: Callable[[str], bool] = address_is_own,
-    ) -> None:
+    def __init__(self, policy: DestinationPolicy, options: ConnectionOptions | None = None) -> None:
+        options = options or ConnectionOptions()
         self.policy = policy
-        self._connections = connections
-        self._connections_per_host = connections_per_host
-        self._resolver = Resolver(resolver)
-        self._guard = Guard(policy, self._resolver, is_own=is_own)
-        self._proxy = EgressProxy.parse(proxy) if proxy else None
-        self.ca_file = ca_file
-        self._tls = tls_context(ca_file=ca_file)
+        self.options = options
+        self._resolver = Resolver(options.resolver)
+        self._guard = Guard(policy, self._resolver, is_own=options.is_own)
+        self._proxy = EgressProxy.parse(options.proxy) if options.proxy else None
+        self._tls = tls_context(ca_file=options.ca_file)
         self._checked: aiohttp.ClientSession | None = None
         self._named: aiohttp.ClientSession | None = None
         self._proxied: aiohttp.ClientSession | None = None
@@ -202,8 +184,8 @@ class Transport:
     ) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=self._connections,
-                limit_per_host=self._connections_per_host,
+                limit=self.options.most,
+                limit_per_host=self.options.most_per_host,
                 resolver=resolver,
                 use_dns_cache=False,
                 socket_factory=socket_factory,
@@ -212,8 +194,8 @@ class Transport:
             auto_decompress=False,
             trust_env=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-            response_class=TimedResponse,
-            trace_configs=[timing_trace()],
+            response_class=_TimedResponse,
+            trace_configs=[_timing_trace()],
         )
 
 
@@ -299,3 +281,40 @@ def _cause(exc: Exception) -> Exception:
     if isinstance(exc, aiohttp.ClientProxyConnectionError):
         return ProxyUnreachableError(None, f"the proxy: {inner.strerror or 'failed'}")
     return inner
+
+
+# --- where the time goes: aiohttp tells through trace events when it begins with what -----------
+
+
+class _TimedResponse(aiohttp.ClientResponse):
+    """An answer that tells its probe who is at the other end, a reused connection's peer too."""
+
+    async def start(self, connection: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        """Read the head of the answer."""
+        probe, transport = current_probe.get(), connection.transport
+        if probe is not None and transport is not None:
+            probe.dialled(transport.get_extra_info("peername"))
+        return await super().start(connection)
+
+
+def _timing_trace() -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_start.append(_entering("connect"))
+    trace.on_dns_resolvehost_start.append(_entering("resolve"))
+    trace.on_dns_resolvehost_end.append(_entering("connect"))
+    trace.on_connection_create_end.append(_entering("wait"))
+    trace.on_connection_reuseconn.append(_entering("wait"))
+    return trace
+
+
+def _entering(
+    phase: str,
+) -> Callable[[aiohttp.ClientSession, SimpleNamespace, object], Coroutine[None, None, None]]:
+    async def enter(
+        _session: aiohttp.ClientSession, _context: SimpleNamespace, _params: object
+    ) -> None:
+        probe = current_probe.get()
+        if probe is not None:
+            probe.enter(phase)
+
+    return enter

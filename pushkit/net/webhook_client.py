@@ -12,21 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
-
-from aiohttp.abc import AbstractResolver
 
 from pushkit.errors import TransportError
-from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.dialling import Dialler
 from pushkit.net.failures import transport_error
 from pushkit.net.guard import Guard, Resolver
 from pushkit.net.lane import Lane, Question
 from pushkit.net.lanes import Lanes, Way
-from pushkit.net.posting import Answer
+from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.proxy import EgressProxy
 from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
@@ -39,38 +35,23 @@ class WebhookClient:
 
     Args:
         policy: Which destinations and addresses are allowed.
-        connections: How many connections at once, over all destinations.
-        connections_per_host: How many to one host and port.
-        resolver: Who looks names up; the system's name servers if None.
-        proxy: An egress proxy, as `http://[user:password@]host:port`. Destinations that the
-            operator named are dialled without it.
-        ca_file: Roots in PEM that are trusted beside the system's.
-        is_own: Says whether an address is this machine's own.
+        options: How it connects.
 
     Raises:
         ConfigError: The proxy or the file is not what it should be.
     """
 
-    def __init__(
-        self,
-        policy: DestinationPolicy,
-        *,
-        connections: int = 256,
-        connections_per_host: int = 16,
-        resolver: AbstractResolver | None = None,
-        proxy: str | None = None,
-        ca_file: Path | None = None,
-        is_own: Callable[[str], bool] = address_is_own,
-    ) -> None:
+    def __init__(self, policy: DestinationPolicy, options: ConnectionOptions | None = None) -> None:
+        options = options or ConnectionOptions()
         self.policy = policy
-        self._resolver = Resolver(resolver)
+        self._resolver = Resolver(options.resolver)
         self._dialler = Dialler(
-            Guard(policy, self._resolver, is_own=is_own),
+            Guard(policy, self._resolver, is_own=options.is_own),
             self._resolver,
-            EgressProxy.parse(proxy) if proxy else None,
+            EgressProxy.parse(options.proxy) if options.proxy else None,
         )
-        self._tls = tls_context(ca_file=ca_file)
-        self._lanes = Lanes(most=connections, most_of_one_way=connections_per_host)
+        self._tls = tls_context(ca_file=options.ca_file)
+        self._lanes = Lanes(most=options.most, most_of_one_way=options.most_per_host)
 
     async def post(
         self,

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pushkit.errors import TransportError
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
@@ -56,7 +56,7 @@ async def _oversized_body(
     draft = agent.draft("doctor")
     large = draft.body[:-1] + b" " * (_LARGE_BYTES - len(draft.body)) + b"}"
     request = replace(draft, body=large).request()
-    client = WebhookClient(named_policy(subject.url))
+    client = WebhookClient(DestinationPolicy.naming(subject.url))
     try:
         destination = client.policy.check(subject.url)
         answer = await client.post(destination, [*request.headers], large, timeout=_LARGE_TIMEOUT)

@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pushkit.errors import ConfigError
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
@@ -95,7 +95,7 @@ async def check_consent(url: str, *, operated: bool) -> None:
     if operated or _is_loopback(Url.parse(url).host):
         return
     token = secrets.token_urlsafe(24)
-    transport = Transport(named_policy(url))
+    transport = Transport(DestinationPolicy.naming(url))
     try:
         destination = transport.policy.check(url)
         asked = replace(destination, url=destination.url.with_query(f"validationToken={token}"))

@@ -19,7 +19,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.captured import Circumstances, fields_to_send, save
 from pushkit.errors import PushkitError, TransportError
 from pushkit.keys.jwk import public_jwk
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.colour import painted
 from receiver.app import handler
@@ -77,7 +77,7 @@ async def listening(
     """
     trusting = Trusting(source=options.source, path=options.path, token=options.token)
     jwks = options.source.jwks
-    allow = named_policy(jwks).allow if jwks and options.source.is_url else ()
+    allow = DestinationPolicy.naming(jwks).allow if jwks and options.source.is_url else ()
     receiver = Receiver(
         url=options.url, senders=trusting.senders(), database=state / "inbox.db", allow=allow
     )
@@ -117,7 +117,9 @@ class _Desk:
     def __init__(self, options: Listening, receiver: Receiver) -> None:
         self._options = options
         self._receiver = receiver
-        self._client = WebhookClient(named_policy(options.forward)) if options.forward else None
+        self._client = (
+            WebhookClient(DestinationPolicy.naming(options.forward)) if options.forward else None
+        )
         self._arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         self._forwarding: asyncio.Task[None] | None = None
 

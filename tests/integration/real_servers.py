@@ -28,6 +28,7 @@ import uvicorn
 from aiohttp import web
 
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import ConnectionOptions
 from pushkit.net.webhook_client import WebhookClient
 from tests.eventually import eventually
 
@@ -254,8 +255,7 @@ async def ask_many(
     """Post over eight connections, and see that each request gets its own answer."""
     client = WebhookClient(
         DestinationPolicy(["127.0.0.1:*"]),
-        connections_per_host=8,
-        ca_file=certificate.roots if certificate else None,
+        ConnectionOptions(most_per_host=8, ca_file=certificate.roots if certificate else None),
     )
     for first in range(0, requests, 20):
         asked = ((chance.choice(_PATHS), chance.choice((0, 2, 600, 60_000))) for _ in range(20))

@@ -20,7 +20,7 @@ from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, generate_key
-from pushkit.net.naming import named_policy
+from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.webhook import Headers, WebhookRequest
@@ -45,7 +45,7 @@ class Terminal:
 
     async def post(self, draft: Draft) -> Answer:
         request = draft.request()
-        client = WebhookClient(named_policy(draft.url))
+        client = WebhookClient(DestinationPolicy.naming(draft.url))
         try:
             destination = client.policy.check(draft.url)
             return await client.post(

@@ -29,8 +29,7 @@ from pushkit.events import Listener
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.keys.source import KeySource
-from pushkit.net.transport import Transport
-from pushkit.net.webhook_client import WebhookClient
+from pushkit.net.posting import ConnectionOptions
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
 from tests.internet import Internet
@@ -209,7 +208,6 @@ async def sender(senders: Senders) -> PushSender:
 @pytest.fixture
 def public(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> Internet:
     """Return an internet whose DNS the senders ask; their guard is the real one."""
-    for client in (Transport, WebhookClient):
-        asking = partial(client, resolver=internet.network.names)
-        monkeypatch.setattr(f"pushkit.delivery.sender.{client.__name__}", asking)
+    asking = partial(ConnectionOptions, resolver=internet.network.names)
+    monkeypatch.setattr("pushkit.delivery.sender.ConnectionOptions", asking)
     return internet

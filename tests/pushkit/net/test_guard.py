@@ -25,6 +25,7 @@ from pushkit.net.destination import (
     DestinationRules,
 )
 from pushkit.net.guard import Guard, dialling_socket
+from pushkit.net.posting import ConnectionOptions
 from pushkit.url import Url
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
@@ -152,7 +153,7 @@ async def test_no_hostile_url_leads_to_a_connection(
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if of_list(line)]
     assert len(lines) >= 70
-    transport = client(policy(), resolver=network.names)
+    transport = client(policy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.url for line in lines])
     assert network.names.asked == []  # the URL alone was reason enough
 
@@ -177,7 +178,7 @@ async def test_the_addresses_alone_are_reason_enough(
     rules: DestinationRules,
 ) -> None:
     lines = [line for line in hostile_urls(canary.port) if looked_up(line)]
-    transport = client(policy(rules=rules), resolver=network.names)
+    transport = client(policy(rules=rules), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
     assert "mixed.attacker.example.com" in network.names.asked
 
@@ -213,7 +214,7 @@ async def test_either_check_of_addresses_keeps_the_other_ones_names(  # noqa: PL
         if line.reason.startswith("DNS") and looked_up(line) and "mixed" not in line.reason
     ]
     assert len(lines) >= 7
-    transport = client(Naive(), resolver=network.names)
+    transport = client(Naive(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, [line.looked_up() for line in lines])
 
 
@@ -229,7 +230,7 @@ async def test_the_socket_has_the_last_word_on_a_name_that_changes_after_its_che
 
     monkeypatch.setattr(Guard, "resolve", then_another)
     network.names.says("rebind.example.com", [PUBLIC], ["127.0.0.1"])
-    transport = client(Relaxed(), resolver=network.names)
+    transport = client(Relaxed(), ConnectionOptions(resolver=network.names))
     outcome = await tried(transport, f"http://rebind.example.com:{canary.port}/")
     await transport.close()
     assert "not public" in outcome
@@ -258,7 +259,7 @@ async def test_a_name_with_such_an_address_is_not_dialled(
     client: Client, network: Network, canary: Canary, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says("client.example.com", [*beside, address])
-    transport = client(DestinationPolicy(), resolver=network.names)
+    transport = client(DestinationPolicy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
     assert network.names.asked == ["client.example.com"] * 3
 
@@ -268,7 +269,8 @@ async def test_an_address_of_this_machine_is_not_dialled(
 ) -> None:
     network.names.says("client.example.com", [PUBLIC])
     transport = client(
-        DestinationPolicy(), resolver=network.names, is_own=lambda address: address == PUBLIC
+        DestinationPolicy(),
+        ConnectionOptions(resolver=network.names, is_own=lambda address: address == PUBLIC),
     )
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
 
@@ -277,13 +279,13 @@ async def test_a_name_with_a_hundred_addresses_is_not_dialled(
     client: Client, network: Network, canary: Canary
 ) -> None:
     network.names.says("client.example.com", [f"8.8.4.{last}" for last in range(100)])
-    transport = client(DestinationPolicy(), resolver=network.names)
+    transport = client(DestinationPolicy(), ConnectionOptions(resolver=network.names))
     await leads_nowhere(network, canary, transport, ["https://client.example.com/"])
 
 
 async def test_a_public_address_is_dialled(client: Client, network: Network) -> None:
     network.names.says("client.example.com", [PUBLIC])
-    transport = client(DestinationPolicy(), resolver=network.names)
+    transport = client(DestinationPolicy(), ConnectionOptions(resolver=network.names))
     assert "failed" in await tried(transport, "https://client.example.com/")
     await transport.close()
     assert network.dialled == [(PUBLIC, 443)]
@@ -304,7 +306,9 @@ async def test_a_connection_that_stays_open_goes_where_it_was_checked(
     await internet.serve(note)
     network.names.says(HOOKS, [HOOKS_ADDRESS], ["127.0.0.1"])
     network.places["127.0.0.1", 443] = canary.port
-    transport = client(DestinationPolicy(), resolver=network.names, ca_file=internet.ca_file)
+    transport = client(
+        DestinationPolicy(), ConnectionOptions(resolver=network.names, ca_file=internet.ca_file)
+    )
     url = f"https://{HOOKS}/"
     outcomes = [await tried(transport, url) for _ in range(3)]
     await transport.close()
@@ -328,8 +332,7 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
     await internet.serve(redirect)
     transport = client(
         DestinationPolicy(["127.0.0.1:*"]),  # even where it would be allowed
-        resolver=internet.network.names,
-        ca_file=internet.ca_file,
+        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
     )
     assert await tried(transport, f"https://{HOOKS}/") == f"answered {status}"
     await transport.close()
@@ -343,7 +346,9 @@ async def test_an_answer_that_leads_to_loopback_is_not_followed(
 async def test_the_harness_fails_when_the_guard_is_removed(
     client: Client, network: Network, canary: Canary
 ) -> None:
-    unguarded = partial(client, Nothing(), resolver=network.names, is_own=lambda _: False)
+    unguarded = partial(
+        client, Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False)
+    )
     urls = [line.url for line in hostile_urls(canary.port)]
     with pytest.raises(AssertionError):
         await leads_nowhere(network, canary, unguarded(), urls)
@@ -357,7 +362,7 @@ async def test_the_harness_fails_when_the_guard_is_removed(
 
 
 async def test_the_harness_lets_nothing_out_of_loopback(client: Client, network: Network) -> None:
-    transport = client(Nothing(), resolver=network.names, is_own=lambda _: False)
+    transport = client(Nothing(), ConnectionOptions(resolver=network.names, is_own=lambda _: False))
     for url in ("http://169.254.169.254/", "http://example.com/", "http://10.0.0.1/"):
         assert "failed" in await tried(transport, url)
     await transport.close()

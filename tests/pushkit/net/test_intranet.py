@@ -21,6 +21,7 @@ from pushkit.errors import (
 )
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
+from pushkit.net.posting import ConnectionOptions
 from tests.internet import Internet
 from tests.network import Network
 from tests.pushkit.net.conftest import Client
@@ -160,7 +161,9 @@ async def test_no_rule_opens_such_an_address(
     client: Client, network: Network, address: str, beside: tuple[str, ...]
 ) -> None:
     network.names.says(HOOKS, [*beside, address])
-    transport = client(DestinationPolicy(rules=EVERYTHING), resolver=network.names)
+    transport = client(
+        DestinationPolicy(rules=EVERYTHING), ConnectionOptions(resolver=network.names)
+    )
     with pytest.raises(AddressRefusedError) as caught:
         await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
     await transport.close()
@@ -172,8 +175,7 @@ async def test_an_own_address_stays_closed(client: Client, network: Network) -> 
     network.names.says(HOOKS, ["10.1.0.5"])
     transport = client(
         DestinationPolicy(rules=INTRANET),
-        resolver=network.names,
-        is_own=lambda address: address == "10.1.0.5",
+        ConnectionOptions(resolver=network.names, is_own=lambda address: address == "10.1.0.5"),
     )
     with pytest.raises(AddressRefusedError) as caught:
         await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
@@ -208,7 +210,10 @@ async def test_a_webhook_of_the_intranet_is_posted_to_over_verified_tls(
     await internet.serve(accept, name=HOOKS, address="10.1.0.5")
     rules = INTRANET
     trusting, trusting_nobody = (
-        client(DestinationPolicy(rules=rules), resolver=internet.network.names, ca_file=authority)
+        client(
+            DestinationPolicy(rules=rules),
+            ConnectionOptions(resolver=internet.network.names, ca_file=authority),
+        )
         for authority in (internet.ca_file, None)
     )
     destination = trusting.policy.check(URL)
@@ -225,7 +230,7 @@ async def test_a_name_that_leads_elsewhere_the_second_time_is_not_followed(
     client: Client, network: Network, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     network.names.says(HOOKS, ["10.1.0.5"], [then])
-    transport = client(DestinationPolicy(rules=INTRANET), resolver=network.names)
+    transport = client(DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names))
     destination = transport.policy.check(URL)
     with pytest.raises(TransportError):
         await transport.post(destination, [], b"{}", timeout=PATIENT)
@@ -254,7 +259,7 @@ async def test_without_a_guard_those_addresses_would_be_dialled(
     # What the tests above would miss if they could not see it.
     monkeypatch.setattr(Guard, "check", lambda *_: None)
     network.names.says(HOOKS, ["169.254.169.254"])
-    transport = client(DestinationPolicy(rules=INTRANET), resolver=network.names)
+    transport = client(DestinationPolicy(rules=INTRANET), ConnectionOptions(resolver=network.names))
     with pytest.raises(TransportError):
         await transport.post(transport.policy.check(URL), [], b"{}", timeout=PATIENT)
     await transport.close()
@@ -307,7 +312,9 @@ async def test_every_decision_is_told_with_what_it_is_about(
         allow_domains=["corp.example"], allow_networks=["10.1.0.0/16"], on_decision=heard.append
     )
     network.names.says(HOOKS, ["10.1.0.5"], ["10.2.0.1"])
-    transport = client(DestinationPolicy(["[::1]:*"], rules), resolver=network.names)
+    transport = client(
+        DestinationPolicy(["[::1]:*"], rules), ConnectionOptions(resolver=network.names)
+    )
     for url in ("not a URL", "https://evilcorp.example/"):
         with pytest.raises(DestinationRefusedError) as caught:
             transport.policy.check(url)

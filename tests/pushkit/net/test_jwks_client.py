@@ -23,14 +23,10 @@ from pushkit.keys.jwks import jwks_response
 from pushkit.keys.ring import KeyRing
 from pushkit.net import jwks_client
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import (
-    FetchedJwks,
-    JwksClient,
-    StaticKeys,
-    VerificationKeys,
-    fetch_jwks,
-)
+from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
+from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
+from pushkit.webhook import Headers
 from pushkit.work import renewing
 from tests.eventually import eventually
 
@@ -47,8 +43,13 @@ def jwks(*keys: Any) -> bytes:
     return json.dumps({"keys": keys}).encode()
 
 
-def answer(*keys: Any, cache_control: str | None = "max-age=300", **more: Any) -> FetchedJwks:
-    return FetchedJwks(status=200, body=jwks(*keys), cache_control=cache_control, **more)
+def fetched(status: int, body: bytes = b"", **headers: str) -> Answer:
+    fields = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    return Answer(status=status, headers=Headers(fields), body=body)
+
+
+def answer(*keys: Any, cache_control: str = "max-age=300", **more: str) -> Answer:
+    return fetched(200, jwks(*keys), cache_control=cache_control, **more)
 
 
 class Clock:
@@ -66,7 +67,7 @@ class Publisher:
     """A scripted other side: what it answers is set by the test, what it was asked is kept."""
 
     def __init__(self) -> None:
-        self.answer: FetchedJwks | Exception = answer(public_jwk(KEY))
+        self.answer: Answer | Exception = answer(public_jwk(KEY))
         self.etags: list[str | None] = []
         self.open = asyncio.Event()
         self.open.set()
@@ -76,7 +77,7 @@ class Publisher:
     def hits(self) -> int:
         return len(self.etags)
 
-    async def __call__(self, url: str, etag: str | None) -> FetchedJwks:
+    async def __call__(self, url: str, etag: str | None) -> Answer:
         assert url == URL
         self.etags.append(etag)
         self.asked.set()
@@ -173,7 +174,7 @@ async def test_the_age_counts_from_the_start_of_the_fetch(
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        pytest.param({"cache_control": None}, 300, id="absent"),
+        pytest.param({}, 300, id="absent"),
         pytest.param({"cache_control": "public, max-age=120"}, 120, id="given"),
         pytest.param({"cache_control": 'Max-Age="120"'}, 120, id="quoted"),
         pytest.param({"cache_control": "s-maxage=9000"}, 300, id="for shared caches"),
@@ -192,10 +193,10 @@ async def test_how_long_a_set_is_kept(
     client: JwksClient,
     publisher: Publisher,
     clock: Clock,
-    headers: dict[str, str | None],
+    headers: dict[str, str],
     seconds: int,
 ) -> None:
-    publisher.answer = FetchedJwks(status=200, body=jwks(), **headers)
+    publisher.answer = fetched(200, jwks(), **headers)
     await client.keys()
     clock.advance(seconds - 0.5)
     await client.keys()
@@ -219,7 +220,7 @@ async def test_a_set_that_has_not_changed_is_kept_on(
 ) -> None:
     publisher.answer = answer(public_jwk(KEY), etag='"1"')
     await client.keys()
-    publisher.answer = FetchedJwks(status=304, cache_control="max-age=600")
+    publisher.answer = fetched(304, cache_control="max-age=600")
     clock.advance(300)
     assert await client.find(KEY.kid) is not None
     clock.advance(599)
@@ -454,16 +455,16 @@ async def test_what_is_missing_is_said_without_a_fetch(
     "failure",
     [
         pytest.param(TransportError("down"), id="transport"),
-        pytest.param(FetchedJwks(status=500), id="status 500"),
-        pytest.param(FetchedJwks(status=301), id="redirect"),
-        pytest.param(FetchedJwks(status=200, body=b"<html>"), id="html"),
+        pytest.param(fetched(500), id="status 500"),
+        pytest.param(fetched(301), id="redirect"),
+        pytest.param(fetched(200, b"<html>"), id="html"),
     ],
 )
 async def test_a_failure_is_not_repeated_for_every_request(
     patient: JwksClient,
     publisher: Publisher,
     clock: Clock,
-    failure: FetchedJwks | Exception,
+    failure: Answer | Exception,
 ) -> None:
     await patient.keys()
     publisher.answer = failure
@@ -515,7 +516,7 @@ async def test_recovery_ends_the_back_off(
 async def test_not_modified_without_a_set_is_a_failure(
     client: JwksClient, publisher: Publisher
 ) -> None:
-    publisher.answer = FetchedJwks(status=304)
+    publisher.answer = fetched(304)
     with pytest.raises(KeysUnavailableError, match="found 304"):
         await client.keys()
 
@@ -526,7 +527,7 @@ async def test_refresh_fetches_a_fresh_set_and_says_what_failed(
     await client.refresh()
     await client.refresh()
     assert publisher.hits == 2
-    publisher.answer = FetchedJwks(status=404)
+    publisher.answer = fetched(404)
     with pytest.raises(JwksError, match="found 404"):
         await client.refresh()
 

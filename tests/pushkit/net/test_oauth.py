@@ -15,6 +15,7 @@ from aiohttp import web
 from pushkit.errors import ConfigError, OAuthError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
+from pushkit.net.posting import ConnectionOptions
 from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.eventually import eventually
@@ -47,7 +48,8 @@ def server() -> AuthorizationServer:
 @pytest.fixture
 async def tokens_of(internet: Internet, clock: Clock) -> AsyncIterator[Callable[..., OAuthTokens]]:
     transport = Transport(
-        DestinationPolicy(), resolver=internet.network.names, ca_file=internet.ca_file
+        DestinationPolicy(),
+        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
     )
     made: list[OAuthTokens] = []
 

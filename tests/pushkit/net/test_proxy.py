@@ -15,7 +15,7 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError, DestinationRefusedError, TransportError
 from pushkit.net.destination import DestinationPolicy, DestinationRules
-from pushkit.net.posting import Answer
+from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.proxy import EgressProxy, ProxyDialler
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
@@ -45,9 +45,9 @@ async def transport(
     del proxy
     transport = client(
         DestinationPolicy(["127.0.0.1:*"]),
-        resolver=internet.network.names,
-        ca_file=internet.ca_file,
-        proxy=PROXY_URL,
+        ConnectionOptions(
+            resolver=internet.network.names, ca_file=internet.ca_file, proxy=PROXY_URL
+        ),
     )
     yield transport
     await transport.close()
@@ -59,9 +59,7 @@ async def closing(
 ) -> AsyncIterator[AnyTransport]:
     transport = client(
         policy or DestinationPolicy(),
-        resolver=internet.network.names,
-        ca_file=internet.ca_file,
-        proxy=proxy,
+        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file, proxy=proxy),
     )
     try:
         yield transport

@@ -15,6 +15,7 @@ from aiohttp.resolver import AsyncResolver
 from pushkit.errors import TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.guard import Resolver
+from pushkit.net.posting import ConnectionOptions
 from pushkit.net.transport import Transport
 from tests.network import Names
 
@@ -82,7 +83,7 @@ async def test_names_whose_servers_are_silent_keep_no_other_name_waiting(
 
 
 async def test_a_lookup_has_a_deadline_of_its_own() -> None:
-    transport = Transport(DestinationPolicy(), resolver=Silent())
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=Silent()))
     transport._resolver._timeout = timedelta(milliseconds=20)
     with pytest.raises(TransportError, match="could not be looked up in time"):
         await transport.get(
@@ -93,7 +94,7 @@ async def test_a_lookup_has_a_deadline_of_its_own() -> None:
 
 @pytest.mark.parametrize("proxy", [None, "http://10.0.0.5:3128"])
 async def test_the_one_deadline_is_over_the_lookup_too(proxy: str | None) -> None:
-    transport = Transport(DestinationPolicy(), resolver=Silent(), proxy=proxy)
+    transport = Transport(DestinationPolicy(), ConnectionOptions(resolver=Silent(), proxy=proxy))
     with pytest.raises(TransportError, match=r"no complete answer from .* within 0.05 s") as caught:
         await transport.get(
             transport.policy.check("https://client.example.com/"),

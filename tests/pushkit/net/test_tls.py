@@ -13,7 +13,7 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer
+from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.tls import ClientCertificate, tls_context
 from tests.internet import HOOKS, Internet
 from tests.pushkit.net.conftest import AnyTransport, Client
@@ -32,7 +32,8 @@ async def answers(request: web.Request) -> web.Response:
 @pytest.fixture
 async def transport(client: Client, internet: Internet) -> AsyncIterator[AnyTransport]:
     transport = client(
-        DestinationPolicy(), resolver=internet.network.names, ca_file=internet.ca_file
+        DestinationPolicy(),
+        ConnectionOptions(resolver=internet.network.names, ca_file=internet.ca_file),
     )
     yield transport
     await transport.close()
@@ -97,7 +98,7 @@ async def test_a_self_signed_certificate_is_refused_unless_it_is_what_is_trusted
 
 async def test_without_its_authority_nothing_is_trusted(client: Client, internet: Internet) -> None:
     await internet.serve(answers)
-    transport = client(DestinationPolicy(), resolver=internet.network.names)
+    transport = client(DestinationPolicy(), ConnectionOptions(resolver=internet.network.names))
     with pytest.raises(TransportError, match="unable to get local issuer"):
         await post(transport)
     await transport.close()

@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
-from pushkit.net.posting import Answer
+from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.url import Url
 from tests.pushkit.net.conftest import AnyTransport, Client
 
@@ -403,7 +403,7 @@ async def test_a_name_with_a_private_address_is_refused_before_it_is_dialled(
     client: Client, dialled: list[object], addresses: tuple[str, ...]
 ) -> None:
     resolver = Resolver(*addresses)
-    transport = client(DestinationPolicy(["127.0.0.1:*"]), resolver=resolver)
+    transport = client(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=resolver))
     with pytest.raises(TransportError, match="not public"):
         await post(transport, "https://attacker.example.com/", within=PATIENT)
     assert (resolver.asked, dialled) == (["attacker.example.com"], [])
@@ -412,7 +412,7 @@ async def test_a_name_with_a_private_address_is_refused_before_it_is_dialled(
 
 async def test_every_request_asks_for_the_name_again(client: Client, dialled: list[object]) -> None:
     resolver = Resolver("127.0.0.1")
-    transport = client(DestinationPolicy(), resolver=resolver)
+    transport = client(DestinationPolicy(), ConnectionOptions(resolver=resolver))
     for _ in range(2):
         with pytest.raises(TransportError):
             await post(transport, "https://rebind.example.com/", within=PATIENT)
@@ -426,7 +426,9 @@ async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
     client: Client, dialled: list[object], host: str
 ) -> None:
     # A literal never comes to the resolver: the socket has the last word.
-    transport = client(DestinationPolicy(["127.0.0.1:*"]), resolver=Resolver("127.0.0.1"))
+    transport = client(
+        DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(resolver=Resolver("127.0.0.1"))
+    )
     destination = Destination(url=Url(scheme="http", host=host, port=80, target="/"))
     with pytest.raises(TransportError):
         async with asyncio.timeout(DEADLINE):
@@ -436,7 +438,7 @@ async def test_a_literal_that_passed_no_policy_is_not_dialled_either(
 
 
 async def test_a_public_address_is_what_is_dialled(client: Client, dialled: list[object]) -> None:
-    transport = client(DestinationPolicy(), resolver=Resolver("93.184.216.34"))
+    transport = client(DestinationPolicy(), ConnectionOptions(resolver=Resolver("93.184.216.34")))
     with pytest.raises(TransportError, match="this test dials nobody"):
         await post(transport, "https://client.example.com/", within=PATIENT)
     assert dialled == [("93.184.216.34", 443)]
@@ -446,7 +448,10 @@ async def test_a_public_address_is_what_is_dialled(client: Client, dialled: list
 async def test_a_named_host_at_another_port_may_not_be_private(
     client: Client, dialled: list[object]
 ) -> None:
-    transport = client(DestinationPolicy(["hooks.example.com:9999"]), resolver=Resolver("10.0.0.1"))
+    transport = client(
+        DestinationPolicy(["hooks.example.com:9999"]),
+        ConnectionOptions(resolver=Resolver("10.0.0.1")),
+    )
     with pytest.raises(TransportError, match="not public"):
         await post(transport, "https://hooks.example.com/", within=PATIENT)
     assert dialled == []

@@ -14,7 +14,7 @@ from pushkit.net.deadlines import Deadlines
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.lane import Lane, Question
-from pushkit.net.posting import Answer
+from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.timing import Probe
 from pushkit.net.webhook_client import WebhookClient
 from tests.eventually import eventually
@@ -305,7 +305,7 @@ async def test_a_lane_that_closes_instead_of_an_answer_is_replaced_once(
 
 
 async def test_the_one_reconnect_goes_over_no_lane_that_was_kept() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections_per_host=1)
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
 
     async def answers_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(2)
@@ -350,7 +350,7 @@ async def test_what_a_lane_says_unasked_answers_nobody(client: WebhookClient) ->
 
 
 async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections_per_host=3)
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=3))
     inside, most = 0, 0
 
     async def counts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -372,7 +372,7 @@ async def test_no_more_lanes_to_one_host_than_it_may_have() -> None:
 
 
 async def test_an_idle_lane_makes_room_for_another_host() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections=2)
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=2))
 
     async def answers_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -387,7 +387,7 @@ async def test_an_idle_lane_makes_room_for_another_host() -> None:
 
 
 async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections=1)
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most=1))
     may_answer = asyncio.Event()
 
     async def when_it_may(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -411,7 +411,7 @@ async def test_a_lane_that_becomes_idle_makes_room_for_one_who_waits() -> None:
 
 
 async def test_one_who_waits_for_a_lane_gives_up_in_time_and_is_in_nobodys_way() -> None:
-    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), connections_per_host=1)
+    client = WebhookClient(DestinationPolicy(["127.0.0.1:*"]), ConnectionOptions(most_per_host=1))
     async with serving(keeps_silent) as server:
         holder = asyncio.create_task(post(client, server.url))
 
