@@ -7,6 +7,7 @@ not all the same. `docs/cards.md` says who signs in which.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,6 +59,11 @@ class Canonical:
     uncovered: tuple[Uncovered, ...]
 
 
+_SORTED: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NUMBER: Final = re.compile("[0-9IN]")
+
+
 def canonical_json(value: JsonValue) -> bytes:
     """Write JSON as RFC 8785 says.
 
@@ -66,6 +72,11 @@ def canonical_json(value: JsonValue) -> bytes:
             or text that is not Unicode.
     """
     try:
+        text = _SORTED.encode(value)
+        # Python sorts and escapes as RFC 8785 does, but for numbers (and what is no JSON), and for
+        # names beyond U+FFFF, which UTF-16 sorts elsewhere.
+        if (text.isascii() or max(text) <= "\uffff") and not _NUMBER.search(_STRING.sub("", text)):
+            return text.encode("utf-8")
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as exc:
         raise CanonicalizationError(
