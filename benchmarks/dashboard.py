@@ -182,13 +182,13 @@ async def measure(location: str, rows: int, rounds: int) -> bool:
     within = True
     async with opened(open_outbox(location), Access.READ) as database:
         outbox = OutboxAdmin(database)
-        app = dashboard_app(
+        site = dashboard_app(
             outbox,
             SubscriptionAdmin(database),
             access=DashboardAccess(),
             keys=StaticKeySource(KeyRing.create(NOW)),
         )
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(site.app(), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         base = f"http://127.0.0.1:{runner.addresses[0][1]}"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pushkit.errors import ConfigError
 from pushkit.storage import Access, is_file, opened
+from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
-from pushkit.terminal.processes import until_stopped
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.settings import load_settings
+from receiver.settings.dashboard import LISTEN, VARIABLE
+
+if TYPE_CHECKING:
+    from pushkit.webui.access import DashboardAccess
+    from pushkit.webui.site import Site
 
 __all__ = ["dashboard"]
-
-_TOKEN_VARIABLE = "RECEIVER_DASHBOARD_TOKEN"  # noqa: S105 - where it is, not what
 
 
 @click.command(
@@ -36,67 +41,27 @@ _TOKEN_VARIABLE = "RECEIVER_DASHBOARD_TOKEN"  # noqa: S105 - where it is, not wh
     help="The configuration that names the inbox.",
 )
 @click.option("--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN.")
-@click.option(
-    "--listen",
-    default="127.0.0.1:8091",
-    show_default=True,
-    help="Address and port. Beyond loopback a token is needed.",
-)
-@click.option("--host", "hosts", multiple=True, help="A name that it is served under.")
-@click.option(
-    "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"A file with the token, mode 0600.  [env var: {_TOKEN_VARIABLE} holds the token itself]",
-)
-@click.option("--allow-actions", is_flag=True, help="Let who has the token redrive.")
-@click.option(
-    "--audit-log",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A file that a line is added to for every action.  [default: standard error]",
-)
-def dashboard(
-    *,
-    config: Path,
-    database: str | None,
-    listen: str,
-    hosts: tuple[str, ...],
-    token_file: Path | None,
-    allow_actions: bool,
-    audit_log: Path | None,
-) -> None:
+@dashboard_options(listen=LISTEN, variable=VARIABLE)
+def dashboard(*, config: Path, database: str | None, options: DashboardOptions) -> None:
     """Serve a dashboard of the inbox, until SIGTERM or Ctrl-C.
 
-    Without a token it is for this machine alone, and for reading alone.
+    It reads the inbox alone: what was refused is shown by the dashboard inside `receiver serve`
+    (`[dashboard]`). Without a token it is for this machine alone, and for reading alone.
     """
     try:
-        from pushkit.webui.serving import audit_to, listening_at, serve, service_access
+        from pushkit.webui.serving import run_dashboard
         from receiver.dashboard.app import inbox_dashboard
     except ImportError as exc:
         raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
-    host, port = listening_at(listen)
-    access = service_access(
-        host,
-        variable=_TOKEN_VARIABLE,
-        token_file=token_file,
-        allow_actions=allow_actions,
-        hosts=hosts,
-    )
-    audit_to(audit_log)
     location = database or load_settings(config).inbox_location(config.parent.resolve())
     # A mistyped path is no empty inbox.
     if is_file(location) and not Path(location).exists():
         raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
 
-    async def run() -> None:
-        how = Access.WRITE if allow_actions else Access.READ
-        with until_stopped() as stop:
-            async with opened(open_inbox(location), how) as inbox:
-                await serve(
-                    inbox_dashboard(InboxAdmin(inbox), access=access),
-                    host=host,
-                    port=port,
-                    started=lambda url: click.echo(f"dashboard on {url}"),
-                    stop=stop,
-                )
+    @contextlib.asynccontextmanager
+    async def over_the_inbox(access: DashboardAccess) -> AsyncIterator[Site]:
+        how = Access.WRITE if access.allow_actions else Access.READ
+        async with opened(open_inbox(location), how) as inbox:
+            yield inbox_dashboard(InboxAdmin(inbox), access=access)
 
-    asyncio.run(run())
+    run_dashboard(options, over_the_inbox, say=click.echo)

@@ -79,6 +79,7 @@ def sender_options() -> Iterator[str]:
 def receiver_settings() -> Iterator[str]:
     """The TOML file of `receiver serve`, and `Limits`."""
     from receiver import InboxRetention, Limits, TrustedSender
+    from receiver.settings.dashboard import DashboardSettings
     from receiver.settings.handlers import CallbackSettings, ForwardSettings
     from receiver.settings.sender import SenderSettings
     from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
@@ -92,6 +93,7 @@ def receiver_settings() -> Iterator[str]:
     yield from _settings("`[[forwards]]`", ForwardSettings)
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
+    yield from _settings("`[dashboard]`", DashboardSettings)
     yield "\n## In Python\n"
     yield "What `Receiver(limits=, retention=, senders=)` is given."
     for kind in (Limits, InboxRetention, TrustedSender):

@@ -1,4 +1,4 @@
-"""The sender's dashboard as an aiohttp application: routes, and what the buttons do."""
+"""The sender's dashboard: routes, and what the buttons do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urlencode
-
-from aiohttp import web
 
 from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
@@ -19,6 +17,7 @@ from pushkit.delivery.subscription_admin import Changed
 from pushkit.errors import ConfigError
 from pushkit.keys.source import KeySource
 from pushkit.webui.access import DashboardAccess
+from pushkit.webui.exchange import PageRequest, Refused, SeeOther
 from pushkit.webui.site import Site
 
 if TYPE_CHECKING:
@@ -46,8 +45,11 @@ def sender_dashboard(
     allow_actions: bool = False,
     keys: KeySource | None = None,
     issuer: str | None = None,
-) -> web.Application:
-    """Return a sender's dashboard for `app.add_subapp("/dashboard", …)`.
+) -> Site:
+    """Return a sender's dashboard, to be mounted where operators are.
+
+        app.add_subapp("/ops", sender_dashboard(push, token=token, hosts=["ops.example.com"]).app())
+        app.mount("/ops", sender_dashboard(push, token=token, hosts=["ops.example.com"]).asgi())
 
     It shows what tasks contain: serve it where operators are, never beside the webhook of others.
 
@@ -79,7 +81,7 @@ def dashboard_app(
     keys: KeySource | None = None,
     issuer: str | None = None,
     clock: Callable[[], datetime] = utc_now,
-) -> web.Application:
+) -> Site:
     """Return the dashboard over an outbox that is open.
 
     Args:
@@ -97,14 +99,14 @@ def dashboard_app(
     _add_api(site, pages)
     if access.allow_actions:
         _add_actions(site, pages)
-    return site.app
+    return site
 
 
 def _add_pages(site: Site, pages: Pages) -> None:
-    async def overview(_request: web.Request) -> JsonObject:
+    async def overview(_request: PageRequest) -> JsonObject:
         return {"found": await pages.overview()}
 
-    async def deliveries(request: web.Request) -> JsonObject:
+    async def deliveries(request: PageRequest) -> JsonObject:
         query = dict(request.query)
         found = await pages.deliveries(query)
         return {
@@ -114,25 +116,25 @@ def _add_pages(site: Site, pages: Pages) -> None:
             "is_further": bool(query.get("before")),
         }
 
-    async def delivery(request: web.Request) -> JsonObject:
+    async def delivery(request: PageRequest) -> JsonObject:
         return {"found": await _delivery(pages, request)}
 
-    async def subscriptions(request: web.Request) -> JsonObject:
+    async def subscriptions(request: PageRequest) -> JsonObject:
         query = dict(request.query)
         found = await pages.subscriptions_page(query)
         return {"found": found, "query": _kept(query), "older": _older(query, found)}
 
-    async def subscription(request: web.Request) -> JsonObject:
+    async def subscription(request: PageRequest) -> JsonObject:
         return {"found": await _subscription(pages, request)}
 
-    async def destinations(request: web.Request) -> JsonObject:
+    async def destinations(request: PageRequest) -> JsonObject:
         return {"found": await pages.destinations(dict(request.query))}
 
-    async def keys(_request: web.Request) -> JsonObject:
+    async def keys(_request: PageRequest) -> JsonObject:
         return {"found": await pages.keys()}
 
-    async def search(request: web.Request) -> web.StreamResponse:
-        raise web.HTTPSeeOther(site.root + _found_by(request.query.get("q", "").strip()))
+    async def search(request: PageRequest) -> JsonObject:
+        raise SeeOther(_found_by(request.query.get("q", "").strip()))
 
     site.page("/", "overview.html", overview)
     site.page("/deliveries", "deliveries.html", deliveries)
@@ -141,27 +143,27 @@ def _add_pages(site: Site, pages: Pages) -> None:
     site.page(_SUBSCRIPTION, "subscription.html", subscription)
     site.page("/destinations", "destinations.html", destinations)
     site.page("/keys", "keys.html", keys)
-    site.app.router.add_get("/search", search)
+    site.document("/search", search)
 
 
 def _add_api(site: Site, pages: Pages) -> None:
-    async def overview(_request: web.Request) -> JsonObject:
+    async def overview(_request: PageRequest) -> JsonObject:
         return await pages.overview()
 
-    async def deliveries(request: web.Request) -> JsonObject:
+    async def deliveries(request: PageRequest) -> JsonObject:
         return await pages.deliveries(dict(request.query), limit=_limit(request))
 
-    async def subscriptions(request: web.Request) -> JsonObject:
+    async def subscriptions(request: PageRequest) -> JsonObject:
         return await pages.subscriptions_page(dict(request.query), limit=_limit(request))
 
-    async def destinations(request: web.Request) -> JsonObject:
+    async def destinations(request: PageRequest) -> JsonObject:
         return await pages.destinations(dict(request.query), limit=_limit(request))
 
-    async def keys(_request: web.Request) -> JsonObject:
+    async def keys(_request: PageRequest) -> JsonObject:
         return await pages.keys()
 
-    async def openapi(_request: web.Request) -> JsonObject:
-        return openapi_document(f"{site.root}/api/v1", with_actions=site.access.allow_actions)
+    async def openapi(request: PageRequest) -> JsonObject:
+        return openapi_document(f"{request.root}/api/v1", with_actions=site.access.allow_actions)
 
     site.document("/api/v1/overview", overview)
     site.document("/api/v1/deliveries", deliveries)
@@ -190,9 +192,8 @@ def _add_actions(site: Site, pages: Pages) -> None:
         not_done = {} if len(done) == len(ids) else {"not_pending": len(ids) - len(done)}
         return _came_to("cancelled", done, not_done)
 
-    async def redrive_all(request: web.Request) -> str:
-        form = await request.post()
-        query = {name: str(form[name]) for name in _FILTERS if form.get(name)}
+    async def redrive_all(request: PageRequest) -> str:
+        query = {name: request.field(name) for name in _FILTERS if request.field(name)}
         found = await outbox.redrive(delivery_filter(query))
         _, said = _again("redriven", found)
         return f"/deliveries?{urlencode({**query, 'said': said})}"
@@ -212,19 +213,18 @@ def _add_actions(site: Site, pages: Pages) -> None:
 def _add_delivery_action(site: Site, name: str, act: _Act) -> None:
     """Let one delivery, several that were ticked, or a program's be acted on."""
 
-    async def one(request: web.Request) -> str:
+    async def one(request: PageRequest) -> str:
         delivery_id = _id(request)
         _, said = await act([delivery_id])
         return f"/deliveries/{quote(delivery_id, safe='')}?{urlencode({'said': said})}"
 
-    async def selected(request: web.Request) -> str:
-        form = await request.post()
-        ids = [str(each) for each in form.getall("id", [])][:_MAX_SELECTED]
+    async def selected(request: PageRequest) -> str:
+        ids = request.form.get("id", [])[:_MAX_SELECTED]
         said = (await act(ids))[1] if ids else "Nothing was selected."
-        query = {name: str(form[name]) for name in _FILTERS if form.get(name)}
+        query = {name: request.field(name) for name in _FILTERS if request.field(name)}
         return f"/deliveries?{urlencode({**query, 'said': said})}"
 
-    async def by_api(request: web.Request) -> JsonObject:
+    async def by_api(request: PageRequest) -> JsonObject:
         found, _ = await act([_id(request)])
         return found
 
@@ -234,7 +234,7 @@ def _add_delivery_action(site: Site, name: str, act: _Act) -> None:
 
 
 def _add_subscription_action(site: Site, name: str, change: _Change) -> None:
-    async def one(request: web.Request) -> str:
+    async def one(request: PageRequest) -> str:
         subscription_id = _id(request)
         said = _changed(name, await change([subscription_id]))
         return f"/subscriptions/{quote(subscription_id, safe='')}?{urlencode({'said': said})}"
@@ -260,32 +260,32 @@ def _found_by(wanted: str) -> str:
     return f"/deliveries?{urlencode({'origin' if '://' in wanted else 'task': wanted})}"
 
 
-async def _delivery(pages: Pages, request: web.Request) -> JsonObject:
+async def _delivery(pages: Pages, request: PageRequest) -> JsonObject:
     found = await pages.delivery(
         _id(request),
         with_body=request.query.get("body") == "1",
         with_answers=request.query.get("answers") == "1",
     )
     if found is None:
-        raise web.HTTPNotFound(text="there is no delivery of this id: it may have been purged")
+        raise Refused(404, "there is no delivery of this id: it may have been purged")
     return found
 
 
-async def _subscription(pages: Pages, request: web.Request) -> JsonObject:
+async def _subscription(pages: Pages, request: PageRequest) -> JsonObject:
     found = await pages.subscription(_id(request))
     if found is None:
-        raise web.HTTPNotFound(text="there is no subscription of this id")
+        raise Refused(404, "there is no subscription of this id")
     return found
 
 
-def _id(request: web.Request) -> str:
-    found = request.match_info["id"]
+def _id(request: PageRequest) -> str:
+    found = request.values["id"]
     if len(found) > 128 or not found.isprintable():
-        raise web.HTTPNotFound(text="there is nothing of this id")
+        raise Refused(404, "there is nothing of this id")
     return found
 
 
-def _limit(request: web.Request) -> int:
+def _limit(request: PageRequest) -> int:
     text = request.query.get("limit", "50")
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 200 and len(text) <= 3):
         raise ConfigError("limit: expected a number from 1 to 200")

@@ -33,7 +33,7 @@ SESSION_LIFETIME: Final = timedelta(hours=12)
 _TOKEN = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII)
 # What says that somebody else asks through this connection.
-_OF_PROXIES: Final = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+_OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class DashboardAccess:
     # --- 2. and 3. who ---------------------------------------------------------------------------
 
     def may_read_without_token(self, peer: str | None, headers: Mapping[str, str]) -> bool:
-        """Say whether a request may read without showing anything."""
+        """Say whether a request may read without showing anything; names in small letters."""
         return (
             self.token is None
             and is_loopback(peer)
@@ -132,14 +132,15 @@ class DashboardAccess:
     def is_same_origin(headers: Mapping[str, str]) -> bool:
         """Say whether a browser states that a page of ours asks. One that states nothing does not.
 
-        The scheme is not compared: TLS may have ended before this process.
+        The names of fields are in small letters. The scheme is not compared: TLS may have ended
+        before this process.
         """
-        site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site is not None and site != "same-origin":
             return False
         if origin is not None:
             scheme, mark, authority = origin.partition("://")
-            return bool(mark) and scheme in ("http", "https") and authority == headers.get("Host")
+            return bool(mark) and scheme in ("http", "https") and authority == headers.get("host")
         return site == "same-origin"
 
     def _sign(self, purpose: str, value: str) -> str:

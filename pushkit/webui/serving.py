@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
@@ -13,98 +16,101 @@ from aiohttp import web
 
 from pushkit.errors import ConfigError
 from pushkit.keys.private_file import read_private
+from pushkit.terminal.dashboard_options import DashboardOptions
+from pushkit.terminal.listening import listen
+from pushkit.terminal.processes import until_stopped
 from pushkit.url import host_and_port
 from pushkit.webui.access import DashboardAccess, is_loopback
+from pushkit.webui.site import Site
 
-__all__ = ["audit_to", "listening_at", "serve", "service_access"]
+__all__ = ["access_of", "audit_to", "run_dashboard", "serving"]
 
 _WRITTEN: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def listening_at(listen: str) -> tuple[str, int]:
-    """Return the address and the port that `address:port` means.
-
-    Raises:
-        ConfigError: It means none.
-    """
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--listen: found {listen!r}, expected address:port")
-    return host.strip("[]"), int(port)
-
-
-def service_access(
-    host: str,
-    *,
-    variable: str,
-    token_file: Path | None,
-    allow_actions: bool,
-    hosts: tuple[str, ...],
-) -> DashboardAccess:
-    """Return who may look and act at a dashboard that listens there.
-
-    Args:
-        host: Where it listens.
-        variable: The environment variable that holds the token.
-        token_file: The file that does, if there is one.
-        allow_actions: Whether anything may be changed.
-        hosts: Names that it is served under.
+def access_of(options: DashboardOptions) -> DashboardAccess:
+    """Return who may look and act.
 
     Raises:
         ConfigError: No token where one is needed, or a weak one.
-        KeyFileError: The file cannot be read, or others may.
+        KeyFileError: The file of the token cannot be read, or others may.
     """
-    token = os.environ.get(variable) or None
-    if token_file is not None:
-        made_by = "openssl rand -hex 20 >"
-        token = read_private(token_file, made_by=made_by).decode("utf-8", "replace").strip()
-    if token is None and (allow_actions or not is_loopback(host)):
-        reason = "--allow-actions" if allow_actions else f"beyond loopback ({host})"
-        raise ConfigError(f"{reason}: a token is needed: export {variable}=$(openssl rand -hex 20)")
-    return DashboardAccess(token=token, allow_actions=allow_actions, hosts=hosts)
+    token = os.environ.get(options.variable) or None
+    if options.token_file is not None:
+        found = read_private(options.token_file, made_by="openssl rand -hex 20 >")
+        token = found.decode("utf-8", "replace").strip()
+    host = options.listen.rpartition(":")[0].strip("[]")
+    beyond = host != "localhost" and not is_loopback(host)
+    if token is None and (options.allow_actions or beyond):
+        why = "to allow actions" if options.allow_actions else f"beyond loopback ({options.listen})"
+        raise ConfigError(
+            f"{why} a token is needed: name a file of it, or"
+            f" export {options.variable}=$(openssl rand -hex 20)"
+        )
+    return DashboardAccess(token=token, allow_actions=options.allow_actions, hosts=options.hosts)
 
 
 def audit_to(file: Path | None) -> None:
-    """Write a line for every action to a file; None for standard error."""
-    logging.basicConfig(level=logging.WARNING, format=_WRITTEN)
-    audit = logging.getLogger("pushkit.dashboard.audit")
-    audit.setLevel(logging.INFO)
-    if file is not None:
-        handler = logging.FileHandler(file, encoding="utf-8")
-        handler.setFormatter(logging.Formatter(_WRITTEN))
-        audit.addHandler(handler)
-        audit.propagate = False
-
-
-async def serve(
-    app: web.Application,
-    *,
-    host: str,
-    port: int,
-    started: Callable[[str], None],
-    stop: asyncio.Event,
-) -> None:
-    """Serve until `stop` is set.
-
-    Args:
-        app: The dashboard.
-        host: The address to listen at.
-        port: The port; 0 for any.
-        started: Called with the URL, once it listens.
-        stop: Ends it.
+    """Write a line for every action to a file; None for where the log goes.
 
     Raises:
-        ConfigError: Nobody can listen there.
+        ConfigError: The file cannot be written.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+    audit = logging.getLogger("pushkit.dashboard.audit")
+    audit.setLevel(logging.INFO)
+    if file is None:
+        return
+    try:
+        handler = logging.FileHandler(file, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"audit log {file}: {exc.strerror}") from exc
+    handler.setFormatter(logging.Formatter(_WRITTEN))
+    audit.addHandler(handler)
+    audit.propagate = False
+
+
+@contextlib.asynccontextmanager
+async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Serve a dashboard on sockets that listen, for as long as this lasts."""
+    runner = web.AppRunner(site.app(), access_log=None, shutdown_timeout=2)
     await runner.setup()
     try:
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as exc:
-            where = host_and_port(host, port)
-            raise ConfigError(f"--listen {where}: {exc.strerror or exc}") from exc
-        started(f"http://{host_and_port(host, runner.addresses[0][1])}/")
-        await stop.wait()
+        for each in sockets:
+            await web.SockSite(runner, each).start()
+        yield
     finally:
         await runner.cleanup()
+
+
+def run_dashboard(
+    options: DashboardOptions,
+    opened: Callable[[DashboardAccess], AbstractAsyncContextManager[Site]],
+    *,
+    say: Callable[[str], None],
+) -> None:
+    """Serve a dashboard until a stop signal.
+
+    Args:
+        options: Where it listens, and who may look and act.
+        opened: Opens what it shows, and closes it again.
+        say: Called with the line that tells where it is.
+
+    Raises:
+        ConfigError: Nobody can listen there, or a token is needed, or it is weak.
+    """
+    access = access_of(options)
+    logging.basicConfig(level=logging.WARNING, format=_WRITTEN)
+    audit_to(options.audit_log)
+
+    async def run(sockets: Sequence[socket.socket]) -> None:
+        with until_stopped() as stop:
+            async with opened(access) as site, serving(site, sockets):
+                host, port = sockets[0].getsockname()[:2]
+                say(f"dashboard on http://{host_and_port(host, port)}/")
+                await stop.wait()
+
+    with contextlib.ExitStack() as closing:
+        sockets = listen(options.listen, setting="--listen")
+        for each in sockets:
+            closing.enter_context(each)
+        asyncio.run(run(sockets))

@@ -1,7 +1,7 @@
-"""The frame of a dashboard on aiohttp: access before every handler, headers after it, templates.
+"""The frame of a dashboard: access before every handler, headers after it, templates.
 
-aiohttp's server is asked for one thing more than for the webhook: that nobody else sees the answer.
-No page loads anything from elsewhere, and none has an inline script or style.
+No page loads anything from elsewhere, and none has an inline script or style. Which server has the
+requests is of no interest here: `pushkit.webui.aiohttp` and `pushkit.webui.asgi` bring them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, TypeAlias
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import unquote, urlencode
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
@@ -24,13 +23,20 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.logs import printable
 from pushkit.webui import formats
 from pushkit.webui.access import SESSION_LIFETIME, DashboardAccess
+from pushkit.webui.exchange import Answer, PageRequest, ReadForm, Refused, SeeOther, values_of
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from pushkit.webui.asgi import AsgiSite
 
 __all__ = ["Site"]
 
-Action: TypeAlias = Callable[[web.Request], Awaitable[str]]
+Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
+Action: TypeAlias = Callable[[PageRequest], Awaitable[str]]
+Documents: TypeAlias = Callable[[PageRequest], Awaitable[JsonObject]]
 
 _HERE: Final = Path(__file__).parent
-_COOKIE: Final = "pushkit_dashboard"
 _MAX_FORM_BYTES: Final = 64 * 1024
 _MAX_LIVE: Final = 32
 _EVERY: Final = 5.0  # seconds
@@ -48,7 +54,10 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
+    "Server": "pushkit",
 }
+_JSON: Final = "application/json"
+_PROBLEM: Final = "application/problem+json"
 _STATIC_TYPES: Final = {
     ".css": "text/css",
     ".js": "text/javascript",
@@ -81,6 +90,8 @@ class Site:
         self._live = 0
         self._clock = clock
         self._title = title
+        # Cookies know no ports: another dashboard of this machine has another one.
+        self._cookie = f"{title}_dashboard"
         self._environment = Environment(
             loader=FileSystemLoader([templates, _HERE / "templates"]),
             autoescape=True,
@@ -93,177 +104,197 @@ class Site:
         self._static = {path.name: path.read_bytes() for path in (_HERE / "static").iterdir()}
         everything = b"".join(self._static[name] for name in sorted(self._static))
         self._static_version = hashlib.sha256(everything).hexdigest()[:12]
-        self.app: web.Application = web.Application(
-            middlewares=[self._guard], client_max_size=_MAX_FORM_BYTES
-        )
-        self.app.router.add_get("/static/{name}", self._serve_static, name="static")
-        self.app.router.add_get("/login", self._show_login, name="login")
-        self.app.router.add_post("/login", self._login)
-        self.app.router.add_post("/logout", self._logout, name="logout")
+        self._routes: list[tuple[str, list[str], Handler]] = []
+        self._route("GET", "/static/{name}", self._serve_static)
+        self._route("GET", "/login", self._show_login)
+        self._route("POST", "/login", self._login)
+        self._route("POST", "/logout", self._logout)
 
     # --- what is mounted -----------------------------------------------------------------------
 
-    def page(
-        self, path: str, template: str, make: Callable[[web.Request], Awaitable[JsonObject]]
-    ) -> None:
-        """Serve a page: a template over a document."""
+    def page(self, path: str, template: str, make: Documents) -> None:
+        """Serve a page: a template over a document. `{name}` in a path is any one segment."""
 
-        async def serve(request: web.Request) -> web.Response:
-            found = await make(request)
-            return self._html(request, template, found)
+        async def serve(request: PageRequest) -> Answer:
+            return self._html(request, template, await make(request))
 
-        self.app.router.add_get(path, serve, name=template.removesuffix(".html"))
+        self._route("GET", path, serve)
 
-    def document(self, path: str, make: Callable[[web.Request], Awaitable[JsonObject]]) -> None:
+    def document(self, path: str, make: Documents) -> None:
         """Serve a document as JSON."""
 
-        async def serve(request: web.Request) -> web.Response:
+        async def serve(request: PageRequest) -> Answer:
             return _json(await make(request))
 
-        self.app.router.add_get(path, serve)
+        self._route("GET", path, serve)
 
     def action(self, path: str, name: str, act: Action) -> None:
         """Let a form do something; it then shows the page that `act` returns."""
 
-        async def serve(request: web.Request) -> web.StreamResponse:
-            await self._check_form(request)
+        async def serve(request: PageRequest) -> Answer:
+            self._check_form(request)
             self._tell(request, name, "asked")
             then = await act(request)
             self._tell(request, name, "done")
-            raise web.HTTPSeeOther(self.root + then)
+            raise SeeOther(then)
 
-        self.app.router.add_post(path, serve)
+        self._route("POST", path, serve)
 
-    def live(self, path: str) -> None:
-        """Tell pages when to look again, by server-sent events."""
-
-        async def serve(request: web.Request) -> web.StreamResponse:
-            if self._live >= _MAX_LIVE:
-                raise web.HTTPServiceUnavailable(text="too many pages are live at once")
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
-            self._live += 1
-            try:
-                await response.prepare(request)
-                # What ends with a session is asked for again, and refused.
-                ends = asyncio.get_running_loop().time() + _LIVE_FOR
-                while asyncio.get_running_loop().time() < ends:
-                    await asyncio.sleep(_EVERY)
-                    await response.write(b"event: changed\ndata:\n\n")
-            except ConnectionError:
-                pass
-            finally:
-                self._live -= 1
-            return response
-
-        self.app.router.add_get(path, serve)
-
-    def api_action(
-        self, path: str, name: str, act: Callable[[web.Request], Awaitable[JsonObject]]
-    ) -> None:
+    def api_action(self, path: str, name: str, act: Documents) -> None:
         """Let a program do something."""
 
-        async def serve(request: web.Request) -> web.Response:
+        async def serve(request: PageRequest) -> Answer:
             self._check_actions()
             # A session would do for reading; no browser adds a Bearer token by itself.
-            if not self.access.holds_bearer(request.headers.get("Authorization")):
-                raise web.HTTPForbidden(text="an action of the API needs the Bearer token")
+            if not self.access.holds_bearer(request.headers.get("authorization")):
+                raise Refused(403, "an action of the API needs the Bearer token")
             self._tell(request, name, "asked")
             found = await act(request)
             self._tell(request, name, "done")
             return _json(found)
 
-        self.app.router.add_post(path, serve)
+        self._route("POST", path, serve)
 
-    @staticmethod
-    def not_found(text: str) -> web.HTTPNotFound:
-        """Return what to raise where there is nothing of that name."""
-        return web.HTTPNotFound(text=text)
+    def live(self, path: str) -> None:
+        """Tell pages when to look again, by server-sent events."""
 
-    @property
-    def root(self) -> str:
-        """Return the path under which all of this stands, without a slash at its end."""
-        return str(self.app.router["login"].url_for()).removesuffix("/login")
+        async def serve(_request: PageRequest) -> Answer:
+            if self._live >= _MAX_LIVE:
+                raise Refused(503, "too many pages are live at once")
+            events = self._moments()
+            await anext(events)  # from here on it is counted, and ends when it is closed
+            return Answer(headers=(("Content-Type", "text/event-stream"),), events=events)
+
+        self._route("GET", path, serve)
+
+    async def _moments(self) -> AsyncGenerator[bytes, None]:
+        self._live += 1
+        try:
+            yield b""
+            # What ends with a session is asked for again, and refused.
+            ends = asyncio.get_running_loop().time() + _LIVE_FOR
+            while asyncio.get_running_loop().time() < ends:
+                await asyncio.sleep(_EVERY)
+                yield b"event: changed\ndata:\n\n"
+        finally:
+            self._live -= 1
+
+    def _route(self, method: str, path: str, handler: Handler) -> None:
+        self._routes.append((method, path.split("/"), handler))
+
+    # --- where it is served --------------------------------------------------------------------
+
+    def app(self) -> web.Application:
+        """Return it as an aiohttp application, to be run, or mounted by `add_subapp`."""
+        from pushkit.webui.aiohttp import application
+
+        return application(self)
+
+    def asgi(self) -> AsgiSite:
+        """Return it as an ASGI application, to be run, or mounted in Starlette or FastAPI."""
+        from pushkit.webui.asgi import AsgiSite
+
+        return AsgiSite(self)
 
     # --- around every handler ------------------------------------------------------------------
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer(self, came: Callable[[], PageRequest], read: ReadForm) -> Answer:
+        """Answer a request.
+
+        Args:
+            came: Returns the request.
+            read: Reads its body, which is a form.
+        """
+        request = PageRequest(
+            method="GET", root="", path="", query={}, headers={}, peer=None, asked=None
+        )
         try:
-            response = await self._admitted(request, handler)
-        except web.HTTPRedirection as exc:
-            exc.headers.update(_HEADERS)
-            raise
-        except web.HTTPException as exc:
-            response = self._refusal(request, exc.status, exc.text or exc.reason)
+            request = came()
+            answer = await self._admitted(request, read)
+        except SeeOther as exc:
+            answer = Answer(status=303, headers=(("Location", request.root + exc.path),))
+        except Refused as exc:
+            answer = self._refusal(request, exc.status, str(exc))
         except ConfigError as exc:
-            response = self._refusal(request, 400, str(exc))
+            answer = self._refusal(request, 400, str(exc))
         except PushkitError as exc:
             _log.error("dashboard: %s: %s", printable(request.path), exc)
-            response = self._refusal(request, 503, f"{exc.code}: the log says more")
+            answer = self._refusal(request, 503, f"{exc.code}: the log says more")
         except Exception:  # noqa: BLE001  # whatever it is, nothing of it is shown
             _log.exception("dashboard: %s", printable(request.path))
-            response = self._refusal(request, 500, "an error of the dashboard: see its log")
-        if not response.prepared:
-            for name, value in _HEADERS.items():
-                response.headers.setdefault(name, value)
-        return response
+            answer = self._refusal(request, 500, "an error of the dashboard: see its log")
+        return replace(answer, headers=tuple((_HEADERS | dict(answer.headers)).items()))
 
-    async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        transport = request.transport
-        asked = transport.get_extra_info("sockname") if transport else None
-        if not self.access.knows_host(request.headers.get("Host"), asked[0] if asked else None):
-            raise web.HTTPMisdirectedRequest(
-                text="Host names another server: start the dashboard with --host for this name"
-            )
-        path = request.path.removeprefix(self.root)
-        if path.startswith(("/static/", "/login")) or self._may_read(request):
-            return await handler(request)
-        if path.startswith("/api/") or request.method != "GET":
-            raise web.HTTPUnauthorized(
-                text="expected the token: Authorization: Bearer …",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+    async def _admitted(self, request: PageRequest, read: ReadForm) -> Answer:
+        if not self.access.knows_host(request.headers.get("host"), request.asked):
+            raise Refused(421, "Host names another server: give this name by --host or `hosts`")
+        if not request.path.startswith(("/static/", "/login")) and not self._may_read(request):
+            self._turn_away(request)
+        handler, values = self._find(request)
+        request = replace(request, values=values)
+        if request.method == "POST":
+            body = await read(_MAX_FORM_BYTES)
+            if body is None:
+                raise Refused(413, f"expected a form of at most {_MAX_FORM_BYTES} bytes")
+            request = replace(request, form=values_of(body.decode("utf-8", "replace")))
+        return await handler(request)
+
+    def _turn_away(self, request: PageRequest) -> None:
+        if request.path.startswith("/api/") or request.method not in _READS:
+            raise Refused(401, "expected the token: Authorization: Bearer …")
         if self.access.token is None:
-            raise web.HTTPForbidden(text="without a token, the dashboard is for loopback alone")
-        then = urlencode({"next": request.path_qs.removeprefix(self.root)})
-        raise web.HTTPSeeOther(f"{self.root}/login?{then}")
+            raise Refused(403, "without a token, the dashboard is for loopback alone")
+        asked = urlencode(request.query)
+        then = urlencode({"next": request.path + (f"?{asked}" if asked else "")})
+        raise SeeOther(f"/login?{then}")
 
-    def _may_read(self, request: web.Request) -> bool:
+    def _may_read(self, request: PageRequest) -> bool:
         access = self.access
         return (
-            access.may_read_without_token(request.remote, request.headers)
-            or access.holds_bearer(request.headers.get("Authorization"))
-            or access.holds_session(request.cookies.get(_COOKIE), self._clock())
+            access.may_read_without_token(request.peer, request.headers)
+            or access.holds_bearer(request.headers.get("authorization"))
+            or access.holds_session(request.cookie(self._cookie), self._clock())
         )
 
-    def _refusal(self, request: web.Request, status: int, text: str) -> web.Response:
-        path = request.path.removeprefix(self.root)
-        if path.startswith("/api/"):
+    def _find(self, request: PageRequest) -> tuple[Handler, dict[str, str]]:
+        """Return who answers a path, and what stands in it."""
+        came = [unquote(part) for part in request.path.split("/")]
+        wanted = "GET" if request.method == "HEAD" else request.method
+        status, text = 404, "there is no such page"
+        for method, parts, handler in self._routes:
+            values = _match(parts, came)
+            if values is None:
+                continue
+            if method == wanted:
+                return handler, values
+            status, text = 405, f"expected {method}"
+        raise Refused(status, text)
+
+    def _refusal(self, request: PageRequest, status: int, text: str) -> Answer:
+        if request.path.startswith("/api/"):
             problem: JsonObject = {"type": "about:blank", "status": status, "detail": text}
-            response = _json(problem, status=status, content_type="application/problem+json")
+            answer = _json(problem, status=status, content_type=_PROBLEM)
         else:
-            response = self._html(
-                request, "refusal.html", {"status": status, "text": text}, status=status
-            )
+            found: JsonObject = {"status": status, "text": text}
+            answer = self._html(request, "refusal.html", found, status=status)
         if status == 401:
-            response.headers["WWW-Authenticate"] = "Bearer"
-        return response
+            return replace(answer, headers=(*answer.headers, ("WWW-Authenticate", "Bearer")))
+        return answer
 
     def _html(
-        self, request: web.Request, template: str, found: Mapping[str, JsonValue], status: int = 200
-    ) -> web.Response:
-        root = self.root
-        session = request.cookies.get(_COOKIE, "")
+        self, request: PageRequest, template: str, found: Mapping[str, JsonValue], status: int = 200
+    ) -> Answer:
+        session = request.cookie(self._cookie)
         is_signed_in = self.access.holds_session(session, self._clock())
 
         def form_token(path: str) -> str:
-            return self.access.form_token(session, f"{root}{path}")
+            return self.access.form_token(session, path)
 
         text = self._environment.get_template(template).render(
             **found,
-            root=root,
+            root=request.root,
             title=self._title,
-            here=request.path.removeprefix(root),
+            here=unquote(request.path),
             now=self._clock(),
             form_token=form_token,
             may_act=self.access.allow_actions and is_signed_in,
@@ -271,78 +302,87 @@ class Site:
             said=request.query.get("said", "")[:200],
             static_version=self._static_version,
         )
-        return web.Response(text=text, content_type="text/html", status=status)
+        headers = (("Content-Type", "text/html; charset=utf-8"),)
+        # What a browser sent may hold what no encoding has.
+        return Answer(status=status, headers=headers, body=text.encode("utf-8", "replace"))
 
     # --- logging in ----------------------------------------------------------------------------
 
-    async def _show_login(self, request: web.Request) -> web.Response:
+    async def _show_login(self, request: PageRequest) -> Answer:
         return self._html(
             request, "login.html", {"then": _local(request.query.get("next")), "wrong": False}
         )
 
-    async def _login(self, request: web.Request) -> web.StreamResponse:
-        form = await request.post()
-        then = _local(str(form.get("next", "")))
+    async def _login(self, request: PageRequest) -> Answer:
+        then = _local(request.field("next"))
         if not self.access.is_same_origin(request.headers):
-            raise web.HTTPForbidden(text="the form is not from a page of this dashboard")
-        if not self.access.holds_token(str(form.get("token", "")).strip()):
-            _log.warning("dashboard: a wrong token from %s", request.remote)
+            raise Refused(403, "the form is not from a page of this dashboard")
+        if not self.access.holds_token(request.field("token").strip()):
+            _log.warning("dashboard: a wrong token from %s", request.peer)
             return self._html(request, "login.html", {"then": then, "wrong": True}, status=403)
-        response = web.HTTPSeeOther(self.root + then)
-        response.set_cookie(
-            _COOKIE,
-            self.access.begin_session(self._clock()),
-            path=self.root or "/",
-            max_age=int(SESSION_LIFETIME.total_seconds()),
-            httponly=True,
-            samesite="Strict",
-            secure=request.secure,
-        )
-        raise response
+        lifetime = int(SESSION_LIFETIME.total_seconds())
+        cookie = self._set_cookie(request, self.access.begin_session(self._clock()), lifetime)
+        return Answer(status=303, headers=(("Location", request.root + then), cookie))
 
-    async def _logout(self, request: web.Request) -> web.StreamResponse:
+    async def _logout(self, request: PageRequest) -> Answer:
         if not self.access.is_same_origin(request.headers):
-            raise web.HTTPForbidden(text="the form is not from a page of this dashboard")
-        response = web.HTTPSeeOther(f"{self.root}/login")
-        response.del_cookie(_COOKIE, path=self.root or "/")
-        raise response
+            raise Refused(403, "the form is not from a page of this dashboard")
+        cookie = self._set_cookie(request, "", 0)
+        return Answer(status=303, headers=(("Location", f"{request.root}/login"), cookie))
+
+    def _set_cookie(self, request: PageRequest, value: str, lifetime: int) -> tuple[str, str]:
+        cookie = f"{self._cookie}={value}; Path={request.root or '/'}; Max-Age={lifetime}"
+        secure = "; Secure" if request.is_secure else ""
+        return ("Set-Cookie", f"{cookie}; HttpOnly; SameSite=Strict{secure}")
 
     # --- actions -------------------------------------------------------------------------------
 
     def _check_actions(self) -> None:
         if not self.access.allow_actions:
-            raise web.HTTPForbidden(
-                text="the dashboard is read-only: start it with --allow-actions and a token"
-            )
+            raise Refused(403, "the dashboard is read-only: allow actions, and give it a token")
 
-    async def _check_form(self, request: web.Request) -> None:
+    def _check_form(self, request: PageRequest) -> None:
         self._check_actions()
         if not self.access.is_same_origin(request.headers):
-            raise web.HTTPForbidden(text="the form is not from a page of this dashboard")
-        session = request.cookies.get(_COOKIE, "")
-        form = await request.post()
-        token = str(form.get("form_token", ""))
+            raise Refused(403, "the form is not from a page of this dashboard")
+        session = request.cookie(self._cookie)
         if not self.access.holds_session(session, self._clock()) or not self.access.holds_form(
-            session, request.path, token
+            session, unquote(request.path), request.field("form_token")
         ):
-            raise web.HTTPForbidden(text="the form has expired: load its page again")
+            raise Refused(403, "the form has expired: load its page again")
 
-    def _tell(self, request: web.Request, name: str, came_to: str) -> None:
+    def _tell(self, request: PageRequest, name: str, came_to: str) -> None:
         """Write a line of the audit log: before, so that none is missing, and after."""
-        _audit.info("%s %s path=%s from=%s", name, came_to, printable(request.path), request.remote)
+        _audit.info("%s %s path=%s from=%s", name, came_to, printable(request.path), request.peer)
 
     # --- static --------------------------------------------------------------------------------
 
-    async def _serve_static(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
+    async def _serve_static(self, request: PageRequest) -> Answer:
+        name = request.values["name"]
         if name not in self._static:
-            raise web.HTTPNotFound(text="there is no such file")
-        response = web.Response(
-            body=self._static[name], content_type=_STATIC_TYPES[Path(name).suffix]
+            raise Refused(404, "there is no such file")
+        headers = (
+            ("Content-Type", _STATIC_TYPES[Path(name).suffix]),
+            # Its address has its version in it.
+            ("Cache-Control", "public, max-age=31536000, immutable"),
         )
-        # Its address has its version in it.
-        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
-        return response
+        return Answer(headers=headers, body=self._static[name])
+
+
+_READS: Final = ("GET", "HEAD")
+
+
+def _match(parts: list[str], came: list[str]) -> dict[str, str] | None:
+    """Return what stands in a path, by the names of a route; None if it is another's."""
+    if len(parts) != len(came):
+        return None
+    values: dict[str, str] = {}
+    for part, found in zip(parts, came, strict=True):
+        if part.startswith("{") and found:
+            values[part.strip("{}")] = found
+        elif part != found:
+            return None
+    return values
 
 
 def _local(path: str | None) -> str:
@@ -352,7 +392,6 @@ def _local(path: str | None) -> str:
     return path if path.isprintable() else "/"
 
 
-def _json(
-    found: JsonObject, *, status: int = 200, content_type: str = "application/json"
-) -> web.Response:
-    return web.Response(body=write_json(found), content_type=content_type, status=status)
+def _json(found: JsonObject, *, status: int = 200, content_type: str = _JSON) -> Answer:
+    headers = (("Content-Type", content_type),)
+    return Answer(status=status, headers=headers, body=write_json(found))

@@ -81,17 +81,19 @@ def run_service(options: ServiceOptions) -> int:
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+    pages_at = _pages_at(settings, folder)
     _raise_file_limit(settings.max_connections)
     sockets = listen(settings.listen, setting="listen")
     ops = listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else []
+    pages = listen(pages_at, setting="dashboard.listen") if pages_at else []
     if options.processes == 1:
-        _run(receiver, options.path, settings, sockets, tls, ops)
+        _run(receiver, options.path, settings, sockets, tls, ops, pages)
         return 0
     # Wrong settings are reported once, before there are processes.
     asyncio.run(_try(receiver))
     service = Supervisor(
         _child,
-        [options, sockets, ops],
+        [options, sockets, ops, pages],
         count=options.processes,
         name="receiver",
         deadline=settings.stop_timeout + settings.drain + _MARGIN,
@@ -113,14 +115,17 @@ async def _try(receiver: Receiver) -> None:
 
 
 def _child(
-    options: ServiceOptions, sockets: Sequence[socket.socket], ops: Sequence[socket.socket]
+    options: ServiceOptions,
+    sockets: Sequence[socket.socket],
+    ops: Sequence[socket.socket],
+    pages: Sequence[socket.socket],
 ) -> None:
     try:
         settings = load_settings(options.path)
         _log_as(options, settings)
         folder = options.path.parent.resolve()
         receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
-        _run(receiver, options.path, settings, sockets, tls, ops)
+        _run(receiver, options.path, settings, sockets, tls, ops, pages)
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
@@ -133,9 +138,10 @@ def _run(  # noqa: PLR0917  # what a process is started with
     sockets: Sequence[socket.socket],
     tls: TlsFiles | None,
     ops: Sequence[socket.socket],
+    pages: Sequence[socket.socket],
 ) -> None:
     # uvloop reads on before a handshake of ours can begin, and its first bytes would be lost.
-    run_service_loop(_serve(receiver, path, settings, sockets, tls, ops), uvloop=tls is None)
+    run_service_loop(_serve(receiver, path, settings, sockets, tls, ops, pages), uvloop=tls is None)
 
 
 async def _serve(  # noqa: PLR0917  # what a process is started with
@@ -145,6 +151,7 @@ async def _serve(  # noqa: PLR0917  # what a process is started with
     sockets: Sequence[socket.socket],
     tls: TlsFiles | None,
     ops: Sequence[socket.socket],
+    pages: Sequence[socket.socket],
 ) -> None:
     with until_stopped() as stop:
         async with watching(receiver, path, settings) as watcher:
@@ -152,6 +159,7 @@ async def _serve(  # noqa: PLR0917  # what a process is started with
             async with (
                 receiver,
                 _operated(receiver, ops),
+                _looked_at(receiver, settings, path.parent.resolve(), pages),
                 _server(receiver, settings, sockets, tls),
                 told_to_systemd(),
             ):
@@ -196,6 +204,40 @@ async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> Asy
         metrics=receiver.metrics, unready=receiver.unready, degraded=receiver.degraded
     )
     async with serving(endpoints, sockets):
+        yield
+
+
+def _pages_at(settings: ReceiverSettings, folder: Path) -> str | None:
+    """Return where the dashboard listens, if there is one that may be served there.
+
+    Raises:
+        ConfigError: It needs a token, or what renders its pages.
+    """
+    if settings.dashboard is None:
+        return None
+    try:
+        from pushkit.webui.serving import access_of
+    except ImportError as exc:
+        raise ConfigError("[dashboard] needs Jinja2: pip install 'pushkit[dashboard]'") from exc
+    access_of(settings.dashboard.build(folder))
+    click.echo(f"dashboard on http://{settings.dashboard.listen}/")
+    return settings.dashboard.listen
+
+
+@contextlib.asynccontextmanager
+async def _looked_at(
+    receiver: Receiver, settings: ReceiverSettings, folder: Path, sockets: Sequence[socket.socket]
+) -> AsyncIterator[None]:
+    """Serve the dashboard, where that is configured."""
+    if settings.dashboard is None:
+        yield
+        return
+    from pushkit.webui.serving import access_of, audit_to, serving
+    from receiver.dashboard.app import dashboard_of
+
+    options = settings.dashboard.build(folder)
+    audit_to(options.audit_log)
+    async with serving(dashboard_of(receiver, access=access_of(options)), sockets):
         yield
 
 

@@ -17,6 +17,7 @@ from receiver.inbox import InboxRetention
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
+from receiver.settings.dashboard import DashboardSettings
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
 from receiver.settings.values import Days, HostAndPort, Positive, PositiveOrNone, Url, rate
@@ -77,6 +78,7 @@ class ReceiverSettings(BaseSettings):
         listen: `host:port` to listen on.
         ops_listen: `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not
             set.
+        dashboard: The dashboard, if there is to be one.
         log_format: How `receiver serve` logs, `text` or `json`, where the command line does not
             say.
         tracing: Whether spans are made (OpenTelemetry).
@@ -114,6 +116,7 @@ class ReceiverSettings(BaseSettings):
     url: Url
     listen: HostAndPort = "127.0.0.1:9000"
     ops_listen: HostAndPort | None = None
+    dashboard: DashboardSettings | None = None
     log_format: LogFormat = LogFormat.TEXT
     tracing: bool = False
     database: Annotated[str, Field(min_length=1)] = "inbox.db"

@@ -11,6 +11,8 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -188,6 +190,47 @@ def test_a_sent_update_is_called_back_once_and_sigterm_ends_the_service(service:
     assert "refused 401 invalid_token" in output
     assert "Traceback" not in output
     assert service.token not in output
+
+
+def page_at(port: int, path: str = "/", **headers: str) -> tuple[int, str]:
+    """Return the status and the text of a page."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:  # noqa: S310
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_the_service_shows_its_inbox_on_a_listener_of_its_own(start: Start) -> None:
+    port = free_port()
+    service = start(settings=f'\n[dashboard]\nlisten = "127.0.0.1:{port}"\n')
+    assert service.send().status == 0
+    eventually_sync(service.seen)
+    status, page = page_at(port, "/notifications")
+    assert status == 200
+    assert "task-1" in page
+    assert page_at(port, Host="evil.example.com")[0] == 421
+    assert "Inbox" not in page_at(service.port)[1]
+    assert service.stop() == 0
+    output = service.output.read_text()
+    assert f"dashboard on http://127.0.0.1:{port}/" in output
+    assert "Traceback" not in output
+
+
+def test_a_dashboard_beyond_loopback_needs_a_token(
+    tmp_path: Path, receiver_command: Run, pushkit_command: Run
+) -> None:
+    pushkit_command("keys", "new")
+    pushkit_command("keys", "export", "--out", "jwks.json")
+    text = CONFIG.format(port=1, listen=free_port(), issuer=ISSUER)
+    text += '\n[dashboard]\nlisten = "0.0.0.0:0"\n'
+    (tmp_path / "receiver.toml").write_text(text)
+    (tmp_path / "service_handlers.py").write_text(HANDLERS)
+    ran = receiver_command("serve")
+    assert ran.status == 1
+    assert "beyond loopback (0.0.0.0:0) a token is needed" in ran.err
+    assert "RECEIVER_DASHBOARD_TOKEN" in ran.err
 
 
 @pytest.mark.parametrize("uvloop", UVLOOPS)

@@ -437,10 +437,10 @@ async def test_no_page_of_the_dashboard_shows_a_secret(
 ) -> None:
     sender = house.sender(secrets=house.secrets)
     await run_sender(house, sender)
-    app = dashboard_app(
+    site = dashboard_app(
         sender.outbox, sender.subscription_admin, access=DashboardAccess(), issuer=ISSUER
     )
-    browser = await aiohttp_client(app)
+    browser = await aiohttp_client(site.app())
     paths = ["/", "/deliveries", "/deliveries?state=dead", "/destinations", "/keys"]
     paths += ["/subscriptions", *(f"/api/v1/{each}" for each in ("overview", "deliveries"))]
     deliveries = await sender.outbox.find()

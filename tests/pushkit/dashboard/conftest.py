@@ -164,7 +164,7 @@ def open_dashboard(house: House, aiohttp_client: AiohttpClient) -> Open:
     """Open the dashboard: read-only without a token, else as the access says."""
 
     async def open_(access: DashboardAccess | None = None) -> Browser:
-        app = dashboard_app(
+        site = dashboard_app(
             house.sender.outbox,
             house.sender.subscription_admin,
             access=access or DashboardAccess(),
@@ -173,7 +173,7 @@ def open_dashboard(house: House, aiohttp_client: AiohttpClient) -> Open:
         )
         # A jar that keeps cookies of an address, as browsers do.
         jar = aiohttp.CookieJar(unsafe=True)
-        return Browser(await aiohttp_client(app, cookie_jar=jar))
+        return Browser(await aiohttp_client(site.app(), cookie_jar=jar))
 
     return open_
 

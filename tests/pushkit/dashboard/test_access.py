@@ -12,6 +12,7 @@ import pytest
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.webui.access import DashboardAccess, is_loopback
+from pushkit.webui.exchange import joined_fields
 from tests.pushkit.dashboard.conftest import TOKEN, Browser, House, Open
 
 ACTING = DashboardAccess(token=TOKEN, allow_actions=True)
@@ -172,7 +173,8 @@ def test_another_token_ends_all_sessions() -> None:
     ],
 )
 def test_a_form_is_of_our_own_pages(headers: dict[str, str], same: bool) -> None:
-    assert DashboardAccess.is_same_origin({"Host": "127.0.0.1:8090", **headers}) is same
+    fields = joined_fields({"Host": "127.0.0.1:8090", **headers}.items())
+    assert DashboardAccess.is_same_origin(fields) is same
 
 
 async def test_no_page_allows_a_script_or_style_of_elsewhere(house: House, reader: Browser) -> None:

@@ -79,13 +79,13 @@ class _Service(threading.Thread):
         )
         await sender.open()
         self.delivery_id, self.subscription_id = await _fill(sender)
-        app = dashboard_app(
+        site = dashboard_app(
             sender.outbox,
             sender.subscription_admin,
             access=DashboardAccess(token=TOKEN, allow_actions=True),
             keys=StaticKeySource(ring),
         )
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(site.app(), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.api = f"http://127.0.0.1:{runner.addresses[0][1]}/api/v1"

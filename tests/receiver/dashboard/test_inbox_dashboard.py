@@ -82,7 +82,7 @@ Client = TestClient[web.Request, web.Application]
 async def reader(desk: Desk, aiohttp_client: AiohttpClient) -> Client:
     """Somebody on this machine, who reads."""
     return await aiohttp_client(
-        inbox_dashboard(InboxAdmin(desk.database), access=DashboardAccess())
+        inbox_dashboard(InboxAdmin(desk.database), access=DashboardAccess()).app()
     )
 
 
@@ -176,7 +176,7 @@ async def test_a_dead_letter_is_redriven(desk: Desk, aiohttp_client: AiohttpClie
     admin = InboxAdmin(desk.database)
     access = DashboardAccess(token=TOKEN, allow_actions=True)
     jar = aiohttp.CookieJar(unsafe=True)
-    client = await aiohttp_client(inbox_dashboard(admin, access=access), cookie_jar=jar)
+    client = await aiohttp_client(inbox_dashboard(admin, access=access).app(), cookie_jar=jar)
     assert "<h1>Log in</h1>" in await page(client, "/")
     origin = {"Origin": str(client.make_url("/")).rstrip("/")}
     async with client.post("/login", data={"token": TOKEN}, headers=origin) as answer:

@@ -1,0 +1,110 @@
+"""A dashboard as an ASGI application, to be run alone or mounted: `app.mount("/ops", …)`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
+
+from pushkit.webui.exchange import Answer, PageRequest, joined_fields, values_of
+
+if TYPE_CHECKING:
+    from pushkit.webui.site import Site
+
+__all__ = ["AsgiSite"]
+
+# The names of the ASGI specification; its messages are loosely typed by design.
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+
+class AsgiSite:
+    """A site as an ASGI application.
+
+    Args:
+        site: Whose pages.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Serve one request, or the lifespan of a server: there is nothing to start or end."""
+        if scope["type"] == "lifespan":
+            for done in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{done}.complete"})
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        elif scope["type"] == "http":
+            answer = await self._site.answer(
+                lambda: _request(scope), lambda limit: _body(receive, limit)
+            )
+            await _send(answer, receive, send)
+
+
+def _request(scope: _Message) -> PageRequest:
+    root = quote(scope.get("root_path", "").rstrip("/"))
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    path = raw.partition(b"?")[0].decode("latin-1")
+    # A server that was told a root path which the proxy strips leaves it out of the path.
+    within = path.removeprefix(root) if path.startswith(f"{root}/") else path
+    client, server = scope.get("client"), scope.get("server")
+    query = values_of(scope.get("query_string", b"").decode("latin-1"))
+    return PageRequest(
+        method=scope["method"],
+        root=root,
+        path=within,
+        query={name: values[0] for name, values in query.items()},
+        headers=joined_fields(
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]
+        ),
+        peer=client[0] if client else None,
+        asked=server[0] if server else None,
+        is_secure=scope.get("scheme") == "https",
+    )
+
+
+async def _body(receive: _Receive, limit: int) -> bytes | None:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > limit:
+            return None
+    return bytes(body)
+
+
+async def _send(answer: Answer, receive: _Receive, send: _Send) -> None:
+    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+    if answer.events is None:
+        fields.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+    if answer.events is not None:
+        await _send_events(answer.events, receive, send)
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _send_events(
+    moments: AsyncGenerator[bytes, None], receive: _Receive, send: _Send
+) -> None:
+    """Send events until they end, or nobody listens any more: a server says that by `receive`."""
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        async with contextlib.aclosing(moments) as events:
+            async for event in events:
+                if gone.done():
+                    return
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+    finally:
+        gone.cancel()
+
+
+async def _gone(receive: _Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

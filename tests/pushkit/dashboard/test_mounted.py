@@ -1,0 +1,122 @@
+"""A dashboard inside another application: aiohttp's `add_subapp`, and a mount behind uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from fastapi import FastAPI
+from pytest_aiohttp.plugin import AiohttpServer
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from pushkit.dashboard.app import sender_dashboard
+from pushkit.webui import site
+from pushkit.webui.site import Site
+from tests.asgi_server import serving
+from tests.pushkit.dashboard.conftest import TOKEN, House
+
+
+@pytest.fixture(params=["aiohttp", "fastapi", "starlette, nested"])
+async def ops(
+    request: pytest.FixtureRequest, house: House, aiohttp_server: AiohttpServer
+) -> AsyncIterator[str]:
+    """Where the dashboard is mounted, in each of these."""
+    mounted: Site = sender_dashboard(
+        house.sender, token=TOKEN, hosts=["127.0.0.1"], allow_actions=True
+    )
+    if request.param == "aiohttp":
+        app = web.Application()
+        app.add_subapp("/ops", mounted.app())
+        server = await aiohttp_server(app)
+        yield str(server.make_url("/ops"))
+        return
+    host: Starlette = FastAPI()
+    if request.param == "fastapi":
+        host.mount("/ops", mounted.asgi())
+    else:
+        host = Starlette(routes=[Mount("/", Starlette(routes=[Mount("/ops", mounted.asgi())]))])
+    async with serving(host) as base:
+        yield f"{base}/ops"
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[aiohttp.ClientSession]:
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        yield session
+
+
+async def test_a_failed_delivery_is_redriven_under_the_mount(
+    house: House, ops: str, browser: aiohttp.ClientSession
+) -> None:
+    delivery_id = await house.dead_letter("report-7")
+    page = f"{ops}/deliveries/{delivery_id}"
+    async with browser.get(f"{page}?body=1") as answer:
+        found = await answer.text()
+    assert 'action="/ops/login"' in found
+    then = re.search(r'name="next" value="([^"]+)"', found)
+    assert then
+    headers = {"Origin": ops.removesuffix("/ops")}
+    form = {"token": TOKEN, "next": then[1]}
+    async with browser.post(f"{ops}/login", data=form, headers=headers) as answer:
+        assert str(answer.url) == f"{page}?body=1"
+        found = await answer.text()
+    assert 'href="/ops/deliveries?state=dead"' in found
+    [style] = re.findall(r'href="(/ops/static/style[^"]+)"', found)
+    async with browser.get(ops.removesuffix("/ops") + style) as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/css"
+    token = re.search(r'/redrive".*?name="form_token" value="(\w+)"', found, re.DOTALL)
+    assert token
+    form = {"form_token": token[1]}
+    async with browser.post(f"{page}/redrive", data=form, headers=headers) as answer:
+        assert "1 redriven." in await answer.text()
+    assert await house.state(delivery_id) == "pending"
+
+
+async def test_the_api_and_its_description_stand_under_the_mount(
+    ops: str, browser: aiohttp.ClientSession
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with browser.get(f"{ops}/api/openapi.json", headers=headers) as answer:
+        assert (await answer.json())["servers"] == [{"url": "/ops/api/v1"}]
+    async with browser.get(f"{ops}/api/v1/overview", headers=headers) as answer:
+        assert (await answer.json())["verdict"] == "healthy"
+    async with browser.get(f"{ops}/api/v1/overview") as answer:
+        assert answer.status == 401
+
+
+async def test_another_host_is_refused_under_the_mount(
+    ops: str, browser: aiohttp.ClientSession
+) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example.com"}
+    async with browser.get(f"{ops}/", headers=headers) as answer:
+        assert answer.status == 421
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_a_form_that_is_too_long_is_refused(ops: str, browser: aiohttp.ClientSession) -> None:
+    form = {"token": "t" * 100_000}
+    async with browser.post(f"{ops}/login", data=form) as answer:
+        assert answer.status == 413
+
+
+async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
+    ops: str, browser: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_EVERY", 0.01)
+    monkeypatch.setattr(site, "_MAX_LIVE", 1)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with asyncio.timeout(20):
+        for _ in range(3):  # one at a time: each is let in once the one before has gone
+            status = 503
+            while status == 503:
+                async with browser.get(f"{ops}/live", headers=headers) as answer:
+                    status = answer.status
+                    if status == 200:
+                        assert await answer.content.readline() == b"event: changed\n"
