@@ -22,6 +22,7 @@ __all__ = [
     "host_and_port",
     "masked_url",
     "normalise_host",
+    "parse_host_and_port",
 ]
 
 _MAX_CHARS: Final = 2048
@@ -36,6 +37,7 @@ _URL: Final = re.compile(
     # ASCII: without it, ignoring case lets U+017F pass for an "s" and U+212A for a "k".
     re.IGNORECASE | re.ASCII,
 )
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 # RFC 3986 §3.2: behind the slashes, or where they are missing in what somebody wrote.
 _USER: Final = re.compile(r"(?:\A|(?<=://))[^/?#\s]*@")
 _USER_OF_URL: Final = re.compile(r"(\A[^:/?]*://)[^/?]*@")
@@ -132,6 +134,14 @@ def normalise_host(host: str) -> str:
 def host_and_port(host: str, port: int) -> str:
     """Return `host:port`, an IPv6 address in brackets (RFC 3986 §3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_host_and_port(text: str) -> tuple[str, int] | None:
+    """Return what `host:port` names, an IPv6 address without its brackets; None if it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not _PORT.fullmatch(port) or int(port) > 65535:
+        return None
+    return host.strip("[]"), int(port)
 
 
 def audience_of(url: str) -> str:

@@ -21,8 +21,7 @@ from pushkit.keys.files import load_key_ring
 from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
-from pushkit.terminal.colour import painted
-from pushkit.terminal.command import run_command
+from pushkit.terminal.command import painted, run_command
 from pushkit.terminal.log_output import LogFormat
 from pushkit.url import Url, masked_url
 from pushkit.version import __version__

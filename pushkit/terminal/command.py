@@ -1,10 +1,11 @@
-"""What commands share: `--json`, how they read an age, and how they end.
+"""What commands share: `--json`, how they read an age, their colours, and how they end.
 
 0 done, 1 refused or failed, 2 called wrongly; errors in readable lines.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import timedelta
@@ -13,7 +14,7 @@ import click
 
 from pushkit.errors import PushkitError
 
-__all__ = ["age", "json_option", "parse_age", "run_command"]
+__all__ = ["age", "json_option", "painted", "parse_age", "run_command"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
@@ -52,3 +53,11 @@ def parse_age(value: str) -> timedelta:
     if read > _LONGEST:
         raise click.BadParameter(f"expected at most {_LONGEST.days}d")
     return read
+
+
+def painted(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
+    """Return text in a colour, if standard output is a terminal; else as it is."""
+    # no-color.org: any value that is not empty.
+    if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=colour, bold=bold or None, dim=dim or None)

@@ -1,4 +1,4 @@
-"""Sockets that listen, bound before there are processes that accept on them."""
+"""Sockets that listen where a setting or `--listen host:port` says."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import socket
 from typing import Final
 
 from pushkit.errors import ConfigError
+from pushkit.url import parse_host_and_port
 
-__all__ = ["LISTEN_BACKLOG", "listen"]
+__all__ = ["LISTEN_BACKLOG", "listen", "listen_option", "listening_at"]
 
 LISTEN_BACKLOG: Final = 1024
 
 
 def listen(address: str, *, setting: str) -> list[socket.socket]:
-    """Bind every address of a name.
+    """Bind every address of a name, before there are processes that accept on them.
 
     Args:
         address: `host:port`, an IPv6 address in brackets; without a host all of this machine.
@@ -34,5 +35,36 @@ def listen(address: str, *, setting: str) -> list[socket.socket]:
             for family, each in addresses
         ]
     except OSError as exc:
-        reason = exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0)
-        raise ConfigError(f"{setting}: cannot listen on {address}: {reason}") from exc
+        raise ConfigError(f"{setting}: cannot listen on {address}: {_reason(exc)}") from exc
+
+
+def listen_option(address: str) -> tuple[str, int]:
+    """Return the host and the port that `--listen` names.
+
+    Raises:
+        ConfigError: It names none.
+    """
+    found = parse_host_and_port(address)
+    if found is None:
+        raise ConfigError(f"--listen: found {address!r}, expected host:port")
+    return found
+
+
+def listening_at(address: str) -> socket.socket:
+    """Return a socket that listens where `--listen` says; port 0 stands for any that is free.
+
+    Raises:
+        ConfigError: It is no address, or cannot be had.
+    """
+    host, port = listen_option(address)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as exc:
+        raise ConfigError(
+            f"--listen: cannot listen on {address}: {_reason(exc)}; with port 0 a free one is taken"
+        ) from exc
+
+
+def _reason(exc: OSError) -> str:
+    return str(exc.strerror if isinstance(exc, socket.gaierror) else os.strerror(exc.errno or 0))

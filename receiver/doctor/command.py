@@ -17,9 +17,9 @@ from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
+from pushkit.terminal.listening import listen_option, listening_at
 from pushkit.terminal.output import example
-from pushkit.terminal.sockets import listening_at
-from pushkit.url import masked_url
+from pushkit.url import host_and_port, masked_url
 from receiver.credentials import mint_token
 from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
@@ -187,8 +187,7 @@ def _of_sender(
     if unknown := sorted(set(only) - set(SCENARIOS)):
         expected = ", ".join(SCENARIOS)
         raise ConfigError(f"--only: found {unknown[0]!r}, expected some of {expected}")
-    host, _, first = address.rpartition(":")
-    port = int(first) if first.isdecimal() else 0
+    host, port = listen_option(address)
 
     async def show(urls: Mapping[str, str]) -> None:
         said = "have your sender send one update to each of these push configs"
@@ -200,7 +199,7 @@ def _of_sender(
     async def run() -> list[Result]:
         async with contextlib.AsyncExitStack() as stack:
             listeners = {
-                name: stack.enter_context(listening_at(f"{host}:{port and port + number}"))
+                name: stack.enter_context(listening_at(host_and_port(host, port and port + number)))
                 for number, name in enumerate(names)
             }
             drive: Drive = show

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 
-from pushkit.terminal.colour import painted
+from pushkit.terminal.command import painted
 from pushkit.terminal.output import harmless
 
 __all__ = ["Outcome", "Result", "as_json", "as_junit", "as_text", "summary"]

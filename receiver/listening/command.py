@@ -14,10 +14,10 @@ from pushkit.a2a import PushConfig
 from pushkit.clock import utc_now
 from pushkit.keys.files import save_key_ring
 from pushkit.keys.ring import KeyRing
-from pushkit.terminal.colour import painted
+from pushkit.terminal.command import painted
+from pushkit.terminal.listening import listening_at
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import until_stopped
-from pushkit.terminal.sockets import listening_at
 from pushkit.url import host_and_port
 from receiver.credentials import mint_token
 from receiver.listening.listener import Listening, listening

@@ -21,7 +21,7 @@ from pushkit.errors import PushkitError, TransportError
 from pushkit.keys.jwk import public_jwk
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
-from pushkit.terminal.colour import painted
+from pushkit.terminal.command import painted
 from receiver.app import handler
 from receiver.connections import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge

@@ -18,7 +18,7 @@ from pushkit.a2a import (
     format_push_config,
 )
 from pushkit.bounded_json import JsonObject
-from pushkit.terminal.colour import painted
+from pushkit.terminal.command import painted
 from pushkit.terminal.output import harmless
 from receiver.listening.edge import Arrival
 from receiver.listening.steps import Step

@@ -166,12 +166,6 @@ class ReceiverSettings(BaseSettings):
         return str(folder / self.database) if is_file(self.database) else self.database
 
     @property
-    def host_and_port(self) -> tuple[str, int]:
-        """Where to listen."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
-
-    @property
     def stop_timeout(self) -> timedelta:
         """How long requests in flight are given at the end."""
         return timedelta(seconds=self.stop_timeout_seconds)

@@ -8,12 +8,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from pushkit.errors import ConfigError
-from pushkit.url import audience_of
+from pushkit.url import audience_of, parse_host_and_port
 from receiver.limits import RateLimit
 
 __all__ = ["Days", "HostAndPort", "ModuleAndFunction", "Positive", "PositiveOrNone", "Url", "rate"]
-
-_MAX_PORT = 65535
 
 
 def _absolute_url(value: str) -> str:
@@ -25,8 +23,7 @@ def _absolute_url(value: str) -> str:
 
 
 def _host_and_port(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port[:6]) > _MAX_PORT:
+    if parse_host_and_port(value) is None:
         raise ValueError("expected host:port, for example 127.0.0.1:9000")
     return value
 
