@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         decode_update as decode_update,
         encode_update as encode_update,
     )
+    from pushkit.alerts import AlertOptions as AlertOptions
     from pushkit.delivery.breaker import BreakerPolicy as BreakerPolicy
     from pushkit.delivery.notify_result import (
         NotifiedDelivery as NotifiedDelivery,
@@ -78,6 +79,7 @@ else:
                 " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
                 " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
             ),
+            "pushkit.alerts": "AlertOptions",
             "pushkit.delivery.breaker": "BreakerPolicy",
             "pushkit.delivery.notify_result": "NotifiedDelivery NotifyResult RefusedRecipient",
             "pushkit.delivery.sender": "PushSender SenderOptions",

@@ -29,6 +29,10 @@ class ConfigError(PushkitError, code="invalid_configuration"):
     """A setting or an argument is wrong; the message names it and what was expected."""
 
 
+class AlertFailedError(PushkitError, code="alert_failed"):
+    """An alert could not be sent; the log has it."""
+
+
 class InvalidPushConfigError(ConfigError, code="invalid_push_config"):
     """A push-notification config that a client registered cannot be accepted."""
 

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Self
 from aiohttp import web
 
 from pushkit.a2a import TaskState, UpdateKind, WireVersion
+from pushkit.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events import Listener, Listeners
+from pushkit.events import Event, HealthFault, Listener, Listeners
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.storage import Access
@@ -33,6 +34,7 @@ from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
 from pushkit.work import Housekeeper, RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
+from receiver.alert_webhook import AlertWebhook
 from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.decorators import CallbackDecorators
@@ -103,6 +105,8 @@ class Receiver(CallbackDecorators):
             repeated and refused, and how each callback ended. Quick, on the event loop; what it
             raises is logged.
         tracing: Makes spans (`pushkit.telemetry.tracing.Tracing()`); none without it.
+        alerts: Where dead letters, stuck callbacks, keys that are missing and faults of the
+            database are sent; nowhere if None.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class Receiver(CallbackDecorators):
         clock: Callable[[], datetime] = utc_now,
         on_event: Listener | None = None,
         tracing: Tracing | None = None,
+        alerts: AlertOptions | None = None,
     ) -> None:
         if not senders:
             raise ConfigError("senders: expected at least one trusted sender")
@@ -187,6 +192,8 @@ class Receiver(CallbackDecorators):
             housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
             drain=drain,
         )
+        self._is_ending = False
+        self._alerts = None if alerts is None else self._sending_alerts(alerts)
 
     @property
     def trust(self) -> Trust:
@@ -211,7 +218,10 @@ class Receiver(CallbackDecorators):
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
+        self._is_ending = False
         await self._life.start()
+        if self._alerts is not None:
+            self._alerts.start()
         if self._metrics is not None:
             self._metrics.start()
 
@@ -220,6 +230,7 @@ class Receiver(CallbackDecorators):
 
         Notifications are still taken in. For a service that ends; `close` does the rest.
         """
+        self._is_ending = True
         self._life.wind_down()
 
     async def close(self) -> None:
@@ -228,9 +239,12 @@ class Receiver(CallbackDecorators):
         A coroutine that does not end in time is cancelled, and called again then. A plain function
         cannot be: what it is inside of is called again when its lease has ended.
         """
+        self._is_ending = True
         if self._metrics is not None:
             await self._metrics.stop()
         await self._life.close()
+        if self._alerts is not None:
+            await self._alerts.stop()
 
     @property
     def is_open(self) -> bool:
@@ -320,6 +334,22 @@ class Receiver(CallbackDecorators):
             )
             self.events.add(self._metrics.hear)
         return self._metrics
+
+    def _sending_alerts(self, options: AlertOptions) -> Alerts:
+        sinks = options.sinks()
+        if options.webhook is not None:
+            sinks.append(AlertWebhook(options.webhook, options.webhook_secret, self._clock))
+        return Alerts(options, sinks, look=self._look, events=self.events)
+
+    async def _look(self) -> list[Event]:
+        """Return what is wrong just now, for alerts."""
+        if self._is_ending:
+            return []
+        wrong = await self.unready() or self.degraded()
+        return [
+            HealthFault(at=self._clock(), part=part, reason=reason)
+            for part, reason in wrong.items()
+        ]
 
     async def _read(self) -> Readings:
         missing = self.trust.missing()

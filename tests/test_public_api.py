@@ -10,6 +10,7 @@ import pytest
 
 PUBLIC = {
     "pushkit": [
+        "AlertOptions",
         "Algorithm",
         "Artifact",
         "ArtifactUpdate",

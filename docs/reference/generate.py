@@ -62,7 +62,14 @@ def pages() -> dict[str, str]:
 
 def sender_options() -> Iterator[str]:
     """`SenderOptions`, and what it is made of."""
-    from pushkit import BreakerPolicy, DestinationRules, RetryPolicy, SenderOptions, Signing
+    from pushkit import (
+        AlertOptions,
+        BreakerPolicy,
+        DestinationRules,
+        RetryPolicy,
+        SenderOptions,
+        Signing,
+    )
     from pushkit.outbox import Retention
     from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE
 
@@ -72,13 +79,15 @@ def sender_options() -> Iterator[str]:
     waits = ", ".join(_span(timedelta(seconds=each)) for each in DEFAULT_SCHEDULE)
     last = f"{len(DEFAULT_SCHEDULE) + 1} attempts, or {_span(MAX_AGE)}"
     yield from _options(RetryPolicy, {"wait": f"{waits}; each ± 20 %", "stop": last})
-    for kind in (BreakerPolicy, Retention, DestinationRules, Signing):
+    for kind in (BreakerPolicy, Retention, DestinationRules, Signing, AlertOptions):
         yield from _options(kind)
 
 
 def receiver_settings() -> Iterator[str]:
     """The TOML file of `receiver serve`, and `Limits`."""
+    from pushkit import AlertOptions
     from receiver import InboxRetention, Limits, TrustedSender
+    from receiver.settings.alerts import AlertSettings
     from receiver.settings.dashboard import DashboardSettings
     from receiver.settings.handlers import CallbackSettings, ForwardSettings
     from receiver.settings.sender import SenderSettings
@@ -94,6 +103,7 @@ def receiver_settings() -> Iterator[str]:
     yield from _settings("`[retention]`", RetentionSettings, InboxRetention)
     yield from _settings("`[tls]`", TlsSettings)
     yield from _settings("`[dashboard]`", DashboardSettings)
+    yield from _settings("`[alerts]`", AlertSettings, AlertOptions)
     yield "\n## In Python\n"
     yield "What `Receiver(limits=, retention=, senders=)` is given."
     for kind in (Limits, InboxRetention, TrustedSender):

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pushkit.alerts import AlertOptions
+from pushkit.cli.alerting import alert_options
 from pushkit.cli.delivering import Delivering, delivery_options
 from pushkit.cli.destinations import load_destinations
 from pushkit.cli.keys import key_file_options, read_passphrase
@@ -59,6 +61,7 @@ class _Settings:
     concurrency_per_host: int
     drain: timedelta
     delivering: Delivering
+    alerts: AlertOptions | None
     tracing: bool
     verbose: bool
     log_format: LogFormat
@@ -119,6 +122,7 @@ class _Settings:
     help="Seconds that running attempts are given at the end.",
 )
 @delivery_options
+@alert_options
 @click.option(
     "--http",
     metavar="HOST:PORT",
@@ -150,6 +154,7 @@ def worker(
     concurrency_per_host: int,
     drain_seconds: int,
     delivering: Delivering,
+    alerts: AlertOptions | None,
     http: str | None,
     tracing: bool,
     verbose: bool,
@@ -173,6 +178,7 @@ def worker(
         concurrency_per_host=concurrency_per_host,
         drain=timedelta(seconds=drain_seconds),
         delivering=delivering,
+        alerts=alerts,
         tracing=tracing,
         verbose=verbose,
         log_format=LogFormat(log_format),
@@ -242,6 +248,7 @@ def _sender(settings: _Settings) -> PushSender:
             concurrency_per_host=settings.concurrency_per_host,
             drain=settings.drain,
             signing=settings.signing(),
+            alerts=settings.alerts,
             **settings.delivering.options(),
             **({} if file is None else load_destinations(file).options),
         ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from pushkit.alerts import AlertOptions
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.limits import check_pace
 from pushkit.delivery.signatures import Signing, SigningChoice
@@ -65,6 +66,8 @@ class SenderOptions:
             once a second.
         max_backlog_per_owner: The most unfinished deliveries to one owner, over all tenants;
             counted once a second.
+        alerts: Where dead letters, disabled subscriptions, faults of this side and keys near their
+            end are sent; nowhere if None.
 
     Raises:
         ConfigError: A number is out of range, or `rate_per_origin` too low for
@@ -99,6 +102,7 @@ class SenderOptions:
     rate_per_origin: float | None = 100.0
     max_subscriptions_per_owner: int = 100_000
     max_backlog_per_owner: int = 100_000
+    alerts: AlertOptions | None = None
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -20,10 +20,12 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
+from pushkit.alerts import AlertOptions, Alerts
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.alert_webhook import AlertWebhook
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.consequences import Consequences
@@ -47,10 +49,14 @@ from pushkit.errors import (
     StorageError,
 )
 from pushkit.events import (
+    Event,
+    HealthFault,
     Listener,
     Listeners,
+    SigningKeyNearEnd,
     SubscriptionChange,
 )
+from pushkit.keys.endings import near_ends
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
@@ -229,6 +235,8 @@ class PushSender:
         self._running: asyncio.Task[None] | None = None
         self._housekeeping: asyncio.Task[None] | None = None
         self._metrics: SenderMetrics | None = None
+        alerts = self.options.alerts
+        self._alerts = None if alerts is None else self._sending_alerts(alerts)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -240,6 +248,8 @@ class PushSender:
             outbox, retention = self.outbox, self.options.retain
             housekeeper = Housekeeper("outbox", lambda: outbox.retain(retention), log=_log)
             self._housekeeping = asyncio.create_task(housekeeper.run(), name="pushkit-housekeeping")
+            if self._alerts is not None:
+                self._alerts.start()
 
     async def open(self) -> None:
         """Open the outbox without a worker, for a process that only enqueues."""
@@ -274,6 +284,8 @@ class PushSender:
             self._is_open = False
             await self._worker.pump.finish(within=self.options.drain)
             self._worker.retire()
+        if self._alerts is not None:
+            await self._alerts.stop()
         if self._metrics is not None:
             await self._metrics.stop()
         await self._credentials.close()
@@ -365,6 +377,27 @@ class PushSender:
         except PushkitError as exc:
             found["keys"] = f"keys: {exc}"
         return found
+
+    def _sending_alerts(self, options: AlertOptions) -> Alerts:
+        sinks = options.sinks()
+        if options.webhook is not None:
+            self._policy.check(options.webhook)
+            sinks.append(AlertWebhook(self, options.webhook, every=options.every))
+        return Alerts(options, sinks, look=self._look, events=self.events)
+
+    async def _look(self) -> list[Event]:
+        """Return what is wrong just now, for alerts."""
+        if self._closed:
+            return []
+        unready, now = await self.unready(), self._clock()
+        faults = [HealthFault(at=now, part=part, reason=why) for part, why in unready.items()]
+        if "keys" in unready:
+            return [*faults]
+        endings = [
+            SigningKeyNearEnd(at=now, kid=key.kid, algorithm=key.algorithm.value, reason=why)
+            for key, why in near_ends(self._keys.ring(), now)
+        ]
+        return [*faults, *endings]
 
     # --- subscriptions -------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Metrics, logs, traces and `on_event` are listeners. Where nobody listens, no eve
         self._events.tell(Enqueued(...))
 """
 
+from pushkit.events.health import HealthFault
 from pushkit.events.listeners import Listener, Listeners
 from pushkit.events.model import Event, EventKind
 from pushkit.events.receiver import (
@@ -28,6 +29,7 @@ from pushkit.events.sender import (
     RecipientRefused,
     SenderEvent,
     SigningKeyChanged,
+    SigningKeyNearEnd,
     SubscriptionChange,
     SubscriptionChanged,
     SubscriptionDisabled,
@@ -44,6 +46,7 @@ __all__ = [
     "Enqueued",
     "Event",
     "EventKind",
+    "HealthFault",
     "Listener",
     "Listeners",
     "LocalFault",
@@ -55,6 +58,7 @@ __all__ = [
     "RecipientRefused",
     "SenderEvent",
     "SigningKeyChanged",
+    "SigningKeyNearEnd",
     "SubscriptionChange",
     "SubscriptionChanged",
     "SubscriptionDisabled",

@@ -25,6 +25,8 @@ class EventKind(StrEnum):
     SUBSCRIPTION_CHANGED = "subscription_changed"
     SUBSCRIPTION_DISABLED = "subscription_disabled"
     SIGNING_KEY_CHANGED = "signing_key_changed"
+    SIGNING_KEY_NEAR_END = "signing_key_near_end"
+    HEALTH_FAULT = "health_fault"
     NOTIFICATION_ACCEPTED = "notification_accepted"
     NOTIFICATION_REPEATED = "notification_repeated"
     NOTIFICATION_REFUSED = "notification_refused"

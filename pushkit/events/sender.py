@@ -26,6 +26,7 @@ __all__ = [
     "RecipientRefused",
     "SenderEvent",
     "SigningKeyChanged",
+    "SigningKeyNearEnd",
     "SubscriptionChange",
     "SubscriptionChanged",
     "SubscriptionDisabled",
@@ -241,3 +242,20 @@ class SigningKeyChanged(Event):
     kid: str
     algorithm: str
     before: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKeyNearEnd(Event):
+    """The key that signs is old or soon revoked, and none follows; looked for as `HealthFault`.
+
+    Attributes:
+        kid: The key.
+        algorithm: What it signs with.
+        reason: Why, and what to do.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.SIGNING_KEY_NEAR_END
+
+    kid: str
+    algorithm: str
+    reason: str

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import shutil
-import signal
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from pushkit.errors import ConfigError
+from pushkit.programs import find_program, run_program
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
 from receiver.inbox import Notification
 
@@ -38,13 +34,7 @@ class CommandForward:
     def __init__(
         self, command: Sequence[str], *, timeout: timedelta = _TIMEOUT, folder: Path | None = None
     ) -> None:
-        if not command or not command[0]:
-            raise ConfigError("forward: command: expected a program and its arguments")
-        program = str(folder / command[0]) if folder and "/" in command[0] else command[0]
-        found = shutil.which(program)
-        if found is None:
-            raise ConfigError(f"forward: command: {command[0]}: no such program")
-        self._command = [found, *command[1:]]
+        self._command = find_program(command, setting="forward: command", folder=folder)
         self._timeout = timeout
         self._folder = folder
         self.name: str = f"forward:{command[0]}"
@@ -56,48 +46,23 @@ class CommandForward:
             ForwardFailedError: It did not start, did not end in time, or not with 0.
         """
         try:
-            process = await self._start(notification)
-        except OSError as exc:
-            raise ForwardFailedError(f"{self.name}: {exc.strerror}") from exc
-        try:
-            async with asyncio.timeout(self._timeout.total_seconds()):
-                await process.communicate(notification.body)
+            status = await run_program(
+                self._command,
+                notification.body,
+                within=self._timeout,
+                environment=_environment(notification),
+                folder=self._folder,
+            )
         except TimeoutError as exc:
             seconds = self._timeout.total_seconds()
             raise ForwardFailedError(f"{self.name}: did not end within {seconds:g} s") from exc
-        finally:
-            await _end(process)
-        if process.returncode != 0:
-            raise ForwardFailedError(
-                f"{self.name}: ended with status {process.returncode}, expected 0"
-            )
+        except OSError as exc:
+            raise ForwardFailedError(f"{self.name}: {exc.strerror}") from exc
+        if status != 0:
+            raise ForwardFailedError(f"{self.name}: ended with status {status}, expected 0")
 
     async def close(self) -> None:
         """Hold nothing open."""
-
-    async def _start(self, notification: Notification) -> asyncio.subprocess.Process:
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                env=_environment(notification),
-                cwd=self._folder,
-                start_new_session=True,  # one group, to be killed as a whole
-            )
-        )
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # asyncio would kill the command alone, and leave what that has started.
-            await _end(await starting)
-            raise
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
 
 
 def _environment(notification: Notification) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pydantic_settings import SettingsError
 
 from pushkit.errors import ConfigError
 from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
+from receiver.settings.alerts import AlertSettings
 from receiver.settings.dashboard import DashboardSettings
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
@@ -82,6 +83,6 @@ def _place(path: Path, text: str, location: Location) -> str:
 def _known() -> list[str]:
     models = (
         *(ReceiverSettings, SenderSettings, CallbackSettings, ForwardSettings),
-        *(TlsSettings, RetentionSettings, DashboardSettings),
+        *(TlsSettings, RetentionSettings, DashboardSettings, AlertSettings),
     )
     return [field for model in models for field in model.model_fields]

@@ -17,6 +17,7 @@ from receiver.inbox import InboxRetention
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
+from receiver.settings.alerts import AlertSettings
 from receiver.settings.dashboard import DashboardSettings
 from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
@@ -104,6 +105,7 @@ class ReceiverSettings(BaseSettings):
         forwarded_header: Which header they write: `X-Forwarded-For` or `Forwarded`.
         validation_echo: Whether `GET ?validationToken=` is answered with the token.
         tls: Certificate and key.
+        alerts: Where alerts go.
         senders: Who is trusted.
         callbacks: What is called.
         forwards: Where notifications are handed on to.
@@ -141,6 +143,7 @@ class ReceiverSettings(BaseSettings):
     forwarded_header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR
     validation_echo: bool = False
     tls: TlsSettings | None = None
+    alerts: AlertSettings | None = None
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
     callbacks: list[CallbackSettings] = []
     forwards: list[ForwardSettings] = []
@@ -230,6 +233,7 @@ class ReceiverSettings(BaseSettings):
             forwarded_header=self.forwarded_header,
             validation_echo=self.validation_echo,
             tracing=_tracing() if self.tracing else None,
+            alerts=self.alerts.build(folder) if self.alerts else None,
         )
         for callback in self.callbacks:
             receiver.callbacks.add(

@@ -1,0 +1,138 @@
+"""Which events are alerts, and how often the same one is sent: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from pushkit.events import (
+    DeliveryDead,
+    Event,
+    HealthFault,
+    LocalFault,
+    NotificationDead,
+    SigningKeyNearEnd,
+    SubscriptionDisabled,
+)
+from pushkit.events.listeners import facts_of
+from pushkit.logs import printable
+
+__all__ = ["ALERTS_OWNER", "Alert", "AlertBound", "AlertCode", "alert_of"]
+
+ALERTS_OWNER: Final = "pushkit:alerts"
+"""Whose subscription in the outbox gets alerts; what becomes of its deliveries raises none."""
+
+_MOST: Final = 100
+_OTHER: Final = "other"
+
+
+class AlertCode(StrEnum):
+    """What an alert is about."""
+
+    DEAD_LETTER = "dead_letter"
+    SUBSCRIPTION_DISABLED = "subscription_disabled"
+    LOCAL_FAULT = "local_fault"
+    KEY_NEAR_END = "key_near_end"
+    HEALTH_FAULT = "health_fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that somebody should look at.
+
+    Attributes:
+        code: What it is about.
+        at: When it was found.
+        about: What makes two of them the same: an origin, a sender, a key, a part.
+        says: A sentence.
+        stops_delivery: Whether the outbox itself may be what does not work: it is not sent by it.
+        facts: What the event says.
+        more: How many like it were found since the last one, and not sent.
+    """
+
+    code: AlertCode
+    at: datetime
+    about: str
+    says: str
+    stops_delivery: bool = False
+    facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    more: int = 0
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON has it: what a command reads and a webhook gets."""
+        members = {"code": self.code.value, "at": self.at.isoformat(), "about": self.about}
+        return {**members, "says": self.says, "more": self.more, "facts": dict(self.facts)}
+
+
+def alert_of(event: Event) -> Alert | None:
+    """Return what an event is as an alert; None for what nobody need look at."""
+    stops_delivery = False
+    match event:
+        case DeliveryDead(origin=about, error=error) if event.owner != ALERTS_OWNER:
+            code = AlertCode.DEAD_LETTER
+            says = f"a delivery of task {printable(event.task_id)} to {about} was given up: {error}"
+        case SubscriptionDisabled(origin=about, error=error) if event.owner != ALERTS_OWNER:
+            code = AlertCode.SUBSCRIPTION_DISABLED
+            says = f"a subscription to task {printable(event.task_id)} at {about} was disabled:"
+            says += f" {error}"
+        case LocalFault(error=error):
+            code, about, stops_delivery = AlertCode.LOCAL_FAULT, str(error), True
+            says = f"deliveries wait because of something on this side: {error}"
+        case NotificationDead(error=error):
+            code, about = AlertCode.DEAD_LETTER, str(event.sender)
+            says = f"notification {event.notification_id} of task {printable(event.task_id)} was"
+            says += f" given up: {printable(error)}"
+        case SigningKeyNearEnd(kid=about, reason=reason):
+            code, says = AlertCode.KEY_NEAR_END, f"{event.algorithm} key {about} {reason}"
+        case HealthFault(part=about, reason=says):
+            code, stops_delivery = AlertCode.HEALTH_FAULT, True
+        case _:
+            return None
+    return Alert(
+        code=code,
+        at=event.at,
+        about=about,
+        says=says,
+        stops_delivery=stops_delivery,
+        facts=facts_of(event),
+    )
+
+
+@dataclass(slots=True)
+class _Sent:
+    at: datetime
+    unsent: int = 0
+
+
+class AlertBound:
+    """Lets the same alert through once in an interval, and counts the others.
+
+    Of more than a hundred different ones in an interval the rest is one: `other`.
+
+    Args:
+        every: The interval.
+    """
+
+    def __init__(self, every: timedelta) -> None:
+        self._every = every
+        self._sent: dict[tuple[AlertCode, str], _Sent] = {}
+
+    def admit(self, alert: Alert) -> Alert | None:
+        """Return an alert as it is to be sent; None if it is only counted."""
+        key = (alert.code, alert.about)
+        if key not in self._sent and len(self._sent) >= _MOST:
+            self._sent = {
+                each: sent for each, sent in self._sent.items() if alert.at - sent.at < self._every
+            }
+            if len(self._sent) >= _MOST:
+                key = (alert.code, _OTHER)
+        before = self._sent.get(key)
+        if before is not None and alert.at - before.at < self._every:
+            before.unsent += 1
+            return None
+        self._sent[key] = _Sent(alert.at)
+        return replace(alert, more=before.unsent) if before else alert

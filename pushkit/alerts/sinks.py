@@ -1,0 +1,94 @@
+"""Where alerts go that need neither a network nor an outbox: the log, and a command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+
+from pushkit.alerts.rule import Alert
+from pushkit.errors import AlertFailedError
+from pushkit.programs import find_program, run_program
+
+__all__ = ["AlertCommand", "AlertLog", "AlertSink"]
+
+_log = logging.getLogger("pushkit.alerts")
+
+_COMMAND_WITHIN: Final = timedelta(seconds=30)
+_OURS: Final = ("PUSHKIT_", "RECEIVER_")  # variables that may hold secrets
+
+
+class AlertSink(Protocol):
+    """Somewhere that alerts go."""
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        ...
+
+    async def send(self, alert: Alert) -> None:
+        """Send one; what it raises is logged, with the alert."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class AlertLog:
+    """Writes alerts to the log, as errors of `pushkit.alerts`."""
+
+    name = "log"
+
+    async def send(self, alert: Alert) -> None:
+        """Write a line."""
+        more = f" (and {alert.more} more like it)" if alert.more else ""
+        extra = {**alert.facts, "code": alert.code.value, "more": alert.more}
+        _log.error("alert %s: %s%s", alert.code.value, alert.says, more, extra=extra)
+
+    async def close(self) -> None:
+        """Hold nothing open."""
+
+
+class AlertCommand:
+    """Runs a program for each alert, which it gets as JSON on its standard input.
+
+    There is no shell, and none of the variables that may hold secrets of ours.
+
+    Args:
+        command: The program and its arguments.
+
+    Raises:
+        ConfigError: There is no such program.
+    """
+
+    name = "command"
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = find_program(command, setting="alerts: command")
+
+    async def send(self, alert: Alert) -> None:
+        """Run it once.
+
+        Raises:
+            AlertFailedError: It did not start, did not end in time, or not with 0.
+        """
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+        told = json.dumps(alert.document(), default=str).encode()
+        try:
+            status = await run_program(
+                self._command, told, within=_COMMAND_WITHIN, environment=variables
+            )
+        except TimeoutError as exc:
+            seconds = _COMMAND_WITHIN.total_seconds()
+            raise AlertFailedError(f"command: did not end within {seconds:g} s") from exc
+        except OSError as exc:
+            raise AlertFailedError(f"command: {exc.strerror}") from exc
+        if status != 0:
+            raise AlertFailedError(f"command: ended with status {status}, expected 0")
+
+    async def close(self) -> None:
+        """Hold nothing open."""

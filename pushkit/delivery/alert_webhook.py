@@ -1,0 +1,82 @@
+"""`AlertWebhook`: alerts to a webhook of the operator's own, through the same outbox.
+
+It is a subscription like any other: signed, retried, seen by the same commands. Its owner has no
+other subscriptions, so that it has a fair share of its own, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from pushkit.a2a import DataPart, Message, MessageUpdate, Role, TextPart, WireVersion
+from pushkit.alerts.rule import ALERTS_OWNER, Alert
+from pushkit.errors import AlertFailedError
+from pushkit.outbox import IdempotencyKey
+
+if TYPE_CHECKING:
+    from pushkit.delivery.sender import PushSender
+
+__all__ = ["ALERTS_TASK", "AlertWebhook"]
+
+ALERTS_TASK: Final = "pushkit-alerts"
+
+
+class AlertWebhook:
+    """Sends alerts as messages of a task of their own: a text, and the alert as data.
+
+    Args:
+        sender: Whose outbox, keys and destinations.
+        url: The webhook.
+        every: The same alert is stored once in this time, whichever process finds it.
+    """
+
+    name = "webhook"
+
+    def __init__(self, sender: PushSender, url: str, *, every: timedelta) -> None:
+        self._sender = sender
+        self._url = url
+        self._every = every
+        self._is_subscribed = False
+
+    async def send(self, alert: Alert) -> None:
+        """Store one for delivery, unless delivering may be what does not work.
+
+        Raises:
+            AlertFailedError: The outbox has no room for it.
+            PushkitError: The URL is refused, or the database is away.
+        """
+        if alert.stops_delivery:
+            return
+        if not self._is_subscribed:
+            await self._sender.subscribe(
+                ALERTS_TASK,
+                {"id": "alerts", "url": self._url},
+                version=WireVersion.V1_0,
+                owner=ALERTS_OWNER,
+            )
+            self._is_subscribed = True
+        window = int(alert.at.timestamp() / self._every.total_seconds())
+        name = f"{alert.code.value}/{alert.about}/{window}"
+        # The same alert of two processes has other facts: the name alone says that it is the same.
+        key = IdempotencyKey(key=name, update_sha256="")
+        result = await self._sender.notify(_message(alert, name), idempotency_key=key)
+        for refused in result.refused:
+            raise AlertFailedError(refused.message)
+
+    async def close(self) -> None:
+        """Leave everything to the sender, which closes it."""
+
+
+def _message(alert: Alert, name: str) -> MessageUpdate:
+    data: Mapping[str, object] = json.loads(json.dumps(alert.document(), default=str))
+    return MessageUpdate(
+        message=Message(
+            message_id=f"alert/{name}",
+            role=Role.AGENT,
+            parts=(TextPart(text=alert.says), DataPart(data=data)),  # type: ignore[arg-type]  # it was JSON
+            task_id=ALERTS_TASK,
+        )
+    )

@@ -1,0 +1,89 @@
+"""Programs that an operator names: started without a shell, ended with all that they started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from pushkit.errors import ConfigError
+
+__all__ = ["find_program", "run_program"]
+
+
+def find_program(command: Sequence[str], *, setting: str, folder: Path | None = None) -> list[str]:
+    """Return a command with the whole path of its program.
+
+    Args:
+        command: The program and its arguments.
+        setting: What to call it in an error.
+        folder: Where a relative path begins.
+
+    Raises:
+        ConfigError: There is no such program.
+    """
+    if not command or not command[0]:
+        raise ConfigError(f"{setting}: expected a program and its arguments")
+    program = str(folder / command[0]) if folder and "/" in command[0] else command[0]
+    found = shutil.which(program)
+    if found is None:
+        raise ConfigError(f"{setting}: {command[0]}: no such program")
+    return [found, *command[1:]]
+
+
+async def run_program(
+    command: Sequence[str],
+    told: bytes,
+    *,
+    within: timedelta,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> int:
+    """Run a program with bytes on its standard input, and return its exit status.
+
+    Args:
+        command: As `find_program` returns it.
+        told: What it reads.
+        within: Then it is killed, with what it started.
+        environment: Its variables; this process's own if None.
+        folder: Where it runs.
+
+    Raises:
+        OSError: It did not start.
+        TimeoutError: It did not end in time.
+    """
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,  # one group, to be killed as a whole
+        )
+    )
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # asyncio would kill the command alone, and leave what that has started.
+        await _end(await starting)
+        raise
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            await process.communicate(told)
+    finally:
+        await _end(process)
+    status = process.returncode
+    assert status is not None  # noqa: S101  # it has ended
+    return status
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

@@ -1,0 +1,79 @@
+"""`AlertWebhook`: alerts to a webhook of the operator's own, signed by Standard Webhooks.
+
+A receiver has no outbox: an alert is tried for a minute, and then only the log has it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+from pushkit.alerts import Alert
+from pushkit.errors import AlertFailedError, ConfigError, TransportError
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.transport import Transport
+from pushkit.signing.standard_webhooks import read_signer, sign_webhook
+from pushkit.url import Url, host_and_port
+from pushkit.version import __version__
+from pushkit.work import persist
+
+__all__ = ["AlertWebhook"]
+
+_TIMEOUT: Final = timedelta(seconds=15)
+_WITHIN: Final = timedelta(minutes=1)
+
+
+class AlertWebhook:
+    """Posts alerts as JSON to a URL that the operator names: addresses of the inside are allowed.
+
+    Args:
+        url: The webhook.
+        secret: What it is signed with, `whsec_…` or `whsk_…`.
+        clock: Returns now, aware, in UTC.
+
+    Raises:
+        ConfigError: The URL or the secret is none.
+    """
+
+    name = "webhook"
+
+    def __init__(self, url: str, secret: str | None, clock: Callable[[], datetime]) -> None:
+        if secret is None:
+            raise ConfigError("alerts: webhook: expected a secret to sign with: webhook_secret")
+        parsed = Url.parse(url)
+        self._transport = Transport(DestinationPolicy([host_and_port(parsed.host, parsed.port)]))
+        self._destination = self._transport.policy.check(url)
+        self._signer = read_signer(secret)
+        self._clock = clock
+
+    async def send(self, alert: Alert) -> None:
+        """Post one; what fails is tried again for a minute.
+
+        Raises:
+            AlertFailedError: Nobody answered 2xx.
+        """
+        body = json.dumps(alert.document(), default=str).encode()
+        alert_id = f"alert_{uuid.uuid4().hex}"
+        await persist(lambda: self._post(alert_id, body), through=AlertFailedError, within=_WITHIN)
+
+    async def _post(self, alert_id: str, body: bytes) -> None:
+        signed = sign_webhook(body, delivery_id=alert_id, now=self._clock(), signers=[self._signer])
+        headers = [
+            ("Content-Type", "application/json"),
+            ("User-Agent", f"pushkit-receiver/{__version__}"),
+            *signed,
+        ]
+        try:
+            answer = await self._transport.post(self._destination, headers, body, timeout=_TIMEOUT)
+        except TransportError as exc:
+            raise AlertFailedError(f"webhook: {exc}") from exc
+        if not 200 <= answer.status < 300:
+            origin = self._destination.origin
+            raise AlertFailedError(f"webhook: {origin} answered {answer.status}, expected 2xx")
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._transport.close()

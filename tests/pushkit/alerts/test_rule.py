@@ -1,0 +1,128 @@
+"""Which events are alerts, and how often the same one is let through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pushkit.alerts import AlertBound, AlertCode, alert_of
+from pushkit.alerts.rule import ALERTS_OWNER
+from pushkit.events import (
+    BreakerOpened,
+    DeliveryDead,
+    Event,
+    HealthFault,
+    LocalFault,
+    NotificationDead,
+    SigningKeyNearEnd,
+    SubscriptionDisabled,
+)
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+ORIGIN = "https://client.example.com:443"
+DEAD = DeliveryDead(
+    at=NOW,
+    tenant="",
+    owner="alice",
+    task_id="task-1",
+    subscription_id="sub_1",
+    delivery_id="dlv_1",
+    origin=ORIGIN,
+    error="status_422",
+)
+ABOUT = {
+    name: getattr(DEAD, name)
+    for name in ("at", "tenant", "owner", "task_id", "subscription_id", "delivery_id", "origin")
+}
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "about", "stops_delivery"),
+    [
+        pytest.param(DEAD, AlertCode.DEAD_LETTER, ORIGIN, False, id="dead letter"),
+        pytest.param(
+            SubscriptionDisabled(**ABOUT, error="gone"),
+            AlertCode.SUBSCRIPTION_DISABLED,
+            ORIGIN,
+            False,
+            id="subscription",
+        ),
+        pytest.param(
+            LocalFault(**ABOUT, error="storage"), AlertCode.LOCAL_FAULT, "storage", True, id="fault"
+        ),
+        pytest.param(
+            NotificationDead(
+                at=NOW,
+                sender="agent",
+                task_id="task-1",
+                delivery_id="dlv_1",
+                notification_id=7,
+                error="handlers:done: ValueError",
+            ),
+            AlertCode.DEAD_LETTER,
+            "agent",
+            False,
+            id="dead notification",
+        ),
+        pytest.param(
+            SigningKeyNearEnd(at=NOW, kid="k1", algorithm="ES256", reason="is 91 days old"),
+            AlertCode.KEY_NEAR_END,
+            "k1",
+            False,
+            id="key",
+        ),
+        pytest.param(
+            HealthFault(at=NOW, part="storage", reason="storage: it is away"),
+            AlertCode.HEALTH_FAULT,
+            "storage",
+            True,
+            id="health",
+        ),
+    ],
+)
+def test_an_event_that_somebody_should_look_at_is_an_alert(
+    event: Event, code: AlertCode, about: str, stops_delivery: bool
+) -> None:
+    alert = alert_of(event)
+    assert alert is not None
+    assert (alert.code, alert.about, alert.stops_delivery) == (code, about, stops_delivery)
+    assert alert.document()["says"] == alert.says
+
+
+def test_what_goes_by_itself_is_none() -> None:
+    assert alert_of(BreakerOpened(**ABOUT, error="status_503")) is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        replace(DEAD, owner=ALERTS_OWNER),
+        replace(SubscriptionDisabled(**ABOUT, error="gone"), owner=ALERTS_OWNER),
+    ],
+)
+def test_what_becomes_of_alerts_raises_none(event: Event) -> None:
+    assert alert_of(event) is None
+
+
+def test_the_same_alert_goes_once_in_an_interval_and_then_says_how_many_there_were() -> None:
+    bound = AlertBound(HOUR)
+    sent = []
+    for minute in range(0, 121, 20):
+        alert = alert_of(replace(DEAD, at=NOW + timedelta(minutes=minute)))
+        assert alert is not None
+        sent.append(bound.admit(alert))
+    assert [each.more if each else None for each in sent] == [0, None, None, 2, None, None, 2]
+
+
+def test_another_origin_is_another_alert_up_to_a_hundred_of_them() -> None:
+    bound = AlertBound(HOUR)
+    alerts = [alert_of(replace(DEAD, origin=f"https://{n}.example.com:443")) for n in range(500)]
+    sent = [bound.admit(alert) for alert in alerts if alert is not None]
+    assert len([each for each in sent if each is not None]) == 101
+
+    later = alert_of(replace(DEAD, origin="https://new.example.com:443", at=NOW + HOUR))
+    assert later is not None
+    assert bound.admit(later) is not None

@@ -1,0 +1,161 @@
+"""Alerts of a sender: by its own outbox, by a command, into the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pushkit import AlertOptions, StatusUpdate
+from pushkit.alerts.rule import ALERTS_OWNER
+from pushkit.delivery.alert_webhook import ALERTS_TASK
+from pushkit.errors import ConfigError
+from pushkit.events import Delivered, DeliveryDead, Event
+from tests.eventually import eventually
+from tests.told import told
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Senders, Webhook
+
+MakeStatus = Callable[..., StatusUpdate]
+
+
+async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_outbox(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    alerts = AlertOptions(webhook=webhook.url("/alerts"))
+    sender = await senders.open(alerts=alerts)
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    webhook.replies_with(422, 422)
+    await sender.notify(status())
+    await sender.notify(status("completed"))
+    await webhook.until(lambda: bool(webhook.at("/alerts")))
+
+    [request] = webhook.at("/alerts")
+    message = json.loads(request.body)["message"]
+    text, data = message["parts"]
+    assert text["text"].endswith("was given up: unprocessable")
+    assert (data["data"]["code"], data["data"]["facts"]["owner"]) == ("dead_letter", "alice")
+    claims = request.claims(senders.public_keys())
+    assert claims.task_id == message["taskId"] == ALERTS_TASK
+
+
+async def test_a_webhook_of_alerts_that_refuses_them_raises_none(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    events: list[Event] = []
+    alerts = AlertOptions(webhook=webhook.url("/alerts"))
+    sender = await senders.open(alerts=alerts, on_event=events.append)
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    webhook.replies_with(422, 200)
+    webhook.replies_with(422, path="/alerts")
+    await sender.notify(status())
+
+    async def given_up() -> bool:
+        return len(told(events, DeliveryDead)) == 2
+
+    await eventually(given_up)
+    await sender.notify(status("completed"))
+
+    async def went_on() -> list[Delivered]:
+        return told(events, Delivered)
+
+    await eventually(went_on)
+    assert [each.owner for each in told(events, DeliveryDead)] == ["alice", ALERTS_OWNER]
+    assert len(webhook.at("/alerts")) == 1
+
+
+async def test_two_processes_send_the_same_alert_once(
+    senders: Senders, webhook: Webhook, status: MakeStatus
+) -> None:
+    alerts = AlertOptions(webhook=webhook.url("/alerts"), every=timedelta(days=3))
+    for replies in ((422,), (422, 410)):
+        sender = await senders.open(alerts=alerts)
+        await sender.start()
+        await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+        webhook.replies_with(*replies)
+        for _ in replies:
+            await sender.notify(status())
+        await webhook.until(lambda: len(webhook.at("/alerts")) == len(replies))  # noqa: B023
+        await sender.close()
+    codes = [json.loads(each.body)["message"]["parts"][1] for each in webhook.at("/alerts")]
+    assert [each["data"]["code"] for each in codes] == ["dead_letter", "subscription_disabled"]
+
+
+async def test_a_command_gets_an_alert_on_standard_input_without_our_variables(
+    senders: Senders,
+    webhook: Webhook,
+    status: MakeStatus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PUSHKIT_CANARY", "a secret")
+    alert, variables = tmp_path / "alert.json", tmp_path / "variables"
+    script = f"env > {shlex.quote(str(variables))}; cat > {shlex.quote(str(alert))}.new"
+    script += f"; mv {shlex.quote(str(alert))}.new {shlex.quote(str(alert))}"
+    sender = await senders.open(alerts=AlertOptions(command=("sh", "-c", script)))
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(422)
+    await sender.notify(status())
+
+    async def told_of() -> bool:
+        return alert.exists()
+
+    await eventually(told_of)
+    assert json.loads(alert.read_text())["code"] == "dead_letter"
+    assert "CANARY" not in variables.read_text()
+
+
+async def test_a_fault_of_the_outbox_goes_to_the_log_and_not_through_the_outbox(
+    senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
+    alerts = AlertOptions(log=True, webhook=webhook.url("/alerts"))
+    sender = await senders.open(alerts=alerts)  # opened, and not started: its worker does not run
+    assert sender._alerts is not None
+    sender._alerts.start()
+    with caplog.at_level(logging.ERROR, "pushkit.alerts"):
+
+        async def logged() -> bool:
+            return "alert health_fault: worker: it does not run" in caplog.text
+
+        await eventually(logged)
+    assert await sender.deliveries(ALERTS_TASK) == []
+
+
+async def test_what_a_command_fails_by_is_logged_with_the_alert(
+    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await senders.open(alerts=AlertOptions(command=("false",)))
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(422)
+    await sender.notify(status())
+
+    async def logged() -> bool:
+        return "alert not sent by command: command: ended with status 1" in caplog.text
+
+    await eventually(logged)
+    assert "was given up" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "alerts",
+    [
+        pytest.param(AlertOptions(command=("no-such-program-anywhere",)), id="no program"),
+        pytest.param(AlertOptions(webhook="http://169.254.169.254/"), id="a forbidden URL"),
+    ],
+)
+async def test_alerts_that_cannot_be_sent_are_refused_at_once(
+    senders: Senders, alerts: AlertOptions
+) -> None:
+    with pytest.raises(ConfigError):
+        await senders.open(alerts=alerts)
