@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pushkit.delivery.route import Route
-from pushkit.outbox import Delivery, DestinationKey, Taken, destination_of, owner_may_take
+from pushkit.outbox import (
+    Delivery,
+    DestinationKey,
+    Taken,
+    destination_of,
+    owner_may_take,
+    reserved_of,
+)
 from pushkit.subscriptions import StoredSubscription
 from pushkit.work import Slots
 
@@ -50,10 +57,14 @@ class DeliverySlots(Slots):
     Args:
         number: How many attempts at once.
         per_origin: How many of them at one origin, over all owners.
+
+    Attributes:
+        reserved: How many only owners get that hold none.
     """
 
     def __init__(self, number: int, *, per_origin: int) -> None:
         super().__init__(number)
+        self.reserved = reserved_of(number)
         self._per_origin = per_origin
         self._by_owner: Counter[tuple[str, str]] = Counter()
         self._by_origin: Counter[str] = Counter()
@@ -76,7 +87,8 @@ class DeliverySlots(Slots):
         with self._counting:
             held = self._by_owner[tenant, owner]
             under_way = self._by_origin[origin] + self._last.others[origin]
-            if under_way >= self._per_origin or not owner_may_take(held, free=self.free):
+            is_allowed = owner_may_take(held, free=self.free, reserved=self.reserved)
+            if under_way >= self._per_origin or not is_allowed:
                 return False  # others have theirs
             if not self.take(1):
                 self._some_wait = True

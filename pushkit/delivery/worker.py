@@ -159,6 +159,7 @@ class Worker:
             taken = yield from self._leases.claim(
                 Claim(worker=self.name, until=now + self._lease),
                 limit=free,
+                reserved=self.slots.reserved,
                 per_origin=self._per_origin,
                 now=now,
                 one_at_a_time_from=self._consequences.breaker.failures,

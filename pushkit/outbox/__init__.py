@@ -57,7 +57,7 @@ from pushkit.outbox.schema import (
     MIGRATION,
     TRACES_MIGRATION,
 )
-from pushkit.outbox.shares import owner_may_take
+from pushkit.outbox.shares import owner_may_take, reserved_of
 from pushkit.outbox.store import OutboxStore
 
 __all__ = [
@@ -115,4 +115,5 @@ __all__ = [
     "new_delivery_id",
     "outbox_figures",
     "owner_may_take",
+    "reserved_of",
 ]

@@ -113,6 +113,7 @@ class Leases:
         claim: Claim,
         *,
         limit: int,
+        reserved: int = 0,
         per_origin: int,
         now: datetime,
         one_at_a_time_from: int = _NEVER,
@@ -122,6 +123,7 @@ class Leases:
         Args:
             claim: Who takes them, and until when.
             limit: How many at most: the worker's free slots.
+            reserved: How many of them only owners get that hold none.
             per_origin: How many of one destination may be in flight, over all owners and workers.
                 A slow webhook of many tasks would otherwise take every slot there is. (Workers on
                 PostgreSQL that claim in the same moment may go over it together.)
@@ -136,7 +138,12 @@ class Leases:
             present = yield from _look_around(claim.worker, moment)
         if limit < 1:
             return Taken()
-        places = Places(slots=limit, per_origin=per_origin, probes_from=one_at_a_time_from)
+        places = Places(
+            slots=limit,
+            reserved=reserved,
+            per_origin=per_origin,
+            probes_from=one_at_a_time_from,
+        )
         in_flight, turns = present.in_flight, Turns()
         if present.has_turns:
             yield from self.exclusively(PARKING)

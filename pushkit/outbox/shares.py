@@ -5,6 +5,8 @@ first, with what has been due longest. One owner's slow webhooks therefore canno
 
 - an owner that holds three times as many slots as are free gets no more of them, so that a quarter
   is left for whoever comes next (a second such owner takes a share of that, and so on);
+- the last eighth goes to owners that hold none, one slot each: several who take all that they can
+  get leave it to the others;
 - an origin has a few places at once, over all owners and workers;
 - a destination that waits has none, and one that failed too often in a row has one.
 """
@@ -19,7 +21,15 @@ from typing import NamedTuple
 
 from pushkit.outbox.destinations import DestinationKey
 
-__all__ = ["Head", "InFlight", "Places", "left_behind", "owner_may_take", "share_out"]
+__all__ = [
+    "Head",
+    "InFlight",
+    "Places",
+    "left_behind",
+    "owner_may_take",
+    "reserved_of",
+    "share_out",
+]
 
 _TIMES_AS_MANY = 3
 
@@ -40,11 +50,13 @@ class Places:
 
     Attributes:
         slots: How many slots of the worker are free.
+        reserved: How many of them only owners get that hold none.
         per_origin: How many attempts may be under way at one origin.
         probes_from: From so many failures in a row on a destination has one place.
     """
 
     slots: int
+    reserved: int
     per_origin: int
     probes_from: int
 
@@ -82,9 +94,14 @@ class InFlight:
         return max(places.per_origin - self.by_origin[destination[2]], 0)
 
 
-def owner_may_take(held: int, *, free: int) -> bool:
+def reserved_of(slots: int) -> int:
+    """Return how many of a worker's slots only owners get that hold none."""
+    return slots // 8
+
+
+def owner_may_take(held: int, *, free: int, reserved: int) -> bool:
     """Say whether an owner that holds so many slots may have another one of those that are free."""
-    return held < _TIMES_AS_MANY * free
+    return held < _TIMES_AS_MANY * free and (held == 0 or free > reserved)
 
 
 def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: int) -> list[Head]:
@@ -107,7 +124,8 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
     chosen: list[Head] = []
     while turns and len(chosen) < places.slots:
         held, _, owner = heapq.heappop(turns)
-        if not owner_may_take(held, free=places.slots - len(chosen)):
+        free = places.slots - len(chosen)
+        if not owner_may_take(held, free=free, reserved=places.reserved):
             break  # whoever else waits holds as many, or more
         theirs = waiting[owner]
         while theirs:

@@ -95,13 +95,16 @@ class Attacker:
         self._process = Process("attacker", _ADDRESS)
         self._heard: dict[str, list[_Overheard]] = defaultdict(list)
         self._streams: dict[int, bytes] = defaultdict(bytes)
+        self._own_ports: set[int] = set()
         self._number = 0
         self.answers: list[tuple[str, int]] = []
 
     # --- listening ------------------------------------------------------------------------------
 
     def overhear(self, host: str, connection: int, data: bytes) -> None:
-        """Hear what goes over a connection to a receiver."""
+        """Hear what goes over a connection to a receiver, unless it is his own."""
+        if connection in self._own_ports:
+            return
         stream = self._streams[connection] + data
         for request in _requests(stream):
             if not request.delivery_id.startswith("forged"):
@@ -188,6 +191,7 @@ class Attacker:
                 await self._world.loop.create_connection(
                     lambda: client, f"{host}.example.com", 443, ssl=True
                 )
+                self._own_ports.add(client.transport.get_extra_info("sockname")[1])
                 client.transport.write(raw)
                 answer = await client.answered
         except (OSError, TimeoutError) as exc:

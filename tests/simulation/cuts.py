@@ -116,7 +116,22 @@ CUTS = (
         "fair share",
         "An owner leaves a quarter of the slots to whoever comes next.",
         "pushkit.outbox.shares",
-        ("return held < _TIMES_AS_MANY * free", "return free > 0"),
+        (
+            "return held < _TIMES_AS_MANY * free and (held == 0 or free > reserved)",
+            "return free > 0",
+        ),
+    ),
+    _cut(
+        "last slots",
+        "Several owners who take all they get leave slots to those who hold none.",
+        "pushkit.outbox.shares",
+        ("    return slots // 8\n", "    return 0\n"),
+    ),
+    _cut(
+        "turns of lines",
+        "Lines leave their slots to what waits for one.",
+        "pushkit.work.pump",
+        ("self._slots.let_wait()  # or", "pass  # or"),
     ),
     _cut(
         "parking",

@@ -75,6 +75,14 @@ class TestReserving:
         assert taken == [True] * 6 + [False] * 2
         assert slots.reserve(destination("bob"))
 
+    def test_several_owners_who_take_all_they_get_leave_slots_to_others(self) -> None:
+        slots = open_slots(64, per_origin=64)
+        held = {
+            owner: sum(slots.reserve(destination(owner)) for _ in range(64)) for owner in "abcde"
+        }
+        assert held == {"a": 48, "b": 8, "c": 1, "d": 1, "e": 1}
+        assert slots.reserve(destination("innocent"))
+
     def test_a_slot_that_was_not_used_is_free_again(self) -> None:
         slots = open_slots(8, per_origin=1)
         assert slots.reserve(destination())
@@ -126,6 +134,8 @@ class Slow:
     url: str = ""
     at_once: int = 0
     most: int = 0
+    tasks: list[str] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
     seqs: dict[str, list[int]] = field(default_factory=dict)
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -133,7 +143,9 @@ class Slow:
         self.most = max(self.most, self.at_once)
         body = await request.json()
         update = body["statusUpdate"]
+        await self.open.wait()
         await asyncio.sleep(0.002)
+        self.tasks.append(update["taskId"])
         self.seqs.setdefault(update["taskId"], []).append(int(update["metadata"]["number"]))
         self.at_once -= 1
         return web.Response()
@@ -142,6 +154,7 @@ class Slow:
 @pytest.fixture
 async def slow() -> AsyncIterator[Slow]:
     slow = Slow()
+    slow.open.set()
     app = web.Application()
     app.router.add_post("/", slow.answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
@@ -178,6 +191,29 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
     await eventually(all_arrived)
     assert slow.seqs == {task: list(range(10)) for task in tasks}
     assert slow.most <= concurrency
+
+
+async def test_lines_in_every_slot_leave_one_to_who_comes_later(
+    senders: Senders, slow: Slow, status: MakeStatus
+) -> None:
+    senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
+    sender = await senders.open(concurrency=2)
+    await sender.start()
+    slow.open.clear()
+    for task in ("flood0", "flood1", "late"):
+        hook = {"id": "1", "url": slow.url}
+        await sender.subscribe(task, hook, version="1.0", owner=task.rstrip("01"))
+    for number in range(40):
+        for task in ("flood0", "flood1"):
+            await sender.notify(_numbered(status(task_id=task), number))
+    await sender.notify(_numbered(status(task_id="late"), 0))
+    slow.open.set()
+
+    async def all_arrived() -> bool:
+        return len(slow.tasks) >= 81
+
+    await eventually(all_arrived)
+    assert slow.tasks.index("late") < 40
     await all_free(sender)
 
 

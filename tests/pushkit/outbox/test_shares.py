@@ -21,8 +21,10 @@ def head(
     return Head(f"{owner} {origin} {number}", ("", owner, origin), number, until, failures)
 
 
-def places(slots: int, per_origin: int = ANY, probes_from: int = ANY) -> Places:
-    return Places(slots=slots, per_origin=per_origin, probes_from=probes_from)
+def places(
+    slots: int, per_origin: int = ANY, probes_from: int = ANY, *, reserved: int = 0
+) -> Places:
+    return Places(slots=slots, reserved=reserved, per_origin=per_origin, probes_from=probes_from)
 
 
 def owners(chosen: list[Head]) -> list[str]:
@@ -66,6 +68,16 @@ def test_a_second_greedy_owner_leaves_slots_to_the_third() -> None:
     left -= len(second)
     third = share_out([head(n, "carol") for n in range(500)], in_flight, places(left), NOW)
     assert (len(first), len(second), len(third)) == (192, 48, 12)
+
+
+def test_the_reserved_slots_go_to_owners_that_hold_none_one_each() -> None:
+    in_flight = InFlight()
+    heads = [head(n, owner, owner) for owner in ("alice", "bob", "carol") for n in range(50)]
+    chosen = share_out(heads, in_flight, places(16, reserved=2), NOW)
+    assert Counter(owners(chosen)) == {"alice": 5, "bob": 5, "carol": 4}
+    assert share_out(heads, in_flight, places(2, reserved=2), NOW) == []
+    late = [*heads, *(head(n, "dave", "dave") for n in range(90, 95))]
+    assert owners(share_out(late, in_flight, places(2, reserved=2), NOW)) == ["dave"]
 
 
 def test_what_other_workers_hold_is_not_counted_against_an_owner_here() -> None:
