@@ -216,10 +216,11 @@ class Intake:
             return _DUPLICATE
         candidate = Candidate(verified=verified, reservation=reservation, traceparent=traceparent)
         try:
-            storing = self._database.write_together(self._acceptance.accept, candidate)
-            # Also where the request is cancelled: what is stored in a place is begun.
-            storing.add_done_callback(functools.partial(self._stored, candidate))
-            notification_id = await asyncio.shield(storing)
+            # Also where the request is cancelled, what is stored in a place is begun.
+            ended = functools.partial(self._stored, candidate)
+            notification_id = await self._database.write_together(
+                self._acceptance.accept, candidate, ended
+            )
         except Exception:
             await self._replay.release(reservation)
             raise
@@ -228,12 +229,11 @@ class Intake:
             return _DUPLICATE
         return Verdict(status=202, code="accepted", notification_id=notification_id)
 
-    def _stored(self, candidate: Candidate, storing: asyncio.Future[int | None]) -> None:
+    def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
         """Hand over what was stored in a place, or free the place of what was not stored."""
-        if storing.cancelled() or storing.exception() is not None:
+        if isinstance(notification_id, BaseException):
             self._acceptance.cancel([candidate])
             return
-        notification_id = storing.result()
         if notification_id is None:
             return
         claimed = candidate.claimed(notification_id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -82,6 +80,19 @@ class Notice:
         if self.worker is not None:
             self.worker.slots.cancel(self.reserved)
         self.reserved.clear()
+
+    def begin(self, stored: Stored | Unasked | BaseException) -> None:
+        """Begin what was stored in a slot, or free the slots of what was not stored."""
+        if self.worker is None:
+            return
+        if isinstance(stored, BaseException):
+            self.cancel()
+        elif isinstance(stored, Stored):
+            self.reserved.clear()
+            for claimed in stored.begun:
+                self.worker.begin(claimed)
+            if stored.some_wait:
+                self.worker.pump.wake()
 
     @property
     def task_key(self) -> TaskKey | None:
@@ -167,11 +178,8 @@ class Enqueuer:
     async def _run(self, notice: Notice, connection: object | None) -> Stored | Unasked:
         if connection is not None:
             return await self.database.write_on(connection, alone(self.enqueue, notice))
-        storing: asyncio.Future[Stored | Unasked]
-        storing = self.database.write_together(self.enqueue, notice)
-        # Also where the caller is cancelled: what is stored in a slot is begun.
-        storing.add_done_callback(functools.partial(_begin, notice))
-        return await asyncio.shield(storing)
+        # Also where the caller is cancelled, what is stored in a slot is begun.
+        return await self.database.write_together(self.enqueue, notice, notice.begin)
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
@@ -419,21 +427,6 @@ def _enqueued(new: NewDelivery) -> Enqueued:
 def _cancel(notices: Sequence[Notice]) -> None:
     for notice in notices:
         notice.cancel()
-
-
-def _begin(notice: Notice, storing: asyncio.Future[Stored | Unasked]) -> None:
-    """Begin what was stored in a slot, or free the slots of what was not stored."""
-    worker = notice.worker
-    if worker is None:
-        return
-    if storing.cancelled() or storing.exception() is not None:
-        notice.cancel()
-    elif isinstance(found := storing.result(), Stored):
-        notice.reserved.clear()
-        for claimed in found.begun:
-            worker.begin(claimed)
-        if found.some_wait:
-            worker.pump.wake()
 
 
 def _delivery(enqueued: Enqueued) -> NotifiedDelivery:

@@ -8,6 +8,7 @@ from pushkit.storage.paging import WINDOW, Page
 from pushkit.storage.script import (
     APART,
     Apart,
+    Ending,
     Group,
     Refused,
     Row,
@@ -34,6 +35,7 @@ __all__ = [
     "Access",
     "Apart",
     "Database",
+    "Ending",
     "Group",
     "Migration",
     "Page",

@@ -13,7 +13,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.location import postgres_dsn
 from pushkit.storage.migrations import Access, Migration, Schema
-from pushkit.storage.script import Group, Script
+from pushkit.storage.script import Ending, Group, Script
 from pushkit.storage.sqlite import SqliteDatabase
 
 __all__ = ["Database", "open_location", "opened", "upgrade"]
@@ -72,11 +72,13 @@ class Database(Protocol):
                 take.
         """
 
-    def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+    def write_together(
+        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+    ) -> asyncio.Future[T]:
         """Run a group's script over this item, and over others that wait; return its result to be.
 
-        The work goes on if its future is cancelled, or nobody awaits it: whoever wants to hear of
-        it though he is cancelled himself awaits it under `asyncio.shield`.
+        The work goes on if its future is cancelled, or nobody awaits it: `ended` hears of it all
+        the same, in the event loop, before who awaits it: of the result, or of the error.
 
         Items of one group that wait at the same time become one script in one transaction. If that
         fails, each is run alone: nobody hears of another's error. On PostgreSQL such a script must

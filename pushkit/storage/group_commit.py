@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from pushkit.errors import StorageError
-from pushkit.storage.script import Apart, Group, Refused, Script
+from pushkit.storage.script import Apart, Ending, Group, Refused, Script
 
 __all__ = ["Batch", "Driver", "Ended", "GroupCommit", "held_too_long"]
 
@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 _FIRST_PAUSE: Final = 0.005  # seconds
 _LONGEST_PAUSE: Final = 0.05
+# Of the event loop: an answer takes two to whoever awaits it and a third brings his next item, or
+# that of somebody whom he told. What they ask for then shares the next commit.
+_ROUNDS: Final = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -33,12 +36,27 @@ class _Waiting(Generic[Item, T]):
     group: Group[Item, T]
     item: Item
     future: asyncio.Future[T]
+    ended: Ending[T] | None
     until: float | None = None
     pause: float = _FIRST_PAUSE
 
-    def fail(self, error: BaseException) -> None:
+    def succeed(self, result: T) -> None:
+        self._end(result)
         if not self.future.done():  # whoever asked may be gone
+            self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        self._end(error)
+        if not self.future.done():
             self.future.set_exception(error)
+
+    def cancel(self) -> None:
+        self._end(asyncio.CancelledError())
+        self.future.cancel()
+
+    def _end(self, came_to: T | BaseException) -> None:
+        if self.ended is not None:
+            self.future.get_loop().call_soon(self.ended, came_to)
 
 
 @dataclass(slots=True, eq=False)
@@ -101,12 +119,19 @@ class GroupCommit:
         self._unfinished = 0
         self._nothing_left = asyncio.Event()
 
-    def submit(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+    def submit(
+        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+    ) -> asyncio.Future[T]:
         """Return what will be the group's result for an item, or what its script raises for it.
 
         It is a `StorageError` if somebody held what it needs for longer than there was patience.
+
+        Args:
+            group: Makes the script.
+            item: What it is for.
+            ended: Called with what it came to, also if whoever asked is gone.
         """
-        waiting = self._new(group, item)
+        waiting = self._new(group, item, ended)
         self._waiting.append(waiting)
         self._see_to_it()
         return waiting.future
@@ -115,14 +140,16 @@ class GroupCommit:
         """Return what will be the result of a script that shares its transaction at most."""
         return self.submit(_one_script, script)
 
-    def submit_or_lead(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+    def submit_or_lead(
+        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+    ) -> asyncio.Future[T]:
         """Submit an item; one that comes when it is quiet goes at once, and may wait for rows.
 
         Others go on beside it: a row that is held for long keeps nobody else.
         """
         if self._is_due or self._leads:
-            return self.submit(group, item)
-        waiting = self._new(group, item)
+            return self.submit(group, item, ended)
+        waiting = self._new(group, item, ended)
         self._leads = True
         self._driver([Batch([waiting], wait=True)], self._leader_ended)
         return waiting.future
@@ -133,11 +160,11 @@ class GroupCommit:
             self._nothing_left.clear()
             await self._nothing_left.wait()
 
-    def _new(self, group: Group[Item, T], item: Item) -> _Waiting[Item, T]:
+    def _new(self, group: Group[Item, T], item: Item, ended: Ending[T] | None) -> _Waiting[Item, T]:
         if asyncio.get_running_loop() is not self._loop:
             raise StorageError("the database was opened in another event loop: open one in each")
         self._unfinished += 1
-        return _Waiting(group, item, self._loop.create_future())
+        return _Waiting(group, item, self._loop.create_future(), ended)
 
     def _put_back(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
         self._waiting.extend(waiting)
@@ -159,7 +186,14 @@ class GroupCommit:
 
     def _next_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
         self._hand_out(batches)
-        self._loop.call_soon(self._run_next)  # with what those ask for who were just told
+        self._go_on(_ROUNDS)
+
+    def _go_on(self, rounds: int) -> None:
+        """Run what comes next in so many rounds: with what those ask for who were just told."""
+        if rounds and len(self._waiting) < self._most:
+            self._loop.call_soon(self._go_on, rounds - 1)
+        else:
+            self._run_next()
 
     def _leader_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
         self._leads = False
@@ -184,7 +218,7 @@ class GroupCommit:
     def _cancel(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
         self._waiting.clear()
         for each in waiting:
-            each.future.cancel()
+            each.cancel()
         self._finished(len(waiting))
 
     def _tell(self, waiting: Sequence[_Waiting[Any, Any]], results: Sequence[Any]) -> None:
@@ -194,8 +228,8 @@ class GroupCommit:
                 apart.append(each)
             elif isinstance(result, Refused):
                 each.fail(result.error)
-            elif not each.future.done():
-                each.future.set_result(result)
+            else:
+                each.succeed(result)
         left = self._leave_apart(apart) if apart else 0
         self._finished(len(waiting) - left)
 

@@ -32,6 +32,7 @@ from pushkit.storage.migrations import (
     migrate,
 )
 from pushkit.storage.script import (
+    Ending,
     Group,
     Script,
     Statement,
@@ -288,7 +289,9 @@ class PostgresDatabase:
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+    def write_together(
+        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+    ) -> asyncio.Future[T]:
         """Run a group's script over this item and those that come meanwhile."""
         self._check_open()
         group_commit = self._group_commits.get(group)
@@ -297,7 +300,7 @@ class PostgresDatabase:
                 self._run_batches, most=_MAX_BATCH, patience=self._command_timeout, wait=False
             )
             self._group_commits[group] = group_commit
-        return group_commit.submit_or_lead(group, item)
+        return group_commit.submit_or_lead(group, item, ended)
 
     def _run_batches(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
         """Run each batch in a transaction of its own."""

@@ -21,7 +21,7 @@ microseconds since the epoch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -32,6 +32,7 @@ from pushkit.errors import PushkitError
 __all__ = [
     "APART",
     "Apart",
+    "Ending",
     "Group",
     "Refused",
     "Row",
@@ -115,6 +116,10 @@ class Group(Protocol[Item_contra, T_co]):
             wait: Whether it may wait for rows that somebody holds. If not, it leaves `APART` what
                 needs them.
         """
+
+
+# Hears what an item came to: its result, or the error.
+Ending: TypeAlias = "Callable[[T | BaseException], object]"
 
 
 def alone(group: Group[Item, T], item: Item) -> Script[T]:

@@ -34,7 +34,7 @@ from pushkit.storage.migrations import (
     newer_writers,
     schema_of,
 )
-from pushkit.storage.script import Group, Rows, Script, driver_connection
+from pushkit.storage.script import Ending, Group, Rows, Script, driver_connection
 
 __all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
 
@@ -160,9 +160,11 @@ class SqliteDatabase:
         """Run a script as `write` does: there is one writing transaction at a time anyway."""
         return await self.write(make())
 
-    def write_together(self, group: Group[Item, T], item: Item) -> asyncio.Future[T]:
+    def write_together(
+        self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
+    ) -> asyncio.Future[T]:
         """Run a group's script over all items that wait; it is made in the writer's thread."""
-        return self._open_group_commit().submit(group, item)
+        return self._open_group_commit().submit(group, item, ended)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""

@@ -15,7 +15,7 @@ import pytest
 
 from pushkit.errors import StorageError
 from pushkit.outbox import DeliveryState
-from pushkit.storage import Group, Script, Statement
+from pushkit.storage import Ending, Group, Script, Statement
 from tests.eventually import eventually
 from tests.faults.conftest import Senders, Traffic, Webhook, database_of, numbered
 
@@ -87,8 +87,10 @@ async def test_what_arrived_while_the_file_was_locked_is_not_sent_again(
         if settling.exception() is not None:
             refused.set()
 
-    def watched(group: Group[Any, Any], item: object) -> asyncio.Future[Any]:
-        settling: asyncio.Future[Any] = settle(group, item)
+    def watched(
+        group: Group[Any, Any], item: object, ended: Ending[Any] | None = None
+    ) -> asyncio.Future[Any]:
+        settling: asyncio.Future[Any] = settle(group, item, ended)
         settling.add_done_callback(note)
         return settling
 
