@@ -30,6 +30,7 @@ from receiver.dashboard_command import dashboard
 from receiver.doctor.command import doctor
 from receiver.forwards.stream import SCHEMES
 from receiver.inbox_commands import inbox, migrate
+from receiver.inbox_options import config_option
 from receiver.listening.command import listen
 from receiver.pin_command import pin
 from receiver.public_url import Probe, check_public_url
@@ -41,17 +42,6 @@ from receiver.settings import ReceiverSettings, load_settings
 __all__ = ["cli", "main"]
 
 _MAX_EXPIRES_IN = 10 * 365 * 86400
-
-_config = click.option(
-    "--config",
-    "path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("receiver.toml"),
-    envvar="RECEIVER_CONFIG",
-    show_default=True,
-    show_envvar=True,
-    help="The configuration file.",
-)
 
 
 @click.group(
@@ -66,7 +56,7 @@ def cli() -> None:
 @cli.command(
     epilog="\b\nExample:\n  receiver serve --config receiver.toml --processes 2 --log-format json"
 )
-@_config
+@config_option
 @click.option(
     "--processes",
     type=click.IntRange(1, 64),
@@ -80,14 +70,14 @@ def cli() -> None:
     type=click.Choice([each.value for each in LogFormat]),
     help="Lines for people, or JSON objects; by default what the configuration says.",
 )
-def serve(path: Path, *, processes: int, verbose: bool, log_format: str | None) -> None:
+def serve(config: Path, *, processes: int, verbose: bool, log_format: str | None) -> None:
     """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
 
     Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
     without a restart. A process of several that dies is started again.
     """
     options = ServiceOptions(
-        path=path,
+        path=config,
         processes=processes,
         verbose=verbose,
         log_format=LogFormat(log_format) if log_format else None,
@@ -99,7 +89,7 @@ def serve(path: Path, *, processes: int, verbose: bool, log_format: str | None) 
     epilog="\b\nExample:\n  receiver check --config receiver.toml\n"
     "  receiver check --url https://client.example.com --keys keys.json"
 )
-@_config
+@config_option
 @click.option(
     "--url",
     is_flag=False,
@@ -116,7 +106,7 @@ def serve(path: Path, *, processes: int, verbose: bool, log_format: str | None) 
 )
 @click.option("--token", help="For --url: a token that the agent was given.")
 def check(
-    path: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
+    config: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
 ) -> None:
     """Print the effective configuration, secrets masked, and try what it names.
 
@@ -128,10 +118,10 @@ def check(
     refused in the end, and leaves nothing behind.
     """
     if url is not None:
-        _check_url(path, url, sender=sender, keys_path=keys_path, token=token)
+        _check_url(load_settings(config), url, sender=sender, keys_path=keys_path, token=token)
         return
-    settings = load_settings(path)
-    receiver = settings.build(path.parent.resolve())
+    settings = load_settings(config)
+    receiver = settings.build()
     click.echo(json.dumps(_masked(settings), indent=2))
     for trusted in receiver.senders.values():
         if not trusted.profile.signed:
@@ -140,14 +130,14 @@ def check(
             )
         elif not trusted.has_keys:
             click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
-    tls = _try_tls(settings, path)
-    database = settings.inbox_location(path.parent.resolve())
+    tls = _try_tls(settings)
+    database = settings.inbox_location
     if tls + asyncio.run(_try(receiver, database)):
         sys.exit(1)
 
 
 @cli.command(epilog="\b\nExample:\n  receiver expect --sender agent --expires-in 86400")
-@_config
+@config_option
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
 @click.option("--task-id", help="The task, if it is known already.")
 @click.option("--version", default="1.0", show_default=True, help="The A2A version of the agent.")
@@ -172,7 +162,7 @@ def check(
     help="Seconds for which the replaced token stays good.",
 )
 def expect(
-    path: Path,
+    config: Path,
     *,
     sender: str | None,
     task_id: str | None,
@@ -183,12 +173,12 @@ def expect(
     overlap: int,
 ) -> None:
     """Mint a token, and print the push config to hand to the agent."""
-    settings = load_settings(path)
-    receiver = settings.build(path.parent.resolve())
+    settings = load_settings(config)
+    receiver = settings.build()
 
     async def register() -> JsonObject:
         try:
-            await _open_for_tokens(receiver, settings.inbox_location(path.parent.resolve()))
+            await _open_for_tokens(receiver, settings.inbox_location)
             expectation = await receiver.expect(
                 sender,
                 task_id=task_id,
@@ -206,10 +196,14 @@ def expect(
 
 
 def _check_url(
-    path: Path, url: str, *, sender: str | None, keys_path: Path | None, token: str | None
+    settings: ReceiverSettings,
+    url: str,
+    *,
+    sender: str | None,
+    keys_path: Path | None,
+    token: str | None,
 ) -> None:
-    settings = load_settings(path)
-    senders = {one.name: one for one in settings.trusted_senders(path.parent.resolve())}
+    senders = {one.name: one for one in settings.trusted_senders()}
     name = sender or (next(iter(senders)) if len(senders) == 1 else None)
     if name not in senders:
         raise ConfigError(f"--sender: found {name!r}, expected one of {', '.join(senders)}")
@@ -286,10 +280,10 @@ async def _try_keys(keys_by_sender: Mapping[str, VerificationKeys]) -> int:
     return failed
 
 
-def _try_tls(settings: ReceiverSettings, path: Path) -> int:
+def _try_tls(settings: ReceiverSettings) -> int:
     """Load certificate and key; return how many of these failed."""
     try:
-        found = TlsFiles.of(settings, path.parent.resolve())
+        found = TlsFiles.of(settings)
     except PushkitError as exc:
         click.echo(f"tls: error: {str(exc).removeprefix('tls: ')}", err=True)
         return 1

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pushkit.errors import ConfigError
-from pushkit.storage import Access, is_file, opened
+from pushkit.storage import Access, opened
 from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.settings import load_settings
+from receiver.inbox_options import existing_inbox, inbox_options
 from receiver.settings.dashboard import LISTEN, VARIABLE
 
 if TYPE_CHECKING:
@@ -31,16 +31,7 @@ __all__ = ["dashboard"]
         "receiver dashboard --config receiver.toml --allow-actions",
     )
 )
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("receiver.toml"),
-    envvar="RECEIVER_CONFIG",
-    show_default=True,
-    show_envvar=True,
-    help="The configuration that names the inbox.",
-)
-@click.option("--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN.")
+@inbox_options
 @dashboard_options(listen=LISTEN, variable=VARIABLE)
 def dashboard(*, config: Path, database: str | None, options: DashboardOptions) -> None:
     """Serve a dashboard of the inbox, until SIGTERM or Ctrl-C.
@@ -53,10 +44,7 @@ def dashboard(*, config: Path, database: str | None, options: DashboardOptions) 
         from receiver.dashboard.app import inbox_dashboard
     except ImportError as exc:
         raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
-    location = database or load_settings(config).inbox_location(config.parent.resolve())
-    # A mistyped path is no empty inbox.
-    if is_file(location) and not Path(location).exists():
-        raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
+    location = existing_inbox(config, database)
 
     @contextlib.asynccontextmanager
     async def over_the_inbox(access: DashboardAccess) -> AsyncIterator[Site]:

@@ -14,7 +14,7 @@ import click
 
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
-from pushkit.storage import Access, is_file, opened, upgrade
+from pushkit.storage import Access, opened, upgrade
 from pushkit.terminal.command import age, json_option
 from pushkit.terminal.output import document, example, harmless, moment, table
 from pushkit.terminal.progress import showing_progress
@@ -27,28 +27,12 @@ from receiver.inbox import (
     NotificationReport,
     NotificationSummary,
 )
-from receiver.settings import load_settings
+from receiver.inbox_options import existing_inbox, inbox_location, inbox_options
 
 __all__ = ["inbox", "migrate"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-def _location_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Add `--config` and `--database` to a command."""
-    command = click.option(
-        "--database", help="Instead: the path of a SQLite file, or a PostgreSQL DSN."
-    )(command)
-    return click.option(
-        "--config",
-        type=click.Path(dir_okay=False, path_type=Path),
-        default=Path("receiver.toml"),
-        envvar="RECEIVER_CONFIG",
-        show_default=True,
-        show_envvar=True,
-        help="The configuration that names the inbox.",
-    )(command)
 
 
 def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -78,14 +62,14 @@ def inbox() -> None:
         "receiver migrate --database postgresql://receiver@db/inbox",
     )
 )
-@_location_options
+@inbox_options
 @click.option("--check", is_flag=True, help="Change nothing; exit status 1 if there is work.")
 def migrate(*, config: Path, database: str | None, check: bool) -> None:
     """Bring the inbox to this version's schema, or make it, as a receiver does that starts.
 
     docs/migrations.md says what may run meanwhile, and what a downgrade does.
     """
-    found = open_inbox(_location(config, database))
+    found = open_inbox(inbox_location(config, database))
     if check:
         schema = asyncio.run(found.schema())
         schema.check_not_newer()
@@ -95,7 +79,7 @@ def migrate(*, config: Path, database: str | None, check: bool) -> None:
 
 
 @inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))
-@_location_options
+@inbox_options
 @click.option("--status", type=click.Choice([status.value for status in InboxStatus]))
 @_unmatched
 @_filter_options
@@ -133,7 +117,7 @@ def list_(
 
 @inbox.command(epilog=example("receiver inbox show 17 --body"))
 @click.argument("notification_id", metavar="ID", type=int)
-@_location_options
+@inbox_options
 @click.option("--body", "with_body", is_flag=True, help="Show the body, too.")
 @json_option
 def show(
@@ -161,7 +145,7 @@ def show(
     )
 )
 @click.argument("ids", nargs=-1, type=int)
-@_location_options
+@inbox_options
 @_filter_options
 @_unmatched
 @click.option("--all", "everything", is_flag=True, help="Every dead letter.")
@@ -202,7 +186,7 @@ def redrive(
         "receiver inbox purge --keep 100000",
     )
 )
-@_location_options
+@inbox_options
 @click.option("--older-than", callback=age, help="Over for longer than this: 90m, 12h, 7d.")
 @click.option(
     "--status",
@@ -235,7 +219,7 @@ def purge(
 
 
 @inbox.command(epilog=example("receiver inbox stats --json"))
-@_location_options
+@inbox_options
 @json_option
 def stats(*, config: Path, database: str | None, as_json: bool) -> None:
     """Show how many notifications stand where, what never came, and what nobody wanted."""
@@ -262,13 +246,13 @@ def stats(*, config: Path, database: str | None, as_json: bool) -> None:
 
 def _look(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
     """Do what only reads: nothing can be written."""
-    return asyncio.run(_work_on(_existing(config, database), Access.READ, work))
+    return asyncio.run(_work_on(existing_inbox(config, database), Access.READ, work))
 
 
 def _run(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
     """Do what writes, in an inbox that is there."""
     with showing_progress():
-        return asyncio.run(_work_on(_existing(config, database), Access.WRITE, work))
+        return asyncio.run(_work_on(existing_inbox(config, database), Access.WRITE, work))
 
 
 async def _work_on(
@@ -276,18 +260,6 @@ async def _work_on(
 ) -> _R:
     async with opened(open_inbox(location), access) as database:
         return await work(InboxAdmin(database))
-
-
-def _existing(config: Path, database: str | None) -> str:
-    location = _location(config, database)
-    # A mistyped path is no empty inbox.
-    if is_file(location) and not Path(location).exists():
-        raise ConfigError(f"database: there is no file {location}, and it is no PostgreSQL DSN")
-    return location
-
-
-def _location(config: Path, database: str | None) -> str:
-    return database or load_settings(config).inbox_location(config.parent.resolve())
 
 
 _CALLBACK_HEADINGS = ("CALLBACK", "DONE", "ATTEMPTS", "LAST", "ERROR")

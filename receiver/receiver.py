@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Iterable,
     Mapping,
     Sequence,
 )
@@ -18,11 +17,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from aiohttp import web
 
-from pushkit.a2a import TaskState, UpdateKind, WireVersion
+from pushkit.a2a import TaskState, WireVersion
 from pushkit.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
@@ -39,7 +38,7 @@ from receiver.app import application
 from receiver.asgi import AsgiApp
 from receiver.callbacks.decorators import CallbackDecorators
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher, callback_retry
-from receiver.callbacks.registry import CallbackRegistry, Timeout
+from receiver.callbacks.registry import CallbackRegistry, Wanted
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore
@@ -390,27 +389,10 @@ class Receiver(CallbackDecorators):
 
     # --- callbacks -----------------------------------------------------------------------------
 
-    def forward(
-        self,
-        to: Forward,
-        *,
-        kinds: Iterable[UpdateKind | str] = (),
-        states: Iterable[TaskState | str] = (),
-        senders: Iterable[str] = (),
-        tasks: Iterable[str] = (),
-        name: str | None = None,
-        timeout: Timeout = None,
-    ) -> None:
+    def forward(self, to: Forward, **wanted: Unpack[Wanted]) -> None:
         """Hand on every update, or those that are named: `receiver.forward(HttpForward(url))`."""
-        self.callbacks.add(
-            to.send,
-            kinds=kinds,
-            states=states,
-            senders=senders,
-            tasks=tasks,
-            name=name or to.name,
-            timeout=timeout,
-        )
+        wanted["name"] = wanted.get("name") or to.name
+        self.callbacks.add(to.send, **wanted)
         self._life.close_with(to)
 
     # --- expecting and waiting -----------------------------------------------------------------

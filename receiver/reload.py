@@ -30,22 +30,18 @@ class SettingsWatcher:
 
     Args:
         receiver: Whose senders are replaced.
-        path: The configuration file that it was built from.
-        settings: What was read from it then.
+        settings: What it was built from.
         poll: How often the files are looked at.
     """
 
     def __init__(
         self,
         receiver: Receiver,
-        path: Path,
         settings: ReceiverSettings,
         *,
         poll: timedelta = _POLL,
     ) -> None:
         self._receiver = receiver
-        self._path = path
-        self._folder = path.parent.resolve()
         self._settings = settings
         self._poll = poll
         self._hangup = asyncio.Event()
@@ -85,8 +81,8 @@ class SettingsWatcher:
         Raises:
             ConfigError: Something is wrong; nothing has changed.
         """
-        settings = load_settings(self._path)
-        await self._receiver.reload_senders(settings.trusted_senders(self._folder))
+        settings = load_settings(self._settings.path)
+        await self._receiver.reload_senders(settings.trusted_senders())
         if waiting := _changed(self._settings, settings):
             _log.warning("changed, but only a restart applies it: %s", ", ".join(waiting))
         self._settings = settings
@@ -97,7 +93,7 @@ class SettingsWatcher:
 
     def _files(self) -> list[Path]:
         named = [
-            self._folder / name
+            self._settings.folder / name
             for sender in self._settings.senders
             for name in (
                 sender.tokens_file,
@@ -107,7 +103,7 @@ class SettingsWatcher:
             )
             if name is not None
         ]
-        return [self._path, *named]
+        return [self._settings.path, *named]
 
 
 def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
@@ -118,13 +114,13 @@ def _changed(before: ReceiverSettings, after: ReceiverSettings) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def watching(
-    receiver: Receiver, path: Path, settings: ReceiverSettings, *, poll: timedelta = _POLL
+    receiver: Receiver, settings: ReceiverSettings, *, poll: timedelta = _POLL
 ) -> AsyncIterator[SettingsWatcher]:
     """Follow the configuration while a service runs.
 
     Signals are the service's own: its handler of SIGHUP calls the watcher's `hang_up`.
     """
-    watcher = SettingsWatcher(receiver, path, settings, poll=poll)
+    watcher = SettingsWatcher(receiver, settings, poll=poll)
     task = asyncio.create_task(watcher.run(), name="receiver-reload")
     try:
         yield watcher

@@ -40,7 +40,7 @@ RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"doctor", "listening", "public_url"},
     {"dashboard_command", "inbox_commands", "pin_command", "serving", "testing"},
-    {"reload"},
+    {"inbox_options", "reload"},
     {"settings"},
     {"receiver"},
     {"life"},
@@ -73,7 +73,12 @@ DOORS = {
     }
     | {"pushkit.dashboard", "pushkit.webui", "receiver.serving", "receiver.testing"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
-    | {"receiver.dashboard_command", "receiver.inbox_commands", "receiver.pin_command"}
+    | {
+        "receiver.dashboard_command",
+        "receiver.inbox_commands",
+        "receiver.inbox_options",
+        "receiver.pin_command",
+    }
     | {"receiver.serving"}
     | {"receiver.doctor", "receiver.listening"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},

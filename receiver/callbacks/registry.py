@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError
@@ -18,7 +18,9 @@ __all__ = [
     "Callback",
     "CallbackFunction",
     "CallbackRegistry",
+    "Calling",
     "Timeout",
+    "Wanted",
 ]
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
@@ -30,6 +32,34 @@ _Named = TypeVar("_Named", bound=StrEnum)
 
 KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 """A status update, or a whole task: all that an A2A 0.3 agent ever sends."""
+
+
+class Calling(TypedDict, total=False):
+    """Whose notifications a callback gets, and how it is called; all of it may be left out.
+
+    Attributes:
+        senders: Names of trusted senders; all if empty.
+        tasks: Task ids; all if empty.
+        name: What the inbox calls it; `module:function` if None.
+        timeout: How long a call may take; None for what the receiver says, `"none"` for any time.
+    """
+
+    senders: Iterable[str]
+    tasks: Iterable[str]
+    name: str | None
+    timeout: Timeout
+
+
+class Wanted(Calling, total=False):
+    """The same, and which updates.
+
+    Attributes:
+        kinds: Kinds of update; all if empty.
+        states: Task states; all if empty.
+    """
+
+    kinds: Iterable[UpdateKind | str]
+    states: Iterable[TaskState | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

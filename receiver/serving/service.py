@@ -66,6 +66,15 @@ class ServiceOptions:
     log_format: LogFormat | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sockets:
+    """What all processes listen on: the webhook, operators' pages, the dashboard."""
+
+    webhook: Sequence[socket.socket]
+    ops: Sequence[socket.socket] = ()
+    pages: Sequence[socket.socket] = ()
+
+
 def run_service(options: ServiceOptions) -> int:
     """Serve until SIGTERM or Ctrl-C; return the exit status.
 
@@ -76,24 +85,25 @@ def run_service(options: ServiceOptions) -> int:
     _log_as(options, settings)
     # Until there is a handler it waits; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-    folder = options.path.parent.resolve()
-    receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
+    receiver, tls = settings.build(), TlsFiles.of(settings)
     for sender in receiver.senders.values():
         url = f"{receiver.url}{sender.path}"
         click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
-    pages_at = _pages_at(settings, folder)
+    pages_at = _pages_at(settings)
     _raise_file_limit(settings.max_connections)
-    sockets = listen(settings.listen, setting="listen")
-    ops = listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else []
-    pages = listen(pages_at, setting="dashboard.listen") if pages_at else []
+    sockets = _Sockets(
+        webhook=listen(settings.listen, setting="listen"),
+        ops=listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else (),
+        pages=listen(pages_at, setting="dashboard.listen") if pages_at else (),
+    )
     if options.processes == 1:
-        _run(receiver, options.path, settings, sockets, tls, ops, pages)
+        _run(receiver, settings, sockets, tls)
         return 0
     # Wrong settings are reported once, before there are processes.
     asyncio.run(_try(receiver))
     service = Supervisor(
         _child,
-        [options, sockets, ops, pages],
+        [options, sockets],
         count=options.processes,
         name="receiver",
         deadline=settings.stop_timeout + settings.drain + _MARGIN,
@@ -114,53 +124,35 @@ async def _try(receiver: Receiver) -> None:
     await receiver.close()
 
 
-def _child(
-    options: ServiceOptions,
-    sockets: Sequence[socket.socket],
-    ops: Sequence[socket.socket],
-    pages: Sequence[socket.socket],
-) -> None:
+def _child(options: ServiceOptions, sockets: _Sockets) -> None:
     try:
         settings = load_settings(options.path)
         _log_as(options, settings)
-        folder = options.path.parent.resolve()
-        receiver, tls = settings.build(folder), TlsFiles.of(settings, folder)
-        _run(receiver, options.path, settings, sockets, tls, ops, pages)
+        receiver, tls = settings.build(), TlsFiles.of(settings)
+        _run(receiver, settings, sockets, tls)
     except PushkitError as exc:
         click.echo(f"error: {exc}", err=True)
         sys.exit(1)
 
 
-def _run(  # noqa: PLR0917  # what a process is started with
-    receiver: Receiver,
-    path: Path,
-    settings: ReceiverSettings,
-    sockets: Sequence[socket.socket],
-    tls: TlsFiles | None,
-    ops: Sequence[socket.socket],
-    pages: Sequence[socket.socket],
+def _run(
+    receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets, tls: TlsFiles | None
 ) -> None:
     # uvloop reads on before a handshake of ours can begin, and its first bytes would be lost.
-    run_service_loop(_serve(receiver, path, settings, sockets, tls, ops, pages), uvloop=tls is None)
+    run_service_loop(_serve(receiver, settings, sockets, tls), uvloop=tls is None)
 
 
-async def _serve(  # noqa: PLR0917  # what a process is started with
-    receiver: Receiver,
-    path: Path,
-    settings: ReceiverSettings,
-    sockets: Sequence[socket.socket],
-    tls: TlsFiles | None,
-    ops: Sequence[socket.socket],
-    pages: Sequence[socket.socket],
+async def _serve(
+    receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets, tls: TlsFiles | None
 ) -> None:
     with until_stopped() as stop:
-        async with watching(receiver, path, settings) as watcher:
+        async with watching(receiver, settings) as watcher:
             accept_signal(signal.SIGHUP, lambda: _reload(watcher, tls))
             async with (
                 receiver,
-                _operated(receiver, ops),
-                _looked_at(receiver, settings, path.parent.resolve(), pages),
-                _server(receiver, settings, sockets, tls),
+                _operated(receiver, sockets.ops),
+                _looked_at(receiver, settings, sockets.pages),
+                _server(receiver, settings, sockets.webhook, tls),
                 told_to_systemd(),
             ):
                 click.echo(f"process {os.getpid()} serves")
@@ -207,7 +199,7 @@ async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> Asy
         yield
 
 
-def _pages_at(settings: ReceiverSettings, folder: Path) -> str | None:
+def _pages_at(settings: ReceiverSettings) -> str | None:
     """Return where the dashboard listens, if there is one that may be served there.
 
     Raises:
@@ -219,14 +211,14 @@ def _pages_at(settings: ReceiverSettings, folder: Path) -> str | None:
         from pushkit.webui.serving import access_of
     except ImportError as exc:
         raise ConfigError("[dashboard] needs Jinja2: pip install 'pushkit[dashboard]'") from exc
-    access_of(settings.dashboard.build(folder))
+    access_of(settings.dashboard.build(settings.folder))
     click.echo(f"dashboard on http://{settings.dashboard.listen}/")
     return settings.dashboard.listen
 
 
 @contextlib.asynccontextmanager
 async def _looked_at(
-    receiver: Receiver, settings: ReceiverSettings, folder: Path, sockets: Sequence[socket.socket]
+    receiver: Receiver, settings: ReceiverSettings, sockets: Sequence[socket.socket]
 ) -> AsyncIterator[None]:
     """Serve the dashboard, where that is configured."""
     if settings.dashboard is None:
@@ -235,7 +227,7 @@ async def _looked_at(
     from pushkit.webui.serving import access_of, audit_to, serving
     from receiver.dashboard.app import dashboard_of
 
-    options = settings.dashboard.build(folder)
+    options = settings.dashboard.build(settings.folder)
     audit_to(options.audit_log)
     async with serving(dashboard_of(receiver, access=access_of(options)), sockets):
         yield

@@ -29,11 +29,11 @@ class TlsFiles:
         self.context: ssl.SSLContext = self._read()
 
     @classmethod
-    def of(cls, settings: ReceiverSettings, folder: Path) -> Self | None:
-        """Return what the configuration names, relative to a folder; None for no TLS."""
+    def of(cls, settings: ReceiverSettings) -> Self | None:
+        """Return what the configuration names; None for no TLS."""
         if settings.tls is None:
             return None
-        return cls(folder / settings.tls.certificate, folder / settings.tls.key)
+        return cls(settings.folder / settings.tls.certificate, settings.folder / settings.tls.key)
 
     def reload(self) -> None:
         """Read the files again: for connections from now on.

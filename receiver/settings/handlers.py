@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError, PushkitError
-from receiver.callbacks.registry import CallbackFunction
+from receiver.callbacks.registry import CallbackFunction, Timeout, Wanted
 from receiver.forwards import CommandForward, Forward, HttpForward, StreamForward
 from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
@@ -20,7 +20,29 @@ from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 __all__ = ["CallbackSettings", "ForwardSettings"]
 
 
-class CallbackSettings(BaseModel):
+class _Wishes(BaseModel):
+    """What of all notifications is wanted."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    kinds: list[UpdateKind] = []
+    states: list[TaskState] = []
+    senders: list[str] = []
+    tasks: list[str] = []
+
+    def wanted(self, *, name: str | None, timeout: Timeout) -> Wanted:
+        """Return the same, as a callback is registered with it."""
+        return Wanted(
+            kinds=self.kinds,
+            states=self.states,
+            senders=self.senders,
+            tasks=self.tasks,
+            name=name,
+            timeout=timeout,
+        )
+
+
+class CallbackSettings(_Wishes):
     """One `[[callbacks]]` table: `call` is `module:function`, the rest says what it wants.
 
     Attributes:
@@ -33,13 +55,7 @@ class CallbackSettings(BaseModel):
             `callback_timeout_seconds` counts.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
     call: ModuleAndFunction
-    kinds: list[UpdateKind] = []
-    states: list[TaskState] = []
-    senders: list[str] = []
-    tasks: list[str] = []
     timeout_seconds: PositiveOrNone | None = None
 
     def load(self, folder: Path) -> CallbackFunction:
@@ -51,7 +67,7 @@ class CallbackSettings(BaseModel):
         return _load_function(self.call, folder)
 
 
-class ForwardSettings(BaseModel):
+class ForwardSettings(_Wishes):
     """One `[[forwards]]` table: a URL or a command, and what is handed on to it.
 
     Attributes:
@@ -65,16 +81,10 @@ class ForwardSettings(BaseModel):
         tasks: Ids of tasks; all if empty.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
     to: str | None = None
     command: list[str] | None = None
     name: str | None = None
     timeout_seconds: Positive = 30
-    kinds: list[UpdateKind] = []
-    states: list[TaskState] = []
-    senders: list[str] = []
-    tasks: list[str] = []
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

@@ -30,7 +30,7 @@ def load_settings(path: Path) -> ReceiverSettings:
     """
     try:
         text = path.read_text("utf-8")
-        settings = ReceiverSettings(**tomllib.loads(text))
+        settings = ReceiverSettings(**tomllib.loads(text)).read_from(path)
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pushkit.storage import is_file
 from pushkit.terminal.log_output import LogFormat
-from receiver.callbacks.registry import NO_TIMEOUT, Timeout
+from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.connections import ConnectionLimits
 from receiver.inbox import InboxRetention
 from receiver.limits import Limits
@@ -147,6 +147,7 @@ class ReceiverSettings(BaseSettings):
     senders: Annotated[list[SenderSettings], Field(min_length=1)]
     callbacks: list[CallbackSettings] = []
     forwards: list[ForwardSettings] = []
+    _path: Path = PrivateAttr(Path("receiver.toml"))
 
     @classmethod
     def settings_customise_sources(
@@ -160,13 +161,25 @@ class ReceiverSettings(BaseSettings):
         """Put the environment over the file."""
         return env_settings, init_settings
 
-    def inbox_location(self, folder: Path) -> str:
-        """Return where the inbox is: a DSN as it stands, or a path in this folder.
+    def read_from(self, path: Path) -> Self:
+        """Take note of the file that this was read from: relative paths are beside it."""
+        self._path = path
+        return self
 
-        Raises:
-            ConfigError: It is neither.
-        """
-        return str(folder / self.database) if is_file(self.database) else self.database
+    @property
+    def path(self) -> Path:
+        """The file that this was read from."""
+        return self._path
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths are found, and the callbacks' modules."""
+        return self._path.parent.resolve()
+
+    @property
+    def inbox_location(self) -> str:
+        """Where the inbox is: a DSN as it stands, or the path of a file."""
+        return str(self.folder / self.database) if is_file(self.database) else self.database
 
     @property
     def stop_timeout(self) -> timedelta:
@@ -190,30 +203,25 @@ class ReceiverSettings(BaseSettings):
             keep_alive=timedelta(seconds=self.keep_alive_seconds),
         )
 
-    def trusted_senders(self, folder: Path) -> list[TrustedSender]:
+    def trusted_senders(self) -> list[TrustedSender]:
         """Return the senders, their files of tokens and secrets read.
-
-        Args:
-            folder: Where relative paths are found.
 
         Raises:
             ConfigError: Such a file cannot be read, or holds no webhook secret.
         """
-        return [sender.build(folder) for sender in self.senders]
+        return [sender.build(self.folder) for sender in self.senders]
 
-    def build(self, folder: Path) -> Receiver:
+    def build(self) -> Receiver:
         """Return the receiver that this configuration describes, its callbacks loaded.
-
-        Args:
-            folder: Where relative paths and the callbacks' modules are found.
 
         Raises:
             ConfigError: A value that only shows when it is used: a key file, a module, a URL.
         """
+        limit = self.callback_timeout_seconds
         receiver = Receiver(
             url=self.url,
-            senders=self.trusted_senders(folder),
-            database=self.inbox_location(folder),
+            senders=self.trusted_senders(),
+            database=self.inbox_location,
             replay=self.replay,
             retention=self.retention.build(),
             allow=self.allow,
@@ -227,34 +235,23 @@ class ReceiverSettings(BaseSettings):
                 max_backlog_per_sender=self.max_backlog_per_sender,
             ),
             concurrency=self.callback_concurrency,
-            callback_timeout=_timeout(self.callback_timeout_seconds),
+            callback_timeout=None if limit == NO_TIMEOUT else timedelta(seconds=limit),
             drain=self.drain,
             trusted_proxies=self.trusted_proxies,
             forwarded_header=self.forwarded_header,
             validation_echo=self.validation_echo,
             tracing=_tracing() if self.tracing else None,
-            alerts=self.alerts.build(folder) if self.alerts else None,
+            alerts=self.alerts.build(self.folder) if self.alerts else None,
         )
         for callback in self.callbacks:
-            receiver.callbacks.add(
-                callback.load(folder),
-                kinds=callback.kinds,
-                states=callback.states,
-                senders=callback.senders,
-                tasks=callback.tasks,
-                name=callback.call,
-                timeout=_own_timeout(callback.timeout_seconds),
-            )
+            seconds = callback.timeout_seconds
+            timeout = timedelta(seconds=seconds) if isinstance(seconds, int) else seconds
+            wanted = callback.wanted(name=callback.call, timeout=timeout)
+            receiver.callbacks.add(callback.load(self.folder), **wanted)
         for forward in self.forwards:
-            receiver.forward(
-                forward.build(folder),
-                kinds=forward.kinds,
-                states=forward.states,
-                senders=forward.senders,
-                tasks=forward.tasks,
-                name=forward.name,
-                timeout="none",  # it has its own, `timeout_seconds`
-            )
+            # It has a time-out of its own, `timeout_seconds`.
+            wanted = forward.wanted(name=forward.name, timeout=NO_TIMEOUT)
+            receiver.forward(forward.build(self.folder), **wanted)
         return receiver
 
 
@@ -262,11 +259,3 @@ def _tracing() -> Tracing:
     from pushkit.telemetry.tracing import Tracing
 
     return Tracing()
-
-
-def _timeout(seconds: int | Literal["none"]) -> timedelta | None:
-    return None if seconds == NO_TIMEOUT else timedelta(seconds=seconds)
-
-
-def _own_timeout(seconds: int | Literal["none"] | None) -> Timeout:
-    return timedelta(seconds=seconds) if isinstance(seconds, int) else seconds

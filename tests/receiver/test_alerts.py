@@ -112,4 +112,4 @@ def test_a_table_of_alerts_that_sends_nothing_is_refused(
         f"[alerts]\n{table}\n"
     )
     with pytest.raises(ConfigError, match=says):
-        load_settings(path).build(tmp_path)
+        load_settings(path).build()

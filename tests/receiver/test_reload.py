@@ -48,7 +48,7 @@ class Service:
     sent: int = 0
 
     def watcher(self) -> SettingsWatcher:
-        return SettingsWatcher(self.receiver, self.config, load_settings(self.config))
+        return SettingsWatcher(self.receiver, load_settings(self.config))
 
     def write(self, name: str, content: str) -> None:
         """Replace a file, as deployment tools do."""
@@ -76,15 +76,13 @@ async def service(tmp_path: Path, world: World) -> AsyncIterator[Service]:
     (tmp_path / "tokens.txt").write_text("old\n")
     key = public_jwk(world.draft().key)
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [key]}))
-    receiver = load_settings(config).build(tmp_path)
+    receiver = load_settings(config).build()
     async with receiver:
         yield Service(config=config, receiver=receiver, world=world)
 
 
 async def test_a_hangup_reloads(service: Service) -> None:
-    async with watching(
-        service.receiver, service.config, load_settings(service.config), poll=NEVER
-    ) as watcher:
+    async with watching(service.receiver, load_settings(service.config), poll=NEVER) as watcher:
         service.write("receiver.toml", CONFIG.replace("tokens_file", "tokens = ['new'] #"))
         watcher.hang_up()
         await eventually(lambda: service.trusts("new"))
@@ -100,7 +98,7 @@ async def test_a_hangup_reloads(service: Service) -> None:
     ],
 )
 async def test_a_file_that_changes_reloads(service: Service, name: str, content: str) -> None:
-    async with watching(service.receiver, service.config, load_settings(service.config), poll=SOON):
+    async with watching(service.receiver, load_settings(service.config), poll=SOON):
         assert not await service.trusts("new")
         service.write(name, content)
         await eventually(lambda: service.trusts("new"))

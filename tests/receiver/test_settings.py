@@ -39,7 +39,7 @@ def build(folder: Path, text: str) -> Receiver:
     """Write the file, read it as `receiver serve` does, and build what it describes."""
     path = folder / "receiver.toml"
     path.write_text(text)
-    return load_settings(path).build(folder)
+    return load_settings(path).build()
 
 
 def seconds_for(receiver: Receiver, name: str) -> float | None:
@@ -71,7 +71,7 @@ def test_a_callback_has_the_time_that_the_file_gives_it(
 
 def test_a_set_of_keys_counts_after_its_end_for_as_long_as_the_file_says(tmp_path: Path) -> None:
     build(tmp_path, f"{SHORTEST}stale_for_seconds = 0\n")
-    [sender] = load_settings(tmp_path / "receiver.toml").trusted_senders(tmp_path)
+    [sender] = load_settings(tmp_path / "receiver.toml").trusted_senders()
     assert sender.stale_for == timedelta(0)
 
     receiver = build(tmp_path, f"{SHORTEST}stale_for_seconds = 60\n")
@@ -125,7 +125,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
     settings = load_settings(tmp_path / "receiver.toml")
     own = Receiver(
         url=settings.url,
-        senders=settings.trusted_senders(tmp_path),
+        senders=settings.trusted_senders(),
         database=tmp_path / "inbox.db",
     )
 

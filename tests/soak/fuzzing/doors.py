@@ -153,7 +153,7 @@ async def _service(folder: Path) -> AsyncIterator[Door]:
     ):
         try:
             await eventually(lambda: _listens(port, process))
-            receiver = load_settings(path).build(folder)
+            receiver = load_settings(path).build()
             await receiver.open()
             service = _Service(receiver, port, lines)
             try:
@@ -236,7 +236,7 @@ class _App:
 
 @asynccontextmanager
 async def _app(folder: Path) -> AsyncIterator[Door]:
-    receiver = load_settings(configuration(folder)).build(folder)
+    receiver = load_settings(configuration(folder)).build()
     with _listening() as lines, _hiding_malformed_requests():
         runner = web.AppRunner(receiver.app(), access_log=None, shutdown_timeout=1)
         await runner.setup()
@@ -295,7 +295,7 @@ def _decoded(path: bytes) -> str:
 
 @asynccontextmanager
 async def _asgi(folder: Path) -> AsyncIterator[Door]:
-    receiver = load_settings(configuration(folder)).build(folder)
+    receiver = load_settings(configuration(folder)).build()
     with _listening() as lines:
         async with receiver:
             yield _Asgi(receiver, lines)
