@@ -3,10 +3,14 @@
 Three real processes on loopback: an a2a-sdk agent with pushkit inside, the receiver service, and
 this client, which sends a message with a push config and watches the callbacks arrive. Then five
 attacks, and how each is refused. Exit status 0 only if all of it happened.
+
+With `--trace` the three processes make spans (OpenTelemetry's SDK), and the demo prints the one
+trace of the task as a tree: `make demo TRACE=1`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -21,8 +25,10 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
+import httpx
 from a2a.client import ClientConfig, create_client
 from a2a.helpers import new_text_message
 from a2a.types import (
@@ -44,6 +50,9 @@ from pushkit import (
 from pushkit.keys.jwk import SigningKey
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 EXAMPLES = Path(__file__).resolve().parent.parent
 DEADLINE = 45.0
@@ -112,11 +121,17 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
+async def world(folder: Path, *, traced: bool) -> AsyncIterator[World]:
     """Start agent and receiver as processes of their own, and end them."""
     agent_port, receiver_port = free_port(), free_port()
     agent, receiver = f"http://127.0.0.1:{agent_port}", f"http://127.0.0.1:{receiver_port}"
     config = CONFIG.format(agent=agent, receiver=receiver, port=receiver_port)
+    agent_program: tuple[str | Path, ...] = (EXAMPLES / "a2a_sdk_agent" / "agent.py",)
+    receiver_program: tuple[str | Path, ...] = ("-m", "receiver.cli")
+    if traced:
+        config = f"tracing = true\n{config}"
+        agent_program = (EXAMPLES / "demo" / "traced.py", "agent")
+        receiver_program = (EXAMPLES / "demo" / "traced.py", "receiver")
     (folder / "receiver.toml").write_text(config)
     (folder / "demo_handlers.py").write_text(HANDLERS)
     run(folder, "-m", "pushkit.cli.main", "keys", "new", "keys.json")
@@ -124,14 +139,14 @@ async def world(folder: Path) -> AsyncIterator[World]:
     async with (
         process(
             folder,
-            EXAMPLES / "a2a_sdk_agent" / "agent.py",
+            *agent_program,
             "--port",
             str(agent_port),
             "--allow",
             "127.0.0.1:*",
         ),
         process(
-            folder, "-m", "receiver.cli", "serve", "--config", "receiver.toml", callbacks=callbacks
+            folder, *receiver_program, "serve", "--config", "receiver.toml", callbacks=callbacks
         ),
     ):
         await until_answering(f"{agent}/.well-known/jwks.json")
@@ -211,9 +226,23 @@ def expect(folder: Path) -> dict[str, str]:
     return config
 
 
-async def send_message(agent: str, config: dict[str, str]) -> str:
+async def send_message(agent: str, config: dict[str, str], tracer: Tracer | None) -> str:
     """Send a message with a push config and do not wait; return the task's id."""
-    client = await create_client(agent, ClientConfig(streaming=False, polling=True))
+    if tracer is None:
+        return await _send_message(agent, config, {})
+    from opentelemetry import propagate
+
+    with tracer.start_as_current_span("send a message"):
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        return await _send_message(agent, config, headers)
+
+
+async def _send_message(agent: str, config: dict[str, str], headers: dict[str, str]) -> str:
+    http = httpx.AsyncClient(headers=headers)
+    client = await create_client(
+        agent, ClientConfig(streaming=False, polling=True, httpx_client=http)
+    )
     request = SendMessageRequest(
         message=new_text_message("Please count.", role=Role.ROLE_USER),
         configuration=SendMessageConfiguration(
@@ -391,22 +420,61 @@ def report(name: str, found: tuple[int, str], wanted: tuple[int, str]) -> bool:
     return held
 
 
+def print_trace(folder: Path, task_id: str) -> bool:
+    """Print the trace of a task as a tree; say whether it is one, over three processes."""
+    from traced import spans_in, tree, without_the_sdks
+
+    spans = without_the_sdks(spans_in(folder, task_id))
+    processes = {each.process for each in spans}
+    traces = {each.trace_id for each in spans}
+    names = ", ".join(sorted(processes))
+    print(f"\n{BOLD}{len(traces)} trace of {len(spans)} spans, of {names}{OFF}\n")
+    print("\n".join(tree(spans)))
+    return len(traces) == 1 and processes == {"client", "agent", "receiver"}
+
+
 async def main() -> int:
     """Run the demo and return its exit status."""
+    parser = argparse.ArgumentParser(description="A real agent, the receiver, and five attacks.")
+    parser.add_argument("--trace", action="store_true", help="print the trace of the task")
+    traced = parser.parse_args().trace
+    if traced and not found_sdk():
+        print(
+            "--trace: OpenTelemetry's SDK is missing: pip install 'opentelemetry-sdk>=1.27'",
+            file=sys.stderr,
+        )
+        return 2
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pushkit-demo-") as name:
-        async with world(Path(name)) as here:
+        folder = Path(name)
+        async with world(folder, traced=traced) as here:
             print(f"{DIM}agent    {here.agent}  (a2a-sdk, pushkit inside)")
             print(f"receiver {here.receiver}  (receiver serve){OFF}\n")
-            task_id = await send_message(here.agent, expect(here.folder))
+            tracer = None
+            if traced:
+                from traced import record
+
+                tracer = record("client", folder)
+            task_id = await send_message(here.agent, expect(folder), tracer)
             print(f"The client sent a message; the agent runs task {task_id}.\n")
             count = await watch(here.callbacks, task_id)
             print(f"\n{count} updates, each signed, delivered in order and called back once.\n")
             print("Now somebody tries to get in:\n")
             passed = await attack(here)
+        if traced:  # both have ended: all their spans are there
+            passed &= print_trace(folder, task_id)
     verdict = f"{GREEN}All of it held{OFF}" if passed else f"{RED}Something did not hold{OFF}"
     print(f"\n{verdict}, in {time.monotonic() - began:.1f} s.")
     return 0 if passed else 1
+
+
+def found_sdk() -> bool:
+    """Say whether OpenTelemetry's SDK is installed."""
+    try:
+        import opentelemetry.sdk.trace  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -235,6 +235,20 @@ async def test_the_demo_holds(examples: Copy) -> None:
     assert "✗" not in printed
 
 
+async def test_the_demo_prints_one_trace_of_its_task_across_three_processes(
+    examples: Copy,
+) -> None:
+    printed = await examples.run_to_the_end("examples/demo/demo.py", "--trace")
+    assert re.search(r"^1 trace of \d+ spans, of agent, client, receiver$", printed, re.MULTILINE)
+    completed = printed.split("\nprocess ")[1].split("\n\n")[0].splitlines()[-4:]
+    assert [line.split("  ")[0] for line in completed] == ["agent", "agent", "receiver", "receiver"]
+    names = ["pushkit notify", "pushkit attempt", "pushkit accept", "pushkit callback"]
+    columns = [line.find(name) for line, name in zip(completed, names, strict=True)]
+    assert columns == sorted(set(columns))
+    assert -1 not in columns
+    assert "All of it held" in printed
+
+
 async def test_a_key_that_stays_in_a_service_signs(examples: Copy) -> None:
     async with (
         examples.run("-m", "examples.kms_signer.kms"),
