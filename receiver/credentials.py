@@ -21,7 +21,6 @@ from receiver.trust import TrustedSender
 
 __all__ = [
     "HandedOut",
-    "MintedAuthentication",
     "Presented",
     "ProvenSecret",
     "check_presented",
@@ -75,14 +74,6 @@ class ProvenSecret:
 
     sha256: str
     static: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MintedAuthentication:
-    """Credentials for the agent's push config, and their hash, which is what is stored."""
-
-    authentication: Authentication
-    sha256: str
 
 
 def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None) -> Presented:
@@ -140,7 +131,8 @@ def check_presented(
         _check_optional_token(sender, secret)
     if secret.token is not None:
         return ProvenSecret(sha256=secret.token, static=not by_token)
-    return _standing_on(by_credentials)
+    sha256 = by_credentials[0].credentials if by_credentials else None
+    return None if sha256 is None else ProvenSecret(sha256=sha256, static=False)
 
 
 def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
@@ -148,12 +140,6 @@ def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
         raise TokenError("no token, expected the one that was handed to this sender")
     if not sender.profile.signed and not secret.static_credentials:
         raise TokenError("neither token nor credentials, and this sender does not sign")
-
-
-def _standing_on(by_credentials: Sequence[HandedOut]) -> ProvenSecret | None:
-    if not by_credentials or by_credentials[0].credentials is None:
-        return None
-    return ProvenSecret(sha256=by_credentials[0].credentials, static=False)
 
 
 # --- within, and minting -------------------------------------------------------------------------
@@ -173,8 +159,8 @@ def mint_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def mint_authentication(scheme: str) -> MintedAuthentication:
-    """Return fresh credentials of a scheme.
+def mint_authentication(scheme: str) -> Authentication:
+    """Return fresh credentials of a scheme, for the agent's push config.
 
     Args:
         scheme: `Bearer`, `Basic` or `ApiKey`, in the case that the agent wants to read.
@@ -187,7 +173,4 @@ def mint_authentication(scheme: str) -> MintedAuthentication:
         raise ConfigError("authentication: expected Bearer, Basic or ApiKey")
     if scheme.lower() == "basic":  # RFC 7617 §2: already encoded, as the agent writes it verbatim
         secret = base64.b64encode(f"a2a:{secret}".encode()).decode()
-    return MintedAuthentication(
-        authentication=Authentication(schemes=(scheme,), credentials=secret),
-        sha256=hash_credentials(f"{scheme} {secret}"),
-    )
+    return Authentication(schemes=(scheme,), credentials=secret)

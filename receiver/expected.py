@@ -130,7 +130,21 @@ class ExpectedStore:
 
     def register(self, registration: Registration) -> Script[None]:
         """Expect a task, known or not, under a token."""
-        yield from self._insert(registration)
+        ends = registration.expires_at
+        yield Statement(
+            "INSERT INTO pushkit_expected (sender, expectation, token_sha256,"
+            " credentials_sha256, task_id, created_at, expires_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            (
+                registration.sender,
+                registration.expectation,
+                registration.token_sha256,
+                registration.credentials_sha256,
+                registration.task_id,
+                to_micros(registration.created_at),
+                to_micros(ends) if ends else None,
+            ),
+        )
 
     def replace(self, old: str, new: Registration, *, overlap: timedelta) -> Script[str | None]:
         """Let a new token stand for what an old one stands for; return the task, if it has one.
@@ -159,7 +173,7 @@ class ExpectedStore:
             (new.sender, old, expectation, to_micros(now + overlap)),
         )
         task_id: str | None = rows[0]["task_id"]
-        yield from self._insert(replace(new, expectation=expectation, task_id=task_id))
+        yield from self.register(replace(new, expectation=expectation, task_id=task_id))
         return task_id
 
     def unregister(
@@ -263,11 +277,32 @@ class ExpectedStore:
     ) -> Script[None]:
         """Bind a secret to its first task.
 
+        Two notifications may race for one secret: each changes only what is free, and then sees
+        who was first.
+
         Raises:
-            TaskNotExpectedError: It is bound to another one, by who was first.
+            TaskNotExpectedError: It is bound to another task.
         """
         standings.is_changed = True
-        if (yield from self._bind(sender, secret, task_id, now)) != task_id:
+        if secret.static:
+            yield Statement(
+                "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at, static)"
+                " VALUES ($1, $2, $3, $4, 1) ON CONFLICT (sender, token_sha256)"
+                " WHERE token_sha256 IS NOT NULL DO UPDATE SET static = 1,"
+                " task_id = COALESCE(pushkit_expected.task_id, excluded.task_id)",
+                (sender, secret.sha256, task_id, to_micros(now)),
+            )
+        else:
+            # With what it replaced and what replaced it: together they stand for one task.
+            yield Statement(
+                "UPDATE pushkit_expected SET task_id = $3 WHERE sender = $1 AND task_id IS NULL"
+                " AND (token_sha256 = $2 OR credentials_sha256 = $2 OR expectation ="
+                " (SELECT e.expectation FROM pushkit_expected e WHERE e.sender = $1"
+                " AND (e.token_sha256 = $2 OR e.credentials_sha256 = $2)))",
+                (sender, secret.sha256, task_id),
+            )
+        stands = yield from self._stands_for(sender, secret, now)
+        if stands is None or stands.task_id != task_id:
             raise TaskNotExpectedError("the task is not expected under this token")
 
     def _stands_for(
@@ -290,51 +325,6 @@ class ExpectedStore:
             (sender, task_id, to_micros(now)),
         )
         return bool(rows)
-
-    def _bind(
-        self, sender: str, secret: ProvenSecret, task_id: str, now: datetime
-    ) -> Script[str | None]:
-        """Bind a secret to its first task, if it is free still; return the task that has it.
-
-        Two notifications may race for one secret: each changes only what is free, and then sees
-        who was first.
-        """
-        if secret.static:
-            yield Statement(
-                "INSERT INTO pushkit_expected (sender, token_sha256, task_id, created_at, static)"
-                " VALUES ($1, $2, $3, $4, 1) ON CONFLICT (sender, token_sha256)"
-                " WHERE token_sha256 IS NOT NULL DO UPDATE SET static = 1,"
-                " task_id = COALESCE(pushkit_expected.task_id, excluded.task_id)",
-                (sender, secret.sha256, task_id, to_micros(now)),
-            )
-        else:
-            # With what it replaced and what replaced it: together they stand for one task.
-            yield Statement(
-                "UPDATE pushkit_expected SET task_id = $3 WHERE sender = $1 AND task_id IS NULL"
-                " AND (token_sha256 = $2 OR credentials_sha256 = $2 OR expectation ="
-                " (SELECT e.expectation FROM pushkit_expected e WHERE e.sender = $1"
-                " AND (e.token_sha256 = $2 OR e.credentials_sha256 = $2)))",
-                (sender, secret.sha256, task_id),
-            )
-        stands = yield from self._stands_for(sender, secret, now)
-        return stands.task_id if stands else None
-
-    def _insert(self, registration: Registration) -> Script[None]:
-        ends = registration.expires_at
-        yield Statement(
-            "INSERT INTO pushkit_expected (sender, expectation, token_sha256,"
-            " credentials_sha256, task_id, created_at, expires_at)"
-            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
-            (
-                registration.sender,
-                registration.expectation,
-                registration.token_sha256,
-                registration.credentials_sha256,
-                registration.task_id,
-                to_micros(registration.created_at),
-                to_micros(ends) if ends else None,
-            ),
-        )
 
 
 def _standing(row: Row, now: datetime) -> _Standing:

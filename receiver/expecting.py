@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.a2a import Authentication, PushConfig, WireVersion, format_push_config
+from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
-from pushkit.signing.token import hash_token
+from pushkit.signing.token import hash_credentials, hash_token
 from pushkit.storage import Script
 from receiver.credentials import mint_authentication, mint_token
 from receiver.expected import ExpectedStore, Registration
 from receiver.trust import TrustedSender
 
-__all__ = ["Expectation", "Minted", "hand_out", "mint"]
+__all__ = ["Expectation", "hand_out"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,85 +36,61 @@ class Expectation:
         return format_push_config(self.config, self.version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minted:
-    """A token that is not stored yet.
-
-    Attributes:
-        token: The token itself: it is handed out, and stored as a hash only.
-        authentication: The credentials beside it, if any.
-        registration: What is stored.
-        version: The A2A version of the agent.
-    """
-
-    token: str
-    authentication: Authentication | None
-    registration: Registration
-    version: WireVersion
-
-
-def mint(
+def hand_out(
+    store: ExpectedStore,
     sender: TrustedSender,
     *,
+    url: str,
     task_id: str | None,
     version: WireVersion | str,
     expires_in: timedelta | None,
     authentication: str | None,
+    replaces: str | None,
+    overlap: timedelta,
     now: datetime,
-) -> Minted:
-    """Mint a token for a sender.
+) -> Script[Expectation]:
+    """Mint a token for a sender, store it as a hash, and return what to give to the agent.
+
+    Args:
+        store: Where it is expected from now on.
+        sender: Who may use it.
+        url: Where the agent posts to.
+        task_id: See `Receiver.expect`, as for what follows.
+        version: See there.
+        expires_in: For how long it is good; None for ever.
+        authentication: See there.
+        replaces: See there.
+        overlap: See there.
+        now: The present.
 
     Raises:
-        ConfigError: No such version or scheme, a version whose tokens need their task, or no time
-            in which it is good.
+        ConfigError: No such version or scheme, a version whose tokens need their task, no time in
+            which it is good, or the token to replace is none that is.
     """
     if expires_in is not None and expires_in <= timedelta(0):
         raise ConfigError(f"expires_in: found {expires_in}, expected more than zero")
+    if replaces is not None and task_id is not None:
+        raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
     wire_version = WireVersion.parse(str(version))
     if wire_version is WireVersion.AGENTVAULT_0_2 and task_id is None:
         # Its config is a URL: what it sends can only be told by its task.
         raise ConfigError("task_id: expected one, since AgentVault's config carries no token")
     token = mint_token()
-    credentials = mint_authentication(authentication) if authentication else None
+    minted = mint_authentication(authentication) if authentication else None
     registration = Registration(
         sender=sender.name,
         expectation=mint_token(),
         token_sha256=hash_token(token),
-        credentials_sha256=credentials.sha256 if credentials else None,
+        credentials_sha256=(
+            hash_credentials(f"{minted.scheme} {minted.credentials}") if minted else None
+        ),
         task_id=task_id,
         created_at=now,
         expires_at=None if expires_in is None else now + expires_in,
     )
-    return Minted(
-        token=token,
-        authentication=credentials.authentication if credentials else None,
-        registration=registration,
-        version=wire_version,
-    )
-
-
-def hand_out(
-    store: ExpectedStore, minted: Minted, *, url: str, replaces: str | None, overlap: timedelta
-) -> Script[Expectation]:
-    """Store what was minted, and return what to give to the agent.
-
-    Args:
-        store: Where it is expected from now on.
-        minted: The token.
-        url: Where the agent posts to.
-        replaces: A token that was handed out before: the new one stands for the same task.
-        overlap: For how long the replaced token is good beside the new one.
-
-    Raises:
-        ConfigError: The token to replace is none that is good.
-    """
-    task_id = minted.registration.task_id
     if replaces is None:
-        yield from store.register(minted.registration)
+        yield from store.register(registration)
     else:
-        old = hash_token(replaces)
-        task_id = yield from store.replace(old, minted.registration, overlap=overlap)
-    config = PushConfig(
-        url=url, token=minted.token, task_id=task_id, authentication=minted.authentication
-    )
-    return Expectation(sender=minted.registration.sender, config=config, version=minted.version)
+        task_id = yield from store.replace(hash_token(replaces), registration, overlap=overlap)
+    config = PushConfig(url=url, token=token, task_id=task_id, authentication=minted)
+    return Expectation(sender=sender.name, config=config, version=wire_version)

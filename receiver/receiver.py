@@ -42,7 +42,7 @@ from receiver.callbacks.registry import CallbackRegistry, Wanted
 from receiver.callbacks.waiting import SETTLED_STATES, Arrivals
 from receiver.edge import Edge
 from receiver.expected import ExpectedStore
-from receiver.expecting import Expectation, hand_out, mint
+from receiver.expecting import Expectation, hand_out
 from receiver.forwards import Forward
 from receiver.inbox import InboxRetention, Notification
 from receiver.intake import Intake
@@ -426,25 +426,20 @@ class Receiver(CallbackDecorators):
             ConfigError: No such sender or scheme, no time at all, or the token to replace is none
                 that is good.
         """
-        if replaces is not None and task_id is not None:
-            raise ConfigError("task_id: what replaces a token stands for its task; leave it out")
         trusted = self._sender(sender)
-        minted = mint(
-            trusted,
-            task_id=task_id,
-            version=version,
-            expires_in=self._expected_for if expires_in is None else expires_in,
-            authentication=authentication,
-            now=self._clock(),
-        )
         await self.open()
         return await self._database.write(
             hand_out(
                 self._expected,
-                minted,
+                trusted,
                 url=f"{self.url}{trusted.path}",
+                task_id=task_id,
+                version=version,
+                expires_in=self._expected_for if expires_in is None else expires_in,
+                authentication=authentication,
                 replaces=replaces,
                 overlap=overlap,
+                now=self._clock(),
             )
         )
 

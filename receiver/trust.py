@@ -5,6 +5,7 @@ A message only selects among what stands here, see `receiver.selection`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,11 @@ class TrustedSender:
             without a `webhook-id`, such a sender's repetitions are not recognised.
         card: Its agent card, verified by whoever configures this (`receiver pin`): data parts are
             held against the schemas in it.
+        schemas: Those schemas; these last five follow from the others.
+        verifiers: What Standard Webhooks signatures are verified with.
+        token_hashes: The SHA-256 of each static token.
+        credential_hashes: The SHA-256 of each static `Authorization` value or API key.
+        audiences: What its `aud` may name, in one spelling; empty for the receiver's own URL.
     """
 
     name: str
@@ -135,29 +141,24 @@ class TrustedSender:
     rate: RateLimit | None = None
     id_field: str | None = None
     card: Mapping[str, JsonValue] | None = field(default=None, repr=False)
-    _schemas: CardSchemas | None = field(init=False, repr=False, compare=False)
-    _verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
-    _token_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
-    _credential_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
-    _audiences: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    schemas: CardSchemas | None = field(init=False, repr=False, compare=False)
+    verifiers: tuple[WebhookVerifier, ...] = field(init=False, repr=False, compare=False)
+    token_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
+    credential_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
+    audiences: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        put = functools.partial(object.__setattr__, self)
         for mistake in _mistakes_of(self):
             raise ConfigError(f"sender {self.name!r}: {mistake}")
         try:
-            verifiers = tuple(map(read_verifier, self.webhook_secrets))
+            put("audiences", tuple(map(audience_of, self.audience)))
+            put("verifiers", _verifiers_of(self.webhook_secrets))
+            put("schemas", None if self.card is None else _schemas_of(self.card))
         except ConfigError as exc:
-            raise ConfigError(f"sender {self.name!r}: webhook_secrets: {exc}") from exc
-        object.__setattr__(self, "_verifiers", verifiers)
-        try:
-            schemas = None if self.card is None else _schemas_of(self.card)
-        except ConfigError as exc:
-            raise ConfigError(f"sender {self.name!r}: card: {exc}") from exc
-        object.__setattr__(self, "_schemas", schemas)
-        object.__setattr__(self, "_token_hashes", frozenset(map(hash_token, self.tokens)))
-        credentials = frozenset(map(hash_credentials, self.credentials))
-        object.__setattr__(self, "_credential_hashes", credentials)
-        object.__setattr__(self, "_audiences", tuple(map(audience_of, self.audience)))
+            raise ConfigError(f"sender {self.name!r}: {exc}") from exc
+        put("token_hashes", frozenset(map(hash_token, self.tokens)))
+        put("credential_hashes", frozenset(map(hash_credentials, self.credentials)))
 
     def signs_with(self, scheme: Scheme) -> bool:
         """Say whether a signature of this scheme must hold."""
@@ -168,36 +169,21 @@ class TrustedSender:
         """Whether it signs with keys of a JWK Set."""
         return any(self.signs_with(scheme) for scheme in _BY_KEY)
 
-    @property
-    def schemas(self) -> CardSchemas | None:
-        """The schemas of its data, if its card is known."""
-        return self._schemas
 
-    @property
-    def verifiers(self) -> tuple[WebhookVerifier, ...]:
-        """What Standard Webhooks signatures are verified with."""
-        return self._verifiers
-
-    @property
-    def token_hashes(self) -> frozenset[str]:
-        """The SHA-256 of each static token."""
-        return self._token_hashes
-
-    @property
-    def audiences(self) -> tuple[str, ...]:
-        """What its `aud` may name, in one spelling; empty for the receiver's own URL."""
-        return self._audiences
-
-    @property
-    def credential_hashes(self) -> frozenset[str]:
-        """The SHA-256 of each static `Authorization` value or API key."""
-        return self._credential_hashes
+def _verifiers_of(secrets: Sequence[str]) -> tuple[WebhookVerifier, ...]:
+    try:
+        return tuple(map(read_verifier, secrets))
+    except ConfigError as exc:
+        raise ConfigError(f"webhook_secrets: {exc}") from exc
 
 
 def _schemas_of(card: Mapping[str, JsonValue]) -> CardSchemas:
     from pushkit.schemas import CardSchemas  # most senders have no card here
 
-    return CardSchemas.of_card(card)
+    try:
+        return CardSchemas.of_card(card)
+    except ConfigError as exc:
+        raise ConfigError(f"card: {exc}") from exc
 
 
 def _mistakes_of(sender: TrustedSender) -> Iterable[str]:
@@ -225,16 +211,11 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
         yield "expected exactly one of jwks_url, jwks_file and keys"
     if not sender.has_keys and _sources(sender):
         yield f"expected no keys: {Scheme.STANDARD_WEBHOOKS} has webhook_secrets"
-    if _has_standard_jwt(sender) and not sender.issuer:
+    standard = sender.profile is SenderProfile.STANDARD
+    if standard and sender.signs_with(Scheme.JWT) and not sender.issuer:
         yield "expected issuer, the `iss` that it states"
     if sender.id_field is not None:
         yield "id_field: only an unsigned sender needs one: the others sign their ids"
-    for audience in sender.audience:
-        audience_of(audience)
-
-
-def _has_standard_jwt(sender: TrustedSender) -> bool:
-    return sender.profile is SenderProfile.STANDARD and sender.signs_with(Scheme.JWT)
 
 
 def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:

@@ -438,7 +438,7 @@ async def test_a_fault_of_the_receiver_is_a_503_that_tells_nothing(
         def __contains__(self, _value: object) -> bool:
             raise RuntimeError("a fault")
 
-    object.__setattr__(world.sender, "_token_hashes", Broken())
+    object.__setattr__(world.sender, "token_hashes", Broken())
     del aiohttp_server
 
     answer = await world.post(world.draft())

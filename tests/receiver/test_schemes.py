@@ -606,7 +606,7 @@ def test_a_setting_that_cannot_be_meant_is_an_error(changes: dict[str, Any], say
 def test_a_secret_is_in_no_repr() -> None:
     sender = TrustedSender(name="a", schemes=[WEBHOOKS], webhook_secrets=[SECRET])
     assert SECRET not in repr(sender)
-    assert "_verifiers" not in repr(sender)
+    assert "verifiers" not in repr(sender)
 
 
 async def test_trust_without_an_audience_is_warned_of(
