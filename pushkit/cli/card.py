@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -32,13 +32,21 @@ from pushkit.cli.card_report import (
     verdict_document,
     verdict_lines,
 )
-from pushkit.cli.keys import key_file_options, read_passphrase
+from pushkit.cli.options import (
+    KeyFile,
+    allow_option,
+    at_option,
+    key_file_options,
+    out_option,
+    write_out,
+)
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
-from pushkit.keys.files import load_key_ring
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
+from pushkit.terminal.command import json_option
+from pushkit.terminal.options import PATH, choice_option
 from pushkit.terminal.output import example
 from pushkit.url import Url
 
@@ -46,15 +54,9 @@ __all__ = ["card"]
 
 _T = TypeVar("_T")
 
-_FORMS: Final = [form.value for form in CardForm]
 _SCHEMES: Final = ("https://", "http://")
 # The origin of a card in a file: keys on the command line are for the card that stands beside them.
 _ANYWHERE: Final = "https://card.invalid"
-
-_allow_option = click.option(
-    "--allow", multiple=True, metavar="HOST:PORT", help="A host named for development."
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 
 
 @click.group(
@@ -76,21 +78,21 @@ def card() -> None:
 
 @card.command("canonicalize", epilog=example("pushkit card canonicalize card.json | sha256sum"))
 @click.argument("target", metavar="FILE_OR_URL")
-@click.option("--form", type=click.Choice(_FORMS), default="spec", show_default=True)
-@_allow_option
-def canonicalize_(target: str, form: str, allow: tuple[str, ...]) -> None:
+@choice_option("--form", of=CardForm, default="spec", show_default=True)
+@allow_option
+def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
     """Write the bytes that are signed, without a newline."""
-    found = canonicalize(read_card(_read(target, allow)), CardForm(form))
+    found = canonicalize(read_card(_read(target, allow)), form)
     click.echo(found.payload, nl=False)
 
 
 @card.command(epilog=example("pushkit card sign card.json --keys keys.json --out agent-card.json"))
 @click.argument("target", metavar="FILE_OR_URL")
-@key_file_options
-@click.option(
+@key_file_options()
+@choice_option(
     "--form",
     "forms",
-    type=click.Choice(_FORMS),
+    of=CardForm,
     multiple=True,
     help="May be given several times.  [default: spec, and sdk where it leaves out nothing that"
     " matters]",
@@ -101,14 +103,13 @@ def canonicalize_(target: str, form: str, allow: tuple[str, ...]) -> None:
     help="The forms that the verifiers of a2a-sdk 1.x and @a2a-js/sdk 1.x look for, and a2a-go's.",
 )
 @click.option("--jku", metavar="URL", help="Where the public keys are published.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write.")
-@_allow_option
+@out_option
+@allow_option
 def sign(
     *,
     target: str,
-    path: Path,
-    passphrase_file: Path | None,
-    forms: tuple[str, ...],
+    key_file: KeyFile,
+    forms: tuple[CardForm, ...],
     every_sdk: bool,
     jku: str | None,
     out: Path | None,
@@ -120,20 +121,14 @@ def sign(
     """
     if every_sdk and forms:
         raise click.UsageError("--every-sdk goes without --form")
-    ring = load_key_ring(path, read_passphrase(passphrase_file))
     wanted = EVERY_SDK if every_sdk else forms or None
-    signed = sign_card(_read(target, allow), ring, wanted, now=utc_now(), jku=jku)
+    signed = sign_card(_read(target, allow), key_file.ring(), wanted, now=utc_now(), jku=jku)
     for warning in signed.warnings:
         click.echo(f"warning: {warning}", err=True)
     content = json.dumps(signed.card, ensure_ascii=False, indent=2).encode("utf-8") + b"\n"
-    if out is None:
-        click.echo(content, nl=False)
-        return
-    try:
-        out.write_bytes(content)
-    except OSError as exc:
-        raise click.FileError(str(out), exc.strerror) from exc
-    click.echo(f"signed with {', '.join(signed.kids)} in {', '.join(signed.forms)}: {out}")
+    write_out(out, content)
+    if out is not None:
+        click.echo(f"signed with {', '.join(signed.kids)} in {', '.join(signed.forms)}: {out}")
 
 
 @card.command(
@@ -147,30 +142,23 @@ def sign(
     "--key",
     "keys",
     multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PATH,
     help="A public key to trust: PEM, or a JWK Set.",
 )
 @click.option("--jwks", "jwks_urls", multiple=True, metavar="URL", help="A JWK Set to trust.")
 @click.option(
     "--trust",
     "trust_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PATH,
     help="A TOML file with the keys that are trusted for each origin.",
 )
 @click.option("--origin", metavar="URL", help="With --trust: where a card in a file comes from.")
-@click.option(
-    "--admit",
-    type=click.Choice(_FORMS),
-    multiple=True,
-    help="A form that counts whatever it leaves out.",
+@choice_option(
+    "--admit", of=CardForm, multiple=True, help="A form that counts whatever it leaves out."
 )
-@click.option(
-    "--at",
-    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
-    help="The moment to verify for, in UTC.  [default: now]",
-)
-@_allow_option
-@_json_option
+@at_option
+@allow_option
+@json_option
 def verify(
     *,
     targets: tuple[str, ...],
@@ -178,7 +166,7 @@ def verify(
     jwks_urls: tuple[str, ...],
     trust_file: Path | None,
     origin: str | None,
-    admit: tuple[str, ...],
+    admit: tuple[CardForm, ...],
     at: datetime | None,
     allow: tuple[str, ...],
     as_json: bool,
@@ -191,8 +179,7 @@ def verify(
     """
     _require_sense(targets, keys or jwks_urls, trust_file, origin)
     origins = load_card_trust(trust_file) if trust_file else _origins_of(targets, keys, jwks_urls)
-    now = utc_now() if at is None else at.replace(tzinfo=at.tzinfo or UTC)
-    policy = CardPolicy(admit=frozenset(CardForm(form) for form in admit))
+    now, policy = at or utc_now(), CardPolicy(admit=frozenset(admit))
 
     async def check(transport: Transport) -> CardVerdict | CardSummary:
         trust = CardTrust(origins, fetch=partial(fetch_jwks, transport))
@@ -239,8 +226,8 @@ def _origins_of(
 
 @card.command(epilog=example("pushkit card inspect https://agent.example.com"))
 @click.argument("target", metavar="FILE_OR_URL")
-@_allow_option
-@_json_option
+@allow_option
+@json_option
 def inspect(target: str, allow: tuple[str, ...], as_json: bool) -> None:
     """Show a card's signatures, and what each form would leave out; nothing is verified."""
     found = Inspection.of(read_card(_read(target, allow)))

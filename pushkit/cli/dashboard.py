@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pushkit.cli.keys import read_passphrase
-from pushkit.cli.outbox import checked_database, database_option
+from pushkit.cli.databases import checked_database, database_option
+from pushkit.cli.options import KeyFile, key_file_options
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError
@@ -37,19 +36,7 @@ __all__ = ["dashboard"]
 )
 @database_option
 @dashboard_options(listen="127.0.0.1:8090", variable="PUSHKIT_DASHBOARD_TOKEN")
-@click.option(
-    "--keys",
-    "keys_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="PUSHKIT_KEYS",
-    show_envvar=True,
-    help="The key file, to show the states of its keys.",
-)
-@click.option(
-    "--passphrase-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the passphrase of the private keys.",
-)
+@key_file_options("The key file, to show the states of its keys.", default=None)
 @click.option(
     "--issuer", envvar="PUSHKIT_ISSUER", show_envvar=True, help="`iss`, to show requests whole."
 )
@@ -57,8 +44,7 @@ def dashboard(
     *,
     database: str,
     options: DashboardOptions,
-    keys_file: Path | None,
-    passphrase_file: Path | None,
+    key_file: KeyFile | None,
     issuer: str | None,
 ) -> None:
     """Serve a dashboard of the outbox, until SIGTERM or Ctrl-C.
@@ -71,7 +57,7 @@ def dashboard(
     except ImportError as exc:
         raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
     location = checked_database(database)
-    keys = FileKeySource(keys_file, read_passphrase(passphrase_file)) if keys_file else None
+    keys = FileKeySource(key_file.path, key_file.passphrase) if key_file else None
 
     @contextlib.asynccontextmanager
     async def over_the_outbox(access: DashboardAccess) -> AsyncIterator[Site]:

@@ -5,21 +5,18 @@ Without any of them it delivers as `SenderOptions` does by default.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from pushkit.outbox import Retention
 from pushkit.terminal.command import age, parse_age
+from pushkit.terminal.options import Given, gathered
 from pushkit.work import RetryPolicy, stop_after_attempt, stop_after_delay, wait_schedule
 
 __all__ = ["Delivering", "delivery_options"]
-
-_R = TypeVar("_R")
 
 _FOREVER = "forever"
 _WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
@@ -56,26 +53,13 @@ class Delivering:
         }
 
 
-def delivery_options(command: Callable[..., _R]) -> Callable[..., _R]:
-    """Add the options to a command, which gets them as `delivering`."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> _R:
-        mine = {member.name: given.pop(member.name) for member in fields(Delivering)}
-        return command(delivering=Delivering(**mine), **given)
-
-    for option in reversed(_OPTIONS):
-        run = option(run)
-    return run
-
-
 def _waits(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> tuple[timedelta, ...]:
     return tuple(parse_age(each.strip()) for each in value.split(","))
 
 
-def _age_option(name: str, default: str, says: str) -> Callable[[Callable[..., _R]], Any]:
+def _age_option(name: str, default: str, says: str) -> Given:
     return click.option(
         name, metavar="AGE", default=default, show_default=True, callback=age, help=says
     )
@@ -87,7 +71,7 @@ def _age_or_forever(
     return None if value == _FOREVER else age(context, parameter, value)
 
 
-def _keep_option(name: str, default: str, says: str) -> Callable[[Callable[..., _R]], Any]:
+def _keep_option(name: str, default: str, says: str) -> Given:
     return click.option(
         name,
         metavar=f"AGE|{_FOREVER}",
@@ -98,9 +82,11 @@ def _keep_option(name: str, default: str, says: str) -> Callable[[Callable[..., 
     )
 
 
-_OPTIONS = (
-    _age_option("--timeout", "15s", "The deadline of one attempt in total."),
-    click.option(
+delivery_options = gathered(
+    "delivering",
+    Delivering,
+    timeout=_age_option("--timeout", "15s", "The deadline of one attempt in total."),
+    waits=click.option(
         "--waits",
         metavar="AGE,AGE,…",
         default=_WAITS,
@@ -108,19 +94,21 @@ _OPTIONS = (
         callback=_waits,
         help="After the 1st, 2nd, … failed attempt; after the last one a delivery is dead.",
     ),
-    _age_option("--max-age", "90h", "Nor is a delivery tried when it is older than this."),
-    _age_option(
+    max_age=_age_option("--max-age", "90h", "Nor is a delivery tried when it is older than this."),
+    disable_after=_age_option(
         "--disable-after", "5d", "A subscription with nothing but failures for so long is disabled."
     ),
-    _keep_option("--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."),
-    _keep_option("--keep-dead", "30d", "How long dead letters stay."),
-    click.option(
+    keep_delivered=_keep_option(
+        "--keep-delivered", "7d", "How long delivered and cancelled deliveries stay."
+    ),
+    keep_dead=_keep_option("--keep-dead", "30d", "How long dead letters stay."),
+    keep_answers=click.option(
         "--keep-answers", is_flag=True, help="Keep the first KiB of each answer, for outbox show."
     ),
-    click.option(
+    go_token_spelling=click.option(
         "--go-token-spelling", is_flag=True, help="Send the token as A2A-Notification-Token too."
     ),
-    click.option(
+    use_aiohttp=click.option(
         "--use-aiohttp", is_flag=True, help="Post over aiohttp in place of pushkit's own client."
     ),
 )

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import click
 
+from pushkit.cli.options import (
+    KeyFile,
+    key_file_options,
+    out_option,
+    read_passphrase,
+    write_out,
+)
+from pushkit.clock import utc_now
 from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
-from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, SigningKey, public_pem, signing_key_from_pem
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 from pushkit.terminal.command import json_option
+from pushkit.terminal.options import FILE, PATH
 from pushkit.terminal.output import example, moment, table
 
-__all__ = ["key_file_options", "keys", "read_passphrase"]
+__all__ = ["keys"]
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-_PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
 _DEFAULT_MAX_AGE_SECONDS: Final = 300
 _MAX_MAX_AGE_SECONDS: Final = 86400
+_ALGORITHMS: Final = click.Choice([*(each.value for each in Algorithm), "Ed25519"])
 
 
 def _algorithm(
@@ -40,31 +44,10 @@ def _algorithm(
 _algorithm_option = click.option(
     "--alg",
     "algorithm",
-    type=click.Choice([*(algorithm.value for algorithm in Algorithm), "Ed25519"]),
+    type=_ALGORITHMS,
     callback=_algorithm,
     help="The signature algorithm.  [default: the file's, ES256 for a new one]",
 )
-
-
-def key_file_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Add `--keys` and `--passphrase-file` to a command."""
-    path = click.option(
-        "--keys",
-        "path",
-        type=click.Path(dir_okay=False, path_type=Path),
-        default=Path("keys.json"),
-        envvar="PUSHKIT_KEYS",
-        show_default=True,
-        show_envvar=True,
-        help="The key file.",
-    )
-    passphrase = click.option(
-        "--passphrase-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"A file with the passphrase of the private keys.  [env var: {_PASSPHRASE_VARIABLE}"
-        " holds the passphrase itself]",
-    )
-    return path(passphrase(command))
 
 
 @click.group(
@@ -80,13 +63,9 @@ def keys() -> None:
     """Make, import, list, rotate, use, revoke and export signing keys."""
 
 
-@keys.command(
-    epilog=example(
-        "pushkit keys new keys.json --alg ES256",
-    )
-)
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@key_file_options
+@keys.command(epilog=example("pushkit keys new keys.json --alg ES256"))
+@click.argument("file", required=False, type=PATH)
+@key_file_options()
 @_algorithm_option
 @click.option(
     "--max-age",
@@ -95,11 +74,7 @@ def keys() -> None:
     help=f"How many seconds the JWK Set may be cached.  [default: {_DEFAULT_MAX_AGE_SECONDS}]",
 )
 def new(
-    file: Path | None,
-    path: Path,
-    passphrase_file: Path | None,
-    algorithm: Algorithm | None,
-    max_age_seconds: int | None,
+    file: Path | None, key_file: KeyFile, algorithm: Algorithm | None, max_age_seconds: int | None
 ) -> None:
     """Make a key file, or publish one more key in it.
 
@@ -107,17 +82,17 @@ def new(
     published, and `rotate` lets it sign. The first key of another algorithm is scheduled; `use`
     lets it sign in place of the one before.
     """
-    path = file or path
-    passphrase = read_passphrase(passphrase_file)
-    if not path.exists():
+    key_file = replace(key_file, path=file or key_file.path)
+    if not key_file.path.exists():
         max_age = timedelta(seconds=max_age_seconds or _DEFAULT_MAX_AGE_SECONDS)
-        ring = KeyRing.create(_now(), algorithm or Algorithm.ES256, max_age=max_age)
-        create_key_ring(path, ring, passphrase)
+        ring = key_file.create(
+            KeyRing.create(utc_now(), algorithm or Algorithm.ES256, max_age=max_age)
+        )
     elif max_age_seconds is not None:
-        raise click.UsageError(f"--max-age is for a new file, and {path} exists")
+        raise click.UsageError(f"--max-age is for a new file, and {key_file.path} exists")
     else:
-        ring = update_key_ring(path, lambda ring: ring.add(_now(), algorithm), passphrase)
-    _tell(ring, ring.keys[-1], _now())
+        ring = key_file.update(lambda ring: ring.add(utc_now(), algorithm))
+    _tell(ring, ring.keys[-1], utc_now())
 
 
 @keys.command(
@@ -127,20 +102,17 @@ def new(
         "pushkit keys import rsa.pem --alg PS256 --kid key-1",
     ),
 )
-@click.argument("pem", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@key_file_options
+@click.argument("pem", type=FILE)
+@key_file_options()
 @_algorithm_option
 @click.option("--kid", help="The key's name, as verifiers know it.  [default: its thumbprint]")
 @click.option(
-    "--pem-passphrase-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the passphrase of PEM, if it has one.",
+    "--pem-passphrase-file", type=FILE, help="A file with the passphrase of PEM, if it has one."
 )
 def import_(
     *,
     pem: Path,
-    path: Path,
-    passphrase_file: Path | None,
+    key_file: KeyFile,
     algorithm: Algorithm | None,
     kid: str | None,
     pem_passphrase_file: Path | None,
@@ -150,14 +122,12 @@ def import_(
     As with `new`, the first key of a new file signs at once, and one more is pending. PEM itself is
     no longer needed.
     """
-    passphrase = read_passphrase(passphrase_file)
     key = _imported(pem, pem_passphrase_file, kid, algorithm)
-    if path.exists():
-        ring = update_key_ring(path, lambda ring: ring.add(_now(), key=key), passphrase)
+    if key_file.path.exists():
+        ring = key_file.update(lambda ring: ring.add(utc_now(), key=key))
     else:
-        ring = KeyRing.create(_now(), key=key)
-        create_key_ring(path, ring, passphrase)
-    _tell(ring, ring.keys[-1], _now())
+        ring = key_file.create(KeyRing.create(utc_now(), key=key))
+    _tell(ring, ring.keys[-1], utc_now())
 
 
 def _imported(
@@ -176,22 +146,17 @@ def _imported(
     return found
 
 
-@keys.command(
-    "list",
-    epilog=example(
-        "pushkit keys list --json",
-    ),
-)
-@key_file_options
+@keys.command("list", epilog=example("pushkit keys list --json"))
+@key_file_options()
 @json_option
-def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
+def list_(key_file: KeyFile, as_json: bool) -> None:
     """List the keys with their states, and which one signs.
 
     Of several algorithms one signs, unless a subscription asks for another: see `use`. A key
     retires when it is no longer published, a while after it stopped signing.
     """
-    ring = load_key_ring(path, read_passphrase(passphrase_file))
-    now = _now()
+    ring = key_file.ring()
+    now = utc_now()
     if as_json:
         click.echo(json.dumps([key_document(ring, entry, now) for entry in ring.keys], indent=2))
     else:
@@ -199,22 +164,12 @@ def list_(path: Path, passphrase_file: Path | None, as_json: bool) -> None:
         click.echo(table(headings, *(_row(ring, entry, now) for entry in ring.keys)))
 
 
-@keys.command(
-    epilog=example(
-        "pushkit keys rotate",
-    )
-)
-@key_file_options
+@keys.command(epilog=example("pushkit keys rotate"))
+@key_file_options()
 @_algorithm_option
 @click.option("--now", "activate_now", is_flag=True, help="Let the next key sign at once.")
 @click.option("--force", is_flag=True, help="With --now: even if receivers may not know it yet.")
-def rotate(
-    path: Path,
-    passphrase_file: Path | None,
-    algorithm: Algorithm | None,
-    activate_now: bool,
-    force: bool,
-) -> None:
+def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, force: bool) -> None:
     """Let the next key take over, once every receiver knows it.
 
     Takes the oldest pending key, or makes one. Keys that ended more than 30 days ago are dropped
@@ -222,13 +177,13 @@ def rotate(
     """
     if force and not activate_now:
         raise click.UsageError("--force goes with --now")
-    now = _now()
+    now = utc_now()
 
     def change(ring: KeyRing) -> KeyRing:
         rotated = ring.rotate(now, algorithm, activate_now=activate_now, force=force)
         return rotated.forget_retired(now)
 
-    ring = update_key_ring(path, change, read_passphrase(passphrase_file))
+    ring = key_file.update(change)
     _tell(ring, ring.keys[-1], now)
 
 
@@ -241,55 +196,45 @@ def rotate(
 @click.argument(
     "algorithm",
     metavar="ALG",
-    type=click.Choice([*(algorithm.value for algorithm in Algorithm), "Ed25519"]),
+    type=_ALGORITHMS,
     callback=_algorithm,
 )
-@key_file_options
-def use(algorithm: Algorithm, path: Path, passphrase_file: Path | None) -> None:
+@key_file_options()
+def use(algorithm: Algorithm, key_file: KeyFile) -> None:
     """Sign with the key of the algorithm ALG from now on.
 
     The key that signed before stays as it is: for subscriptions that ask for its algorithm, and
     published for what it signed. Revoke it when nobody needs it.
     """
-    now = _now()
-    ring = update_key_ring(
-        path, lambda ring: ring.use(algorithm, now), read_passphrase(passphrase_file)
-    )
+    now = utc_now()
+    ring = key_file.update(lambda ring: ring.use(algorithm, now))
     click.echo(f"{algorithm} key {ring.active_key(now).kid} signs from now on")
 
 
 # A thumbprint may begin with a hyphen, and is no option.
 @keys.command(
     context_settings={"ignore_unknown_options": True},
-    epilog=example(
-        "pushkit keys revoke rEltOPXl-8jZfn0NbO5yMzHDi5e-WdjzkrFUUcp6oIE",
-    ),
+    epilog=example("pushkit keys revoke rEltOPXl-8jZfn0NbO5yMzHDi5e-WdjzkrFUUcp6oIE"),
 )
 @click.argument("kid")
-@key_file_options
-def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
+@key_file_options()
+def revoke(kid: str, key_file: KeyFile) -> None:
     """Withdraw the key KID at once.
 
     It is not published any more; receivers stop trusting it when their cached set ends. If it was
     signing, the next pending key takes its place, or a new one.
     """
-    now = _now()
-    ring = update_key_ring(
-        path, lambda ring: ring.revoke(kid, now), read_passphrase(passphrase_file)
-    )
+    now = utc_now()
+    ring = key_file.update(lambda ring: ring.revoke(kid, now))
     click.echo(f"revoked {kid}; receivers may trust it for another {ring.max_age}")
     last = ring.keys[-1]
     if last.activates_at == now and ring.state(last.kid, now) is KeyState.ACTIVE:
         _tell(ring, last, now)
 
 
-@keys.command(
-    epilog=example(
-        "pushkit keys export --out public/.well-known/jwks.json",
-    )
-)
-@key_file_options
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file to write.")
+@keys.command(epilog=example("pushkit keys export --out public/.well-known/jwks.json"))
+@key_file_options()
+@out_option
 @click.option(
     "--format",
     "format_",
@@ -298,42 +243,13 @@ def revoke(kid: str, path: Path, passphrase_file: Path | None) -> None:
     show_default=True,
     help="A JWK Set, or public keys in PEM.",
 )
-def export(path: Path, passphrase_file: Path | None, out: Path | None, format_: str) -> None:
+def export(key_file: KeyFile, out: Path | None, format_: str) -> None:
     """Write the published public keys, as a JWK Set or as PEM."""
-    ring = load_key_ring(path, read_passphrase(passphrase_file))
-    exported = _jwks(ring) if format_ == "jwks" else _pem(ring)
-    if out is None:
-        click.echo(exported, nl=False)
-        return
-    try:
-        out.write_bytes(exported)
-    except OSError as exc:
-        raise click.FileError(str(out), exc.strerror) from exc
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def read_passphrase(file: Path | None) -> bytes | None:
-    """Return the passphrase from a file, else from the environment, else None."""
-    if file is None:
-        return os.environb.get(_PASSPHRASE_VARIABLE.encode()) or None
-    try:
-        passphrase = file.read_bytes().rstrip(b"\r\n")
-    except OSError as exc:
-        raise KeyFileError(f"{file}: {exc.strerror}") from exc
-    if not passphrase:
-        raise KeyFileError(f"{file}: empty, expected a passphrase")
-    return passphrase
-
-
-def _jwks(ring: KeyRing) -> bytes:
-    return jwks_document(ring, _now()) + b"\n"
-
-
-def _pem(ring: KeyRing) -> bytes:
-    return b"".join(public_pem(entry.key) for entry in ring.published(_now()))
+    ring, now = key_file.ring(), utc_now()
+    if format_ == "jwks":
+        write_out(out, jwks_document(ring, now) + b"\n")
+    else:
+        write_out(out, b"".join(public_pem(entry.key) for entry in ring.published(now)))
 
 
 def _tell(ring: KeyRing, entry: RingKey, now: datetime) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from pushkit.cli.outbox import database_option
+from pushkit.cli.databases import database_option
 from pushkit.delivery.admin import open_outbox
 from pushkit.storage import upgrade
 from pushkit.terminal.output import example

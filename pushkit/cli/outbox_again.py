@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from typing import TypeAlias
 
 import click
 
-from pushkit.cli.outbox import (
-    change_outbox,
-    database_option,
-    delivery_filter,
-    filter_options,
-    look_at_outbox,
-)
+from pushkit.cli.databases import change, database_option, look
+from pushkit.cli.options import chosen_options
+from pushkit.cli.outbox import admin_of
 from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
 from pushkit.outbox import CancelledBy, DeliveryFilter, DeliveryState
 from pushkit.terminal.command import json_option
+from pushkit.terminal.options import choice_option
 from pushkit.terminal.output import example, table
 
 __all__ = ["errors", "redrive", "resend", "retry_now"]
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 _REPEATS = "a webhook may get what it had already, under the same id"
 _SHOWN = 20
@@ -41,17 +35,12 @@ _HINTS = {
     WhyNot.REMOVED: "of a subscription that was removed",
     WhyNot.DISABLED: "of a subscription that is disabled (`pushkit subscriptions enable`)",
 }
+_Chosen: TypeAlias = tuple[str, ...] | DeliveryFilter
 
-
-def _chosen_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Add ids, filters, `--all` and `--dry-run` to a command that sends."""
-    for name, parameter, help_ in (
-        ("--dry-run", "dry_run", "Say what it would do, and do nothing."),
-        ("--all", "everything", "Every one there is."),
-    ):
-        command = click.option(name, parameter, is_flag=True, help=help_)(command)
-    command = database_option(filter_options(command))
-    return click.argument("ids", metavar="[ID]...", nargs=-1)(command)
+_chosen_options = chosen_options(DeliveryFilter, "Every one there is.")
+_dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say what it would do, and do nothing."
+)
 
 
 @click.command(
@@ -60,24 +49,18 @@ def _chosen_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
         "pushkit outbox redrive --origin https://client.example.com:443 --error status_500",
     )
 )
+@database_option
 @_chosen_options
-def redrive(
-    *,
-    ids: tuple[str, ...],
-    database: str,
-    everything: bool,
-    dry_run: bool,
-    **wanted: str | None,
-) -> None:
+@_dry_run_option
+def redrive(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
     """Send dead letters again: those with these IDS, or those of a filter.
 
     Id and seq stay, and they go ahead of what is pending. A webhook may get what it had already:
     its answer may have been lost.
     """
-    chosen = _chosen(ids, wanted, everything=everything)
-    run = look_at_outbox if dry_run else change_outbox
-    redriven = run(database, lambda admin: admin.redrive(chosen, dry_run=dry_run))
-    _tell_redriven(redriven, "dead letter", "dead", named=bool(ids), dry_run=dry_run)
+    run = look if dry_run else change
+    redriven = run(database, admin_of, lambda admin: admin.redrive(chosen, dry_run=dry_run))
+    _tell_redriven(redriven, chosen, "dead letter", "dead", dry_run=dry_run)
 
 
 @click.command(
@@ -86,17 +69,19 @@ def redrive(
         "pushkit outbox resend --subscription sub_019bd4… --state cancelled --dry-run",
     )
 )
+@database_option
 @_chosen_options
-@click.option(
+@_dry_run_option
+@choice_option(
     "--state",
-    type=click.Choice([DeliveryState.DELIVERED.value, DeliveryState.CANCELLED.value]),
+    of=(DeliveryState.DELIVERED, DeliveryState.CANCELLED),
     default=DeliveryState.DELIVERED.value,
     show_default=True,
     help="With a filter: what was delivered, or what was cancelled.",
 )
-@click.option(
+@choice_option(
     "--cancelled-by",
-    type=click.Choice([by.value for by in CancelledBy]),
+    of=CancelledBy,
     help="With --state cancelled: by whom or what.  [default: anybody, but not superseded]",
 )
 @click.option(
@@ -108,14 +93,12 @@ def redrive(
 )
 def resend(
     *,
-    ids: tuple[str, ...],
     database: str,
-    everything: bool,
+    chosen: _Chosen,
     dry_run: bool,
-    state: str,
-    cancelled_by: str | None,
+    state: DeliveryState,
+    cancelled_by: CancelledBy | None,
     from_seq: int,
-    **wanted: str | None,
 ) -> None:
     """Send again what was delivered, for a receiver that lost it; or what was cancelled.
 
@@ -123,16 +106,18 @@ def resend(
     them does nothing. What was cancelled with a subscription that was disabled can be sent once
     that is enabled again.
     """
-    if cancelled_by is not None and state != DeliveryState.CANCELLED:
+    if cancelled_by is not None and state is not DeliveryState.CANCELLED:
         raise click.UsageError("--cancelled-by goes with --state cancelled")
-    chosen = _chosen(ids, wanted, everything=everything)
+    what = "delivery"
     if isinstance(chosen, DeliveryFilter):
-        by = CancelledBy(cancelled_by) if cancelled_by else None
-        chosen = replace(chosen, state=DeliveryState(state), cancelled_by=by)
-    run = look_at_outbox if dry_run else change_outbox
-    redriven = run(database, lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run))
-    what = "delivery" if ids else f"{state} update"
-    _tell_redriven(redriven, what, state, named=bool(ids), dry_run=dry_run)
+        chosen, what = replace(chosen, state=state, cancelled_by=cancelled_by), f"{state} update"
+    run = look if dry_run else change
+    redriven = run(
+        database,
+        admin_of,
+        lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run),
+    )
+    _tell_redriven(redriven, chosen, what, state, dry_run=dry_run)
 
 
 @click.command(
@@ -142,24 +127,18 @@ def resend(
         "pushkit outbox retry-now --origin https://client.example.com:443",
     ),
 )
+@database_option
 @_chosen_options
-def retry_now(
-    *,
-    ids: tuple[str, ...],
-    database: str,
-    everything: bool,
-    dry_run: bool,
-    **wanted: str | None,
-) -> None:
+@_dry_run_option
+def retry_now(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
     """Try what is pending now: those with these IDS, or the next ones of a filter.
 
     The wait of its destination, by Retry-After or an open breaker, is lifted for one attempt: once
     that is answered the others follow, and if it fails the destination waits again. A pause is not
     lifted, nor the order of a subscription. A running worker makes the attempts.
     """
-    chosen = _chosen(ids, wanted, everything=everything)
-    run = look_at_outbox if dry_run else change_outbox
-    retried = run(database, lambda admin: admin.retry_now(chosen, dry_run=dry_run))
+    run = look if dry_run else change
+    retried = run(database, admin_of, lambda admin: admin.retry_now(chosen, dry_run=dry_run))
     _tell_ids(retried.ids, "pending delivery", "due now", dry_run=dry_run)
     if retried.behind:
         click.echo(f"still behind an older one of their subscription: {retried.behind}", err=True)
@@ -167,7 +146,7 @@ def retry_now(
         click.echo(
             f"still paused: {retried.paused} (`pushkit subscriptions resume` ends that)", err=True
         )
-    if not retried.ids or (ids and retried.skipped):
+    if not retried.ids or (isinstance(chosen, tuple) and retried.skipped):
         raise ConfigError(_not_done("tried", retried.reasons, "pending"))
 
 
@@ -181,22 +160,13 @@ def errors(*, as_json: bool) -> None:
         click.echo(table(("CODE", "MEANS"), *ERROR_CODES.items()))
 
 
-def _chosen(
-    ids: tuple[str, ...], wanted: dict[str, str | None], *, everything: bool
-) -> tuple[str, ...] | DeliveryFilter:
-    by_filter = any(value is not None for value in wanted.values())
-    if [bool(ids), by_filter, everything].count(True) != 1:
-        raise click.UsageError("expected either ids, or a filter, or --all")
-    return ids or delivery_filter(wanted)
-
-
 def _tell_redriven(
-    redriven: Redriven, what: str, state: str, *, named: bool, dry_run: bool
+    redriven: Redriven, chosen: _Chosen, what: str, state: str, *, dry_run: bool
 ) -> None:
     _tell_ids(redriven.ids, what, "pending again", dry_run=dry_run)
     if redriven.ids and not dry_run:
         click.echo(_REPEATS, err=True)
-    if not redriven.ids or (named and redriven.skipped):
+    if not redriven.ids or (isinstance(chosen, tuple) and redriven.skipped):
         raise ConfigError(_not_done("sent again", redriven.reasons, state))
     if redriven.skipped:
         click.echo(_not_done("sent again", redriven.reasons, state), err=True)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cli.outbox import checked_database, database_option
-from pushkit.delivery.admin import open_outbox
+from pushkit.cli.databases import change, database_option, look
 from pushkit.errors import ConfigError, SealedSecretError
 from pushkit.secrets.resealing import SecretsAdmin, SecretsStatus
 from pushkit.secrets.sealing import SecretKey, SecretKeys, add_secret_key
-from pushkit.storage import Access, opened
 from pushkit.terminal.command import json_option
+from pushkit.terminal.options import PATH
 from pushkit.terminal.output import example, table
-from pushkit.terminal.progress import showing_progress
 
 __all__ = ["secrets"]
-
-_R = TypeVar("_R")
 
 _SHOWN = 5
 _THEN = (
@@ -50,7 +43,7 @@ def secrets() -> None:
 
 
 @secrets.command(epilog=example("pushkit secrets generate secret.keys"))
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=PATH)
 @click.option("--standby", is_flag=True, help="In FILE, put it last: it does not encrypt yet.")
 def generate(file: Path | None, *, standby: bool) -> None:
     """Make a key: in FILE, as its first, or on standard output without one.
@@ -94,7 +87,7 @@ def rotate(*, database: str, bodies: bool) -> None:
     keys = SecretKeys.from_environment()
     if keys is None:
         raise ConfigError("no secret keys: set PUSHKIT_SECRET_KEYS or PUSHKIT_SECRET_KEYS_FILE")
-    rotated = _run(database, Access.WRITE, lambda admin: admin.rotate(keys, bodies=bodies))
+    rotated = change(database, SecretsAdmin, lambda admin: admin.rotate(keys, bodies=bodies))
     click.echo(
         f"encrypted {rotated.secrets} tokens and credentials, and {rotated.bodies} bodies,"
         f" with key {keys.ids[0]}"
@@ -120,7 +113,7 @@ def rotate(*, database: str, bodies: bool) -> None:
 def status(*, database: str, as_json: bool) -> None:
     """Show how much is encrypted with which key."""
     keys = SecretKeys.from_environment()
-    found = _run(database, Access.READ, lambda admin: admin.status())
+    found = look(database, SecretsAdmin, lambda admin: admin.status())
     rows = list(_rows(found, keys.ids if keys else ()))
     if as_json:
         click.echo(json.dumps([_document(row) for row in rows], indent=2))
@@ -157,15 +150,3 @@ def _document(row: tuple[str, str, str, str]) -> JsonObject:
         "tokens_and_credentials": int(subscriptions),
         "bodies": int(bodies),
     }
-
-
-def _run(location: str, access: Access, work: Callable[[SecretsAdmin], Awaitable[_R]]) -> _R:
-    with showing_progress():
-        return asyncio.run(_work_on(checked_database(location), access, work))
-
-
-async def _work_on(
-    location: str, access: Access, work: Callable[[SecretsAdmin], Awaitable[_R]]
-) -> _R:
-    async with opened(open_outbox(location), access) as database:
-        return await work(SecretsAdmin(database))

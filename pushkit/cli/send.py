@@ -7,20 +7,23 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import BinaryIO
 
 import click
 
 from pushkit.a2a import PushConfig, WireVersion, decode_update
 from pushkit.bounded_json import read_json_object
-from pushkit.cli.keys import key_file_options, read_passphrase
-from pushkit.cli.signing import read_webhook_secrets, signing_options
+from pushkit.cli.options import (
+    KeyFile,
+    SigningGiven,
+    allow_option,
+    key_file_options,
+    signing_options,
+)
 from pushkit.delivery.answers import judge
 from pushkit.delivery.route import Route, Routes
 from pushkit.delivery.signatures import Signing, signed_headers
 from pushkit.errors import InvalidUpdateError, MalformedJsonError
-from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
@@ -35,6 +38,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
 )
+from pushkit.terminal.options import choice_option
 from pushkit.url import audience_of
 
 __all__ = ["OneUpdate", "post_one", "send"]
@@ -79,18 +83,18 @@ def _delivery_id(
     help="The delivery id; the same again is a retry.",
 )
 @click.option("--seq", type=click.IntRange(1), default=1, show_default=True)
-@click.option(
+@choice_option(
     "--profile",
-    type=click.Choice([entry.value for entry in Profile]),
+    of=Profile,
     default=Profile.STANDARD.value,
     show_default=True,
     help="How it is signed.",
 )
-@click.option("--allow", multiple=True, help="A destination named for development: host:port.")
+@allow_option
 @click.option(
     "--timeout", type=click.IntRange(1, 600), default=15, show_default=True, help="Seconds in all."
 )
-@key_file_options
+@key_file_options()
 @signing_options
 def send(
     *,
@@ -100,13 +104,11 @@ def send(
     token: str | None,
     delivery_id: str | None,
     seq: int,
-    profile: str,
+    profile: Profile,
     allow: tuple[str, ...],
     timeout: int,
-    path: Path,
-    passphrase_file: Path | None,
-    schemes: tuple[str, ...],
-    secrets_file: Path | None,
+    key_file: KeyFile,
+    signing: SigningGiven,
 ) -> None:
     """Sign the UPDATE (a file with a JSON body of any A2A version, or -) and post it once.
 
@@ -119,12 +121,11 @@ def send(
         token=token,
         delivery_id=delivery_id,
         seq=seq,
-        profile=Profile(profile),
+        profile=profile,
         within=timedelta(seconds=timeout),
     )
-    signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
-    ring = load_key_ring(path, read_passphrase(passphrase_file))
-    if not post_one(one, signing=signing, ring=ring, policy=DestinationPolicy(allow)):
+    policy = DestinationPolicy(allow)
+    if not post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy):
         sys.exit(1)
 
 

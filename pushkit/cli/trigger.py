@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -30,14 +29,10 @@ from pushkit.a2a import (
     WireVersion,
     push_body,
 )
-from pushkit.cli.keys import read_passphrase
+from pushkit.cli.options import KeyFile, SigningGiven, key_file_options, signing_options
 from pushkit.cli.send import OneUpdate, post_one
-from pushkit.cli.signing import read_webhook_secrets, signing_options
-from pushkit.delivery.signatures import Signing
-from pushkit.keys.files import load_key_ring
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
-from pushkit.subscriptions import Profile
 from pushkit.terminal.output import example
 
 __all__ = ["trigger"]
@@ -74,19 +69,7 @@ _KINDS: Final = (*(state.value for state in _SAID), "artifact", "message", "task
 )
 @click.option("--version", default="1.0", show_default=True, help="The A2A version to speak.")
 @click.option("--task", "task_id", help="The task.  [default: a fresh one]")
-@click.option(
-    "--keys",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="PUSHKIT_KEYS",
-    show_envvar=True,
-    help="The key file.  [default: a fresh key, which nobody knows]",
-)
-@click.option(
-    "--passphrase-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the passphrase of the private keys.",
-)
+@key_file_options("The key file.  [default: a fresh key, which nobody knows]", default=None)
 @signing_options
 def trigger(
     *,
@@ -97,10 +80,8 @@ def trigger(
     audience: str | None,
     version: str,
     task_id: str | None,
-    path: Path | None,
-    passphrase_file: Path | None,
-    schemes: tuple[str, ...],
-    secrets_file: Path | None,
+    key_file: KeyFile | None,
+    signing: SigningGiven,
 ) -> None:
     """Make up updates of one task, one of each KIND in this order, sign them and post them to URL.
 
@@ -109,12 +90,9 @@ def trigger(
     all were accepted, 1 if not.
     """
     wire, policy = WireVersion.parse(version), DestinationPolicy.naming(url)
-    signing = Signing(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
-    if path is None:
-        ring = KeyRing.create(datetime.now(UTC))
+    if key_file is None:
         click.echo("signing with a fresh key, which nobody knows: --keys names yours", err=True)
-    else:
-        ring = load_key_ring(path, read_passphrase(passphrase_file))
+    ring = key_file.ring() if key_file else KeyRing.create(datetime.now(UTC))
     task = Task(
         id=task_id or f"task-{secrets.token_hex(4)}",
         context_id=f"context-{secrets.token_hex(4)}",
@@ -129,10 +107,9 @@ def trigger(
             issuer=issuer,
             token=token,
             seq=seq,
-            profile=Profile.STANDARD,
             audience=audience,
         )
-        accepted &= post_one(one, signing=signing, ring=ring, policy=policy)
+        accepted &= post_one(one, signing=signing.read(), ring=ring, policy=policy)
     if not accepted:
         sys.exit(1)
 

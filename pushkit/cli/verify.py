@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,14 +13,10 @@ import click
 from pushkit.a2a import decode_update
 from pushkit.bounded_json import write_json
 from pushkit.captured import Circumstances, circumstances_of, read_request
+from pushkit.cli.options import allow_option, at_option, read_webhook_secrets, scheme_option
 from pushkit.cli.proofs import Check, Examined, Expected, checked, examine
-from pushkit.cli.signing import read_webhook_secrets, scheme_option
-from pushkit.errors import (
-    ConfigError,
-    InboundError,
-    InvalidSignatureError,
-    TokenError,
-)
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, TokenError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.destination import DestinationPolicy
@@ -29,6 +25,7 @@ from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
+from pushkit.terminal.options import FILE
 from pushkit.terminal.output import harmless
 from pushkit.url import audience_of
 from pushkit.webhook import Headers, WebhookRequest
@@ -48,25 +45,21 @@ __all__ = ["verify"]
 @click.option(
     "--webhook-secrets-file",
     "secrets_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="For standard-webhooks: a file with a whsec_… or whpk_… per line.",
 )
 @click.option("--issuer", help="The `iss` to expect.")
 @click.option("--audience", help="The webhook's URL, to be found in `aud`.")
 @click.option("--token", help="The token to expect.")
-@click.option(
-    "--at",
-    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
-    help="The moment to verify for, in UTC: when it was received.  [default: now]",
-)
+@at_option
 @click.option(
     "--tolerance", type=click.IntRange(0, 86400), default=300, show_default=True, help="Seconds."
 )
-@click.option("--allow", multiple=True, help="For --jwks: a host named for development.")
+@allow_option
 def verify(
     *,
     request_file: BinaryIO,
-    schemes: tuple[str, ...],
+    schemes: tuple[Scheme, ...],
     jwks: str | None,
     secrets_file: Path | None,
     issuer: str | None,
@@ -83,7 +76,7 @@ def verify(
     options that are left out. Exit status 0 if all that was checked holds, 1 if not.
     """
     request = read_request(request_file.read())
-    chosen = [Scheme(name) for name in dict.fromkeys(schemes)]
+    chosen = list(dict.fromkeys(schemes))
     file = Path(getattr(request_file, "name", "-"))  # standard input may be without one
     saved = circumstances_of(file)
     if jwks is None and saved is None and set(chosen) != {Scheme.STANDARD_WEBHOOKS}:
@@ -93,13 +86,12 @@ def verify(
         audience = audience or saved.audience
         says = f"as it came: answered {saved.answered}; its moment, audience and keys are those of"
         click.echo(f"{'saved':12} {says} {file.with_suffix('.json').name}")
-    now = datetime.now(UTC) if at is None else at.replace(tzinfo=at.tzinfo or UTC)
     expected = Expected(
         keys=_load_keys(jwks, allow) if jwks else _saved_keys(saved),
         verifiers=[read_verifier(secret) for secret in read_webhook_secrets(secrets_file)],
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
-        now=now,
+        now=at or utc_now(),
         tolerance=timedelta(seconds=tolerance),
     )
     examined = [(scheme, examine(scheme, request, expected)) for scheme in chosen]

@@ -22,18 +22,22 @@ import click
 
 from pushkit.alerts import AlertOptions
 from pushkit.cli.alerting import alert_options
+from pushkit.cli.databases import database_option
 from pushkit.cli.delivering import Delivering, delivery_options
 from pushkit.cli.destinations import load_destinations
-from pushkit.cli.keys import key_file_options, read_passphrase
-from pushkit.cli.outbox import database_option
-from pushkit.cli.signing import read_webhook_secrets, signing_options
+from pushkit.cli.options import (
+    KeyFile,
+    SigningGiven,
+    allow_option,
+    key_file_options,
+    signing_options,
+)
 from pushkit.delivery.sender import PushSender, SenderOptions
-from pushkit.delivery.signatures import Signing
 from pushkit.errors import PushkitError
-from pushkit.keys.files import load_key_ring
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
+from pushkit.terminal.options import PATH, choice_option, gathered
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 from pushkit.terminal.systemd import told_to_systemd
@@ -47,14 +51,18 @@ __all__ = ["worker"]
 _MARGIN = timedelta(seconds=10)
 
 
+def _seconds(_context: click.Context, _parameter: click.Parameter, value: int) -> timedelta:
+    return timedelta(seconds=value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settings:
     """What a worker process is started with."""
 
     database: str = field(repr=False)  # a DSN may hold a password
-    keys: Path
-    passphrase: bytes | None = field(repr=False)
     issuer: str
+    key_file: KeyFile
+    signing: SigningGiven
     allow: tuple[str, ...]
     destinations: Path | None
     concurrency: int
@@ -65,12 +73,68 @@ class _Settings:
     tracing: bool
     verbose: bool
     log_format: LogFormat
-    schemes: tuple[str, ...]
-    webhook_secrets: tuple[str, ...] = field(repr=False)
-    http: tuple[socket.socket, ...] = ()
 
-    def signing(self) -> Signing:
-        return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
+
+_settings_options = gathered(
+    "settings",
+    _Settings,
+    database=database_option,
+    issuer=click.option(
+        "--issuer",
+        required=True,
+        envvar="PUSHKIT_ISSUER",
+        show_envvar=True,
+        help="`iss`: who this is from.",
+    ),
+    key_file=key_file_options(),
+    signing=signing_options,
+    allow=allow_option,
+    destinations=click.option(
+        "--destinations",
+        type=PATH,
+        envvar="PUSHKIT_DESTINATIONS",
+        show_envvar=True,
+        help="A TOML file: rules, proxy, credentials.",
+    ),
+    concurrency=click.option(
+        "--concurrency",
+        type=click.IntRange(1, 4096),
+        default=256,
+        show_default=True,
+        help="Attempts at once, in each process.",
+    ),
+    concurrency_per_host=click.option(
+        "--per-host",
+        "concurrency_per_host",
+        type=click.IntRange(1, 4096),
+        default=16,
+        show_default=True,
+        help="Attempts at once to one destination, over all processes.",
+    ),
+    drain=click.option(
+        "--drain",
+        type=click.IntRange(0, 600),
+        default=20,
+        show_default=True,
+        callback=_seconds,
+        help="Seconds that running attempts are given at the end.",
+    ),
+    delivering=delivery_options,
+    alerts=alert_options,
+    tracing=click.option(
+        "--tracing", is_flag=True, help="Make spans (under opentelemetry-instrument, for example)."
+    ),
+    verbose=click.option("--verbose", is_flag=True, help="Log every attempt."),
+    log_format=choice_option(
+        "--log-format",
+        of=LogFormat,
+        default=LogFormat.TEXT.value,
+        show_default=True,
+        envvar="PUSHKIT_LOG_FORMAT",
+        show_envvar=True,
+        help="Lines for people, or JSON objects.",
+    ),
+)
 
 
 @click.command(
@@ -79,123 +143,29 @@ class _Settings:
         "    --issuer https://agent.example.com --processes 4",
     )
 )
-@database_option
-@click.option(
-    "--issuer",
-    required=True,
-    envvar="PUSHKIT_ISSUER",
-    show_envvar=True,
-    help="`iss`: who this is from.",
-)
-@key_file_options
-@signing_options
+@_settings_options
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
-@click.option("--allow", multiple=True, help="A destination named for development: host:port.")
-@click.option(
-    "--destinations",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="PUSHKIT_DESTINATIONS",
-    show_envvar=True,
-    help="A TOML file: rules, proxy, credentials.",
-)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 4096),
-    default=256,
-    show_default=True,
-    help="Attempts at once, in each process.",
-)
-@click.option(
-    "--per-host",
-    "concurrency_per_host",
-    type=click.IntRange(1, 4096),
-    default=16,
-    show_default=True,
-    help="Attempts at once to one destination, over all processes.",
-)
-@click.option(
-    "--drain",
-    "drain_seconds",
-    type=click.IntRange(0, 600),
-    default=20,
-    show_default=True,
-    help="Seconds that running attempts are given at the end.",
-)
-@delivery_options
-@alert_options
 @click.option(
     "--http",
     metavar="HOST:PORT",
     help="Where to answer /metrics, /healthz and /readyz: of all processes, for operators.",
 )
-@click.option(
-    "--tracing", is_flag=True, help="Make spans (under opentelemetry-instrument, for example)."
-)
-@click.option("--verbose", is_flag=True, help="Log every attempt.")
-@click.option(
-    "--log-format",
-    type=click.Choice([each.value for each in LogFormat]),
-    default=LogFormat.TEXT.value,
-    show_default=True,
-    envvar="PUSHKIT_LOG_FORMAT",
-    show_envvar=True,
-    help="Lines for people, or JSON objects.",
-)
-def worker(
-    *,
-    database: str,
-    issuer: str,
-    path: Path,
-    passphrase_file: Path | None,
-    processes: int,
-    allow: tuple[str, ...],
-    destinations: Path | None,
-    concurrency: int,
-    concurrency_per_host: int,
-    drain_seconds: int,
-    delivering: Delivering,
-    alerts: AlertOptions | None,
-    http: str | None,
-    tracing: bool,
-    verbose: bool,
-    log_format: str,
-    schemes: tuple[str, ...],
-    secrets_file: Path | None,
-) -> None:
+def worker(*, settings: _Settings, processes: int, http: str | None) -> None:
     """Deliver what is in the outbox, until SIGTERM or Ctrl-C.
 
     Then nothing new is begun, running attempts are given their time, and the exit status is 0. It
     is 1 if a process died: the others are stopped likewise.
     """
-    settings = _Settings(
-        database=database,
-        keys=path,
-        passphrase=read_passphrase(passphrase_file),
-        issuer=issuer,
-        allow=allow,
-        destinations=destinations,
-        concurrency=concurrency,
-        concurrency_per_host=concurrency_per_host,
-        drain=timedelta(seconds=drain_seconds),
-        delivering=delivering,
-        alerts=alerts,
-        tracing=tracing,
-        verbose=verbose,
-        log_format=LogFormat(log_format),
-        schemes=schemes,
-        webhook_secrets=read_webhook_secrets(secrets_file),
-        http=tuple(listen(http, setting="--http")) if http else (),
-    )
+    sockets = tuple(listen(http, setting="--http")) if http else ()
     # Wrong settings are reported once, before there are processes.
-    load_key_ring(settings.keys, settings.passphrase)
+    settings.key_file.ring()
     _sender(settings)
     if processes == 1:
-        log_to_stderr(verbose=verbose, log_format=settings.log_format)
-        run_service_loop(_deliver(settings))
+        _serve(settings, sockets)
     else:
         workers = Supervisor(
             _child,
-            [settings],
+            [settings, sockets],
             count=processes,
             name="pushkit-worker",
             deadline=settings.drain + _MARGIN,
@@ -208,11 +178,24 @@ def worker(
 # --- one process --------------------------------------------------------------------------------
 
 
-async def _deliver(settings: _Settings) -> None:
+def _serve(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
+    log_to_stderr(verbose=settings.verbose, log_format=settings.log_format)
+    run_service_loop(_deliver(settings, sockets))
+
+
+def _child(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
+    try:
+        _serve(settings, sockets)
+    except PushkitError as exc:
+        click.echo(f"error: {exc}", err=True)
+        sys.exit(1)
+
+
+async def _deliver(settings: _Settings, sockets: Sequence[socket.socket]) -> None:
     """Deliver until a signal comes, or the process that started this one is gone."""
     with until_stopped() as stop:
         sender = _sender(settings)
-        async with sender, _operated(sender, settings.http), told_to_systemd():
+        async with sender, _operated(sender, sockets), told_to_systemd():
             click.echo(f"process {os.getpid()} delivers for {settings.issuer}")
             await stop.wait()
             click.echo(f"process {os.getpid()} drains")
@@ -240,19 +223,19 @@ def _sender(settings: _Settings) -> PushSender:
     file = settings.destinations
     return PushSender(
         issuer=settings.issuer,
-        keys=settings.keys,
+        keys=settings.key_file.path,
         database=settings.database,
         allow=settings.allow,
         options=SenderOptions(
             concurrency=settings.concurrency,
             concurrency_per_host=settings.concurrency_per_host,
             drain=settings.drain,
-            signing=settings.signing(),
+            signing=settings.signing.read(),
             alerts=settings.alerts,
             **settings.delivering.options(),
             **({} if file is None else load_destinations(file).options),
         ),
-        passphrase=settings.passphrase,
+        passphrase=settings.key_file.passphrase,
         tracing=_tracing() if settings.tracing else None,
     )
 
@@ -261,12 +244,3 @@ def _tracing() -> Tracing:
     from pushkit.telemetry.tracing import Tracing
 
     return Tracing()
-
-
-def _child(settings: _Settings) -> None:
-    log_to_stderr(verbose=settings.verbose, log_format=settings.log_format)
-    try:
-        run_service_loop(_deliver(settings))
-    except PushkitError as exc:
-        click.echo(f"error: {exc}", err=True)
-        sys.exit(1)

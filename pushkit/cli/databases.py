@@ -1,0 +1,63 @@
+"""An outbox that commands look at, or change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from pushkit.delivery.admin import open_outbox
+from pushkit.errors import ConfigError
+from pushkit.storage import Access, Database, is_file, opened
+from pushkit.terminal.progress import showing_progress
+
+__all__ = ["change", "checked_database", "database_option", "look"]
+
+_A = TypeVar("_A")
+_R = TypeVar("_R")
+
+database_option = click.option(
+    "--database",
+    required=True,
+    envvar="PUSHKIT_DATABASE",
+    show_envvar=True,
+    help="The outbox: the path of a SQLite file, or a PostgreSQL DSN.",
+)
+
+
+def checked_database(location: str) -> str:
+    """Return the location of an outbox that is there.
+
+    Raises:
+        ConfigError: It is neither a file that is there nor a PostgreSQL DSN.
+    """
+    # A mistyped path is no empty outbox.
+    if is_file(location) and not Path(location).exists():
+        raise ConfigError("--database: there is no such file, and it is no PostgreSQL DSN")
+    return location
+
+
+def look(location: str, admin: Callable[[Database], _A], work: Callable[[_A], Awaitable[_R]]) -> _R:
+    """Do what only reads: nothing can be written."""
+    return asyncio.run(_work_on(location, Access.READ, admin, work))
+
+
+def change(
+    location: str, admin: Callable[[Database], _A], work: Callable[[_A], Awaitable[_R]]
+) -> _R:
+    """Do what writes, in an outbox that is there."""
+    with showing_progress():
+        return asyncio.run(_work_on(location, Access.WRITE, admin, work))
+
+
+async def _work_on(
+    location: str,
+    access: Access,
+    admin: Callable[[Database], _A],
+    work: Callable[[_A], Awaitable[_R]],
+) -> _R:
+    async with opened(open_outbox(checked_database(location)), access) as database:
+        return await work(admin(database))

@@ -1,0 +1,259 @@
+"""Options that several commands have, and what a command gets of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pushkit.delivery.error_codes import ERROR_CODES, is_error_code
+from pushkit.delivery.signatures import Signing
+from pushkit.errors import ConfigError, KeyFileError
+from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
+from pushkit.keys.ring import KeyRing
+from pushkit.signing.scheme import Scheme
+from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
+from pushkit.terminal.toml_places import did_you_mean
+
+__all__ = [
+    "KeyFile",
+    "SigningGiven",
+    "allow_option",
+    "at_option",
+    "chosen_options",
+    "filter_options",
+    "key_file_options",
+    "out_option",
+    "read_passphrase",
+    "read_webhook_secrets",
+    "scheme_option",
+    "signing_options",
+    "write_out",
+]
+
+_PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
+_MAX_FILE_CHARS: Final = 64 * 1024
+
+
+# --- what many commands have --------------------------------------------------------------------
+
+out_option = click.option("--out", type=PATH, help="A file to write.")
+
+
+def write_out(out: Path | None, content: bytes) -> None:
+    """Write to the file of `out_option`, or without one to standard output."""
+    if out is None:
+        click.echo(content, nl=False)
+        return
+    try:
+        out.write_bytes(content)
+    except OSError as exc:
+        raise click.FileError(str(out), exc.strerror) from exc
+
+
+allow_option = click.option(
+    "--allow", multiple=True, metavar="HOST:PORT", help="A destination named for development."
+)
+
+
+def _aware(
+    _context: click.Context, _parameter: click.Parameter, value: datetime | None
+) -> datetime | None:
+    return None if value is None else value.replace(tzinfo=value.tzinfo or UTC)
+
+
+at_option = click.option(
+    "--at",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"]),
+    callback=_aware,
+    help="The moment to verify for, in UTC.  [default: now]",
+)
+_passphrase_option = click.option(
+    "--passphrase-file",
+    type=FILE,
+    help=f"A file with the passphrase of the private keys.  [env var: {_PASSPHRASE_VARIABLE}"
+    " holds the passphrase itself]",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFile:
+    """A key file, and the passphrase of its private keys."""
+
+    path: Path
+    passphrase: bytes | None = field(repr=False)
+
+    def ring(self) -> KeyRing:
+        """Read the keys. Raises KeyFileError."""
+        return load_key_ring(self.path, self.passphrase)
+
+    def create(self, ring: KeyRing) -> KeyRing:
+        """Make the file. Raises KeyFileError."""
+        create_key_ring(self.path, ring, self.passphrase)
+        return ring
+
+    def update(self, change: Callable[[KeyRing], KeyRing]) -> KeyRing:
+        """Change the keys, and return the new ones. Raises KeyFileError."""
+        return update_key_ring(self.path, change, self.passphrase)
+
+
+def key_file_options(
+    says: str = "The key file.", default: Path | None = Path("keys.json")
+) -> Given:
+    """`--keys` and `--passphrase-file`: a `key_file`, None if none is named by default either."""
+    keys = click.option(
+        "--keys",
+        type=PATH,
+        default=default,
+        envvar="PUSHKIT_KEYS",
+        show_default=default is not None,
+        show_envvar=True,
+        help=says,
+    )
+    return gathered("key_file", _key_file, keys=keys, passphrase_file=_passphrase_option)
+
+
+def _key_file(keys: Path | None, passphrase_file: Path | None) -> KeyFile | None:
+    if keys is None:
+        return None
+    return KeyFile(path=keys, passphrase=read_passphrase(passphrase_file))
+
+
+def read_passphrase(file: Path | None) -> bytes | None:
+    """Return the passphrase from a file, else from the environment, else None."""
+    if file is None:
+        return os.environb.get(_PASSPHRASE_VARIABLE.encode()) or None
+    try:
+        passphrase = file.read_bytes().rstrip(b"\r\n")
+    except OSError as exc:
+        raise KeyFileError(f"{file}: {exc.strerror}") from exc
+    if not passphrase:
+        raise KeyFileError(f"{file}: empty, expected a passphrase")
+    return passphrase
+
+
+# --- which signatures ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningGiven:
+    """Which signatures notifications carry. Unlike `Signing`, it can go to another process."""
+
+    schemes: tuple[Scheme, ...]
+    webhook_secrets: tuple[str, ...] = field(repr=False)
+
+    def read(self) -> Signing:
+        """Return how to sign. Raises ConfigError: these schemes and secrets do not go together."""
+        return Signing(schemes=self.schemes, webhook_secrets=self.webhook_secrets)
+
+
+def scheme_option(says: str) -> Given:
+    """`--scheme`, several times."""
+    return choice_option(
+        "--scheme",
+        "schemes",
+        of=Scheme,
+        multiple=True,
+        default=[Scheme.JWT.value],
+        show_default=True,
+        help=says,
+    )
+
+
+def _signing(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> SigningGiven:
+    return SigningGiven(schemes=schemes, webhook_secrets=read_webhook_secrets(secrets_file))
+
+
+signing_options = gathered(
+    "signing",
+    _signing,
+    schemes=scheme_option("A signature that notifications carry; may stand several times."),
+    secrets_file=click.option(
+        "--webhook-secrets-file",
+        "secrets_file",
+        type=FILE,
+        envvar="PUSHKIT_WEBHOOK_SECRETS_FILE",
+        show_envvar=True,
+        help="For standard-webhooks: a file with a whsec_… or whsk_… per line, several while one"
+        " is being replaced. These signatures name no audience.",
+    ),
+)
+
+
+def read_webhook_secrets(path: Path | None) -> tuple[str, ...]:
+    """Return the secrets in a file, one a line; none without a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or holds no secret.
+    """
+    if path is None:
+        return ()
+    try:
+        with path.open(encoding="utf-8") as file:
+            lines = file.read(_MAX_FILE_CHARS).split("\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: expected a text file with one webhook secret a line") from exc
+    secrets = tuple(line.strip() for line in lines if line.strip())
+    if not secrets:
+        raise ConfigError(f"{path}: expected one webhook secret a line, found none")
+    return secrets
+
+
+# --- which deliveries, which subscriptions -------------------------------------------------------
+
+
+def _error_code(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    if value is None or is_error_code(value):
+        return value
+    raise click.BadParameter(
+        f"there is no code {value!r}, expected one of"
+        f" {', '.join(ERROR_CODES)}{did_you_mean(value, ERROR_CODES)}"
+    )
+
+
+_FILTERS: Final = {
+    "tenant": click.option("--tenant", help="Of this tenant."),
+    "owner": click.option("--owner", help="Of this owner."),
+    "task_id": click.option("--task", "task_id", help="Of this task."),
+    "subscription_id": click.option(
+        "--subscription", "subscription_id", help="Of this subscription."
+    ),
+    "origin": click.option("--origin", help="To this destination: https://host:port."),
+    "error": click.option(
+        "--error",
+        callback=_error_code,
+        help="Whose last error has this code: `pushkit outbox errors` lists them.",
+    ),
+}
+
+
+def filter_options(kind: Callable[..., object], **more: Given) -> Given:
+    """What a filter of this kind knows, and more of its members: the filter as `wanted`."""
+    known = inspect.signature(kind).parameters
+    options = {name: option for name, option in _FILTERS.items() if name in known}
+    return gathered("wanted", kind, **more, **options)
+
+
+def chosen_options(kind: Callable[..., object], all_says: str) -> Given:
+    """Ids, a filter or `--all`: as `chosen`, the ids or the filter."""
+
+    def choose(*, ids: tuple[str, ...], wanted: object, everything: bool) -> object:
+        if [bool(ids), wanted != kind(), everything].count(True) != 1:
+            raise click.UsageError("expected either ids, or a filter, or --all")
+        return ids or wanted
+
+    return gathered(
+        "chosen",
+        choose,
+        ids=click.argument("ids", metavar="[ID]...", nargs=-1),
+        wanted=filter_options(kind),
+        everything=click.option("--all", "everything", is_flag=True, help=all_says),
+    )

@@ -1,0 +1,112 @@
+"""Options of the commands of both packages, and what a command gets of them.
+
+What belongs together comes to a command as one object: see `gathered`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import click
+
+from pushkit.terminal.command import json_option
+from pushkit.terminal.output import table
+
+if TYPE_CHECKING:
+    from pushkit.bounded_json import JsonObject
+
+__all__ = ["FILE", "PATH", "Given", "Page", "choice_option", "gathered", "page_options"]
+
+Given: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+"""A decorator that gives a command an option, or several."""
+
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""A file that is there."""
+PATH: Final = click.Path(dir_okay=False, path_type=Path)
+"""A file that may be there."""
+
+
+def gathered(name: str, make: Callable[..., object], **options: Given) -> Given:
+    """Give a command options, and what is made of their values as one argument.
+
+    Args:
+        name: What the command calls it.
+        make: Makes it of the values, by name.
+        **options: What gives each value, in the order of `--help`; also what is gathered itself.
+    """
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            mine = {each: given.pop(each) for each in options}
+            command(**{name: make(**mine)}, **given)
+
+        made: Callable[..., None] = run
+        for option in reversed(options.values()):
+            made = option(made)
+        return made
+
+    return add
+
+
+def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> Given:
+    """Give a command an option, or several values of one, that is a member of an enum by value.
+
+    Args:
+        *names: As of `click.option`.
+        of: The enum, or some members of one.
+        **more: As of `click.option`; a default is a value.
+    """
+    members = {each.value: each for each in of}
+
+    def member(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(members[each] for each in value)
+        return None if value is None else members[value]
+
+    return click.option(*names, type=click.Choice(list(members)), callback=member, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Which page of a list to show, and how.
+
+    Attributes:
+        after: The last id of the page before.
+        limit: How many at the most.
+        as_json: Whether as JSON, not as a table.
+    """
+
+    after: Any
+    limit: int
+    as_json: bool
+
+    def show(
+        self,
+        found: Sequence[Any],
+        document: Callable[[Any], JsonObject],
+        headings: Sequence[str],
+        row: Callable[[Any], Sequence[str]],
+    ) -> None:
+        """Write what was found, which has ids, and whether there may be more."""
+        if self.as_json:
+            click.echo(json.dumps([document(each) for each in found], indent=2))
+            return
+        click.echo(table(headings, *map(row, found)))
+        if len(found) == self.limit:
+            click.echo(f"there may be more: --after {found[-1].id}", err=True)
+
+
+page_options = gathered(
+    "page",
+    Page,
+    after=click.option("--after", help="The last id of the page before."),
+    limit=click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True),
+    as_json=json_option,
+)
