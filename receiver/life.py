@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pushkit.errors import StorageError
@@ -25,10 +26,11 @@ _log = logging.getLogger("receiver")
 DRAIN = timedelta(seconds=20)
 
 
+@dataclass(slots=True, kw_only=True)
 class Life:
     """Opens, runs and closes what a receiver is made of.
 
-    Args:
+    Attributes:
         database: Where inbox and expected tasks live.
         replay: The memory of ids.
         transport: Fetches JWK Sets.
@@ -37,35 +39,23 @@ class Life:
         arrivals: Tells waiters.
         housekeeper: Deletes what is over.
         drain: How long callbacks may go on at the end.
+        is_open: Whether notifications can be taken in.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        replay: ReplayMemory,
-        transport: Transport,
-        *,
-        intake: Intake,
-        dispatcher: Dispatcher,
-        arrivals: Arrivals,
-        housekeeper: Housekeeper,
-        drain: timedelta,
-    ) -> None:
-        self.is_open: bool = False
-        self._database = database
-        self._replay = replay
-        self._transport = transport
-        self._intake = intake
-        self._dispatcher = dispatcher
-        self._arrivals = arrivals
-        self._housekeeper = housekeeper
-        self._drain = drain
-        self._ends_at: float | None = None
-        self._inbox = Inbox()
-        self._forwards: list[Forward] = []
-        self._opening = asyncio.Lock()
-        self._background: list[asyncio.Task[None]] = []
-        self._listening: asyncio.Task[None] | None = None
+    database: Database
+    replay: ReplayMemory
+    transport: Transport
+    intake: Intake
+    dispatcher: Dispatcher
+    arrivals: Arrivals
+    housekeeper: Housekeeper
+    drain: timedelta
+    is_open: bool = field(default=False, init=False)
+    _ends_at: float | None = field(default=None, init=False)
+    _forwards: list[Forward] = field(default_factory=list, init=False)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _background: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _listening: asyncio.Task[None] | None = field(default=None, init=False)
 
     def close_with(self, forward: Forward) -> None:
         """Close this too, when callbacks have ended."""
@@ -74,7 +64,7 @@ class Life:
     async def open(self, access: Access = Access.UPGRADE) -> None:
         """Open the inbox, without callbacks."""
         async with self._opening:
-            await self._database.open(access)
+            await self.database.open(access)
             self.is_open = True
 
     async def listen(self) -> None:
@@ -82,31 +72,31 @@ class Life:
         await self.open()
         if self._listening is None:
             self._listening = asyncio.create_task(
-                self._database.listen(self.hear), name="receiver-listening"
+                self.database.listen(self.hear), name="receiver-listening"
             )
 
     async def start(self) -> None:
         """Open the inbox and start the callbacks. Does nothing if it runs already."""
         await self.listen()
         try:
-            await self._replay.open()
+            await self.replay.open()
         except StorageError as exc:  # callbacks go on without it
             _log.error("%s: notifications are answered 503 until it is back", exc)
         if not self._background:
-            self._dispatcher.registry.freeze()
-            warn_of_weak_trust(self._intake.trust.senders())
-            self._intake.trust.load()
-            if allowed := self._transport.policy.allow:
+            self.dispatcher.registry.freeze()
+            warn_of_weak_trust(self.intake.trust.senders())
+            self.intake.trust.load()
+            if allowed := self.transport.policy.allow:
                 _log.warning("URLs named in allow are not checked: %s", ", ".join(allowed))
             self._background = [
-                asyncio.create_task(self._dispatcher.run(), name="receiver-callbacks"),
-                asyncio.create_task(self._housekeeper.run(), name="receiver-housekeeping"),
+                asyncio.create_task(self.dispatcher.run(), name="receiver-callbacks"),
+                asyncio.create_task(self.housekeeper.run(), name="receiver-housekeeping"),
             ]
 
     def wind_down(self) -> None:
         """Hand out nothing more: what is called back now has its time to end from here on."""
         if self._ends_at is None:
-            self._ends_at = asyncio.get_running_loop().time() + self._drain.total_seconds()
+            self._ends_at = asyncio.get_running_loop().time() + self.drain.total_seconds()
             for task in self._background:
                 task.cancel()
 
@@ -121,44 +111,44 @@ class Life:
         for task in background:
             await cancelled(task)
         left = (self._ends_at or 0) - asyncio.get_running_loop().time()
-        await self._dispatcher.finish(within=timedelta(seconds=max(left, 0)))
+        await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))
         self._ends_at = None
         for forward in self._forwards:
             await forward.close()
-        await self._dispatcher.retire()
-        self._dispatcher.registry.thaw()
-        await self._replay.close()
-        await self._intake.trust.close()
-        await self._transport.close()
-        await self._database.close()
+        await self.dispatcher.retire()
+        self.dispatcher.registry.thaw()
+        await self.replay.close()
+        await self.intake.trust.close()
+        await self.transport.close()
+        await self.database.close()
 
     def hear(self) -> None:
         """Wake callbacks, and look for those who wait: a notification was accepted elsewhere."""
-        self._dispatcher.let_wait()
-        self._arrivals.look_elsewhere()
+        self.dispatcher.let_wait()
+        self.arrivals.look_elsewhere()
 
     async def unready(self) -> dict[str, str]:
         """Return what of ourselves stands in the way of serving, each part with its reason."""
         unready: dict[str, str] = {}
         try:
-            await self._database.read(self._inbox.next_due())
+            await self.database.read(Inbox().next_due())
         except StorageError as exc:
             unready["storage"] = f"storage: {exc}"
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
-        elif self._dispatcher.is_stuck:
+        elif self.dispatcher.is_stuck:
             unready["callbacks"] = f"callbacks: none can be called: {self._hanging()}"
         return unready
 
     def degraded(self) -> dict[str, str]:
         """Return what is wrong for some and not for all, each part with its reason."""
-        missing = self._intake.trust.missing()
+        missing = self.intake.trust.missing()
         reasons = (f"keys of sender {name}: {reason}" for name, reason in missing.items())
         degraded = {"keys": "; ".join(reasons)} if missing else {}
-        if self._dispatcher.hanging:
+        if self.dispatcher.hanging:
             degraded["callbacks"] = f"callbacks: {self._hanging()}"
         return degraded
 
     def _hanging(self) -> str:
-        found = sorted(self._dispatcher.hanging.items())
+        found = sorted(self.dispatcher.hanging.items())
         return ", ".join(f"{number} calls of {name} hang" for name, number in found)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.clock import utc_now
 from pushkit.errors import (
@@ -63,8 +63,7 @@ _BY_CODE: Final[Mapping[str, tuple[str, str]]] = {
 _AFTER_PATH: Final = ("key", "clock", "audience", "token")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(NamedTuple):
     """One link, and how it is.
 
     Attributes:
@@ -118,7 +117,7 @@ async def check_public_url(probe: Probe) -> list[Link]:
             in_header = await _post(client, probe, by_header=True)
             if _code(in_header) == "unrecognised_body":
                 says = "Authorization does not come through: the proxy takes it for itself"
-                return [*links, _connected(probe), Link(name="proxy", holds=False, says=says)]
+                return [*links, _connected(probe), Link("proxy", False, says)]
     finally:
         await client.close()
     return [*links, _connected(probe), *_judged(probe, answer)]
@@ -132,12 +131,10 @@ def _scheme(probe: Probe) -> Link:
     local = url.host in ("localhost", "127.0.0.1", "::1")
     if url.scheme != own.scheme:
         says = f"agents come by {url.scheme}, `url` in the configuration is {own.scheme}"
-        return Link(name="scheme", holds=False, says=f"{says}: they must be one")
+        return Link("scheme", False, f"{says}: they must be one")
     if url.scheme == "http" and not local:
-        return Link(
-            name="scheme", holds=False, says="agents post to https alone: use a certificate"
-        )
-    return Link(name="scheme", holds=True, says=url.scheme)
+        return Link("scheme", False, "agents post to https alone: use a certificate")
+    return Link("scheme", True, url.scheme)
 
 
 async def _dns(url: Url) -> list[Link]:
@@ -145,33 +142,36 @@ async def _dns(url: Url) -> list[Link]:
     try:
         found = await loop.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     except OSError as exc:
-        return [Link(name="dns", holds=False, says=f"{url.host} has no address: {exc.strerror}")]
+        return [Link("dns", False, f"{url.host} has no address: {exc.strerror}")]
     addresses = list(dict.fromkeys(str(address[0]) for _, _, _, _, address in found))
     private = [address for address in addresses if not address_is_public(address)]
     says = f"{url.host} is {', '.join(addresses)}"
     if private:
         says += f"; {private[0]} is not public: agents that do not name it will refuse to post"
-    return [Link(name="dns", holds=True, says=says)]
+    return [Link("dns", True, says)]
 
 
 def _connected(probe: Probe) -> Link:
     url = Url.parse(probe.url)
     says = "the certificate holds" if url.scheme == "https" else "none: http"
-    return Link(name="tls", holds=True, says=says)
+    return Link("tls", True, says)
+
+
+# What a request breaks by: which link that is, and what may be the reason.
+_BROKEN: Final[Mapping[type[TransportError], tuple[str, str]]] = {
+    NameLookupError: ("dns", ""),
+    TlsError: ("tls", ""),
+    ConnectionFailedError: (
+        "proxy",
+        ": nobody listens there: is the proxy up, and `receiver serve` where it leads?",
+    ),
+    AnswerTimeoutError: ("proxy", ": a firewall, or a proxy that does not reach the receiver"),
+}
 
 
 def _broken(exc: TransportError) -> Link:
-    if isinstance(exc, NameLookupError):
-        return Link(name="dns", holds=False, says=str(exc))
-    if isinstance(exc, TlsError):
-        return Link(name="tls", holds=False, says=str(exc))
-    if isinstance(exc, ConnectionFailedError):
-        says = "nobody listens there: is the proxy up, and `receiver serve` where it leads?"
-        return Link(name="proxy", holds=False, says=f"{exc}: {says}")
-    if isinstance(exc, AnswerTimeoutError):
-        says = "a firewall, or a proxy that does not reach the receiver"
-        return Link(name="proxy", holds=False, says=f"{exc}: {says}")
-    return Link(name="proxy", holds=False, says=str(exc))
+    name, advice = _BROKEN.get(type(exc), ("proxy", ""))
+    return Link(name, False, f"{exc}{advice}")
 
 
 async def _post(client: WebhookClient, probe: Probe, *, by_header: bool) -> Answer:
@@ -199,51 +199,41 @@ async def _post(client: WebhookClient, probe: Probe, *, by_header: bool) -> Answ
 
 
 def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
-    code = _code(answer)
+    code, audience = _code(answer), _static_audience(probe)
     if code is None:
-        yield Link(name="proxy", holds=False, says=_not_ours(answer))
-        yield _static_audience(probe)
+        yield from (Link("proxy", False, _not_ours(answer)), audience)
         return
-    link, says = _BY_CODE.get(code, ("", ""))
-    if link == "proxy":
-        yield Link(name="proxy", holds=False, says=f"{code}: {says}")
-        yield _static_audience(probe)
+    name, says = _BY_CODE.get(code, ("", ""))
+    if name == "proxy":
+        yield from (Link("proxy", False, f"{code}: {says}"), audience)
         return
-    yield Link(name="proxy", holds=True, says=f"the receiver answers ({answer.status} {code})")
-    if link == "path":
-        url = Url.parse(probe.url)
-        says = f"{says} the URL's is wrong: found {url.target.partition('?')[0]}"
-        yield Link(name="path", holds=False, says=f"{says}, expected {probe.sender.path}")
-        yield _static_audience(probe)
+    yield Link("proxy", True, f"the receiver answers ({answer.status} {code})")
+    if name == "path":
+        found = Url.parse(probe.url).target.partition("?")[0]
+        says = f"{says} the URL's is wrong: found {found}, expected {probe.sender.path}"
+        yield from (Link("path", False, says), audience)
         return
-    yield Link(name="path", holds=True, says=probe.sender.path)
+    yield Link("path", True, probe.sender.path)
     if probe.key is None and probe.sender.profile.signed:
-        yield Link(name="key", holds=None, says="not seen: --keys names the agent's key file")
-        yield _clock_by_date(answer)
-        yield _static_audience(probe)
-        yield Link(name="token", holds=None, says="not seen without a signature")
+        yield Link("key", None, "not seen: --keys names the agent's key file")
+        yield from (_clock_by_date(answer), audience)
+        yield Link("token", None, "not seen without a signature")
         return
-    yield from _after_path(probe, code, link, says)
-
-
-def _after_path(probe: Probe, code: str, link: str, says: str) -> Iterator[Link]:
-    for name in _AFTER_PATH:
-        if name == link:
-            said = f"{code}: {says}"
-            if name == "audience":
-                yield replace(_static_audience(probe), holds=False)
-            elif name == "token" and probe.token is None:
-                yield Link(name="token", holds=None, says="not seen: --token names one to try")
-            else:
-                yield Link(name=name, holds=False, says=said)
+    for passed in _AFTER_PATH:
+        if passed == name:
+            yield _at_fault(probe, name, f"{code}: {says}")
             return
-        yield (
-            _static_audience(probe)
-            if name == "audience"
-            else Link(name=name, holds=True, says=_HOLDS[name])
-        )
+        yield audience if passed == "audience" else Link(passed, True, _HOLDS[passed])
     if code != "unrecognised_body":
-        yield Link(name="receiver", holds=False, says=f"{code}: the receiver's log says more")
+        yield Link("receiver", False, f"{code}: the receiver's log says more")
+
+
+def _at_fault(probe: Probe, name: str, says: str) -> Link:
+    if name == "audience":
+        return _static_audience(probe)._replace(holds=False)
+    if name == "token" and probe.token is None:
+        return Link("token", None, "not seen: --token names one to try")
+    return Link(name, False, says)
 
 
 _HOLDS: Final = {
@@ -273,12 +263,12 @@ def _clock_by_date(answer: Answer) -> Link:
         there: datetime = parsedate_to_datetime(values[0])
         apart = abs(there - utc_now())
     except (IndexError, TypeError, ValueError):
-        return Link(name="clock", holds=None, says="not seen: no `Date` in the answer")
+        return Link("clock", None, "not seen: no `Date` in the answer")
     seconds = int(apart.total_seconds())
     if apart > _SKEW:
         says = f"the receiver's clock is {seconds} s from this machine's: set both by NTP"
-        return Link(name="clock", holds=False, says=says)
-    return Link(name="clock", holds=True, says=f"{seconds} s from this machine's")
+        return Link("clock", False, says)
+    return Link("clock", True, f"{seconds} s from this machine's")
 
 
 def _static_audience(probe: Probe) -> Link:
@@ -286,13 +276,10 @@ def _static_audience(probe: Probe) -> Link:
     signed = audience_of(probe.url)
     expected = [audience_of(url) for url in probe.sender.audience or [probe.own_url]]
     if signed in expected or signed.partition("?")[0] in expected:
-        return Link(name="audience", holds=True, says=signed)
+        return Link("audience", True, signed)
     says = f"agents that post to {signed} sign for it, and {' or '.join(expected)} is expected"
-    return Link(
-        name="audience",
-        holds=False,
-        says=f"{says}: set `url`, or `audience` of sender {probe.sender.name}",
-    )
+    says = f"{says}: set `url`, or `audience` of sender {probe.sender.name}"
+    return Link("audience", False, says)
 
 
 def _code(answer: Answer) -> str | None:

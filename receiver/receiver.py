@@ -182,9 +182,9 @@ class Receiver(CallbackDecorators):
         self._expected_for = retention.expected
         self._metrics: ReceiverMetrics | None = None
         self._life = Life(
-            self._database,
-            memory,
-            self._transport,
+            database=self._database,
+            replay=memory,
+            transport=self._transport,
             intake=self.intake,
             dispatcher=self.dispatcher,
             arrivals=self._arrivals,

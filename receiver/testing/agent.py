@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import secrets
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
-from pushkit.signing.jose import at_once, sign_detached
+from pushkit.signing.jose import at_once, decoded, sign_detached
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
 from pushkit.signing.token import token_headers
 from pushkit.url import audience_of
@@ -90,7 +89,7 @@ class Draft:
 
     def _with_header(self, compact: str) -> str:
         _, payload, _ = compact.split(".")
-        claims = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        claims = decoded(payload, "payload")
         jws = at_once(sign_detached(claims, {"typ": "JWT", **self.header}, self.key))
         unsigned = self.header.get("alg") == "none"  # RFC 7515 §8: an empty signature
         return f"{jws.protected}.{payload}.{'' if unsigned else jws.signature}"

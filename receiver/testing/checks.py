@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 
+from aiohttp import web
+
+from pushkit.bounded_json import JsonObject
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.notification_jwt import body_sha256
 from receiver.testing.agent import SigningAgent
-from receiver.testing.key_server import serving_keys
 from receiver.testing.subject import Answer, ReceiverUnderTest
-from receiver.testing.trial import Trial, told
+from receiver.testing.trial import Trial, accepted, told
 
 __all__ = ["CHECKS", "Finding", "check_receiver"]
 
@@ -74,7 +77,7 @@ async def check_receiver(
         if only and name not in only:
             continue
         details = await check(Trial(subject, agent, deadline, rounds))
-        promise = _promise_of(check)
+        promise = (check.__doc__ or "").strip()
         findings += [Finding(check=name, promise=promise, detail=detail) for detail in details]
         if name == "genuine" and details:
             break  # whoever accepts nothing refuses everything
@@ -84,10 +87,6 @@ async def check_receiver(
 _Check = Callable[[Trial], Awaitable[list[str]]]
 
 
-def _promise_of(check: _Check) -> str:
-    return (check.__doc__ or "").strip()
-
-
 # --- accepting, once ----------------------------------------------------------------------------
 
 
@@ -95,7 +94,7 @@ async def _genuine(trial: Trial) -> list[str]:
     """A genuine notification is accepted, and called back once."""
     draft = trial.draft()
     answer = await trial.post(draft)
-    if answer is None or not answer.accepted:
+    if not accepted(answer):
         return [f"{told(answer)}, expected 2xx"]
     if await trial.uncalled(draft):
         return ["it was never called back"]
@@ -128,7 +127,8 @@ async def _concurrent_copies(trial: Trial) -> list[str]:
     request = draft.request()
     answers = await asyncio.gather(*(trial.subject.post(request) for _ in range(_COPIES)))
     found = []
-    if any(not _accepted_or_busy(answer) for answer in answers):
+    busy = (429, 503)
+    if not all(accepted(answer) or (answer and answer.status in busy) for answer in answers):
         found = [f"{_COPIES} copies at once: {told(answers)}, expected 2xx, 429 or 503"]
     if not await trial.delivered(draft):
         return [*found, "a retry after them was not accepted"]
@@ -221,7 +221,7 @@ async def _raw_body(trial: Trial) -> list[str]:
         }
     )
     answer = await trial.post(replace(trial.draft(), body=spaced))
-    if answer is None or not answer.accepted:
+    if not accepted(answer):
         found.append(f"genuine, with white space and escapes: {told(answer)}, expected 2xx")
     return found
 
@@ -268,8 +268,9 @@ async def _key_from_message(trial: Trial) -> list[str]:
     forger = generate_key(Algorithm.ES256)
     jwk = public_jwk(forger)
     posing = replace(forger, kid=trial.agent.key.kid)
-    async with serving_keys({"keys": [jwk, public_jwk(posing)]}) as server:
-        jku = {"jku": server.url}
+    fetched: list[str] = []
+    async with _serving({"keys": [jwk, public_jwk(posing)]}, fetched) as url:
+        jku = {"jku": url}
         found = await trial.refused(
             {
                 "jku": replace(trial.draft(), key=forger, header=jku),
@@ -277,9 +278,26 @@ async def _key_from_message(trial: Trial) -> list[str]:
                 "jwk": replace(trial.draft(), key=forger, header={"jwk": jwk}),
             }
         )
-        if server.fetched:
-            found.append(f"the URL in `jku` was fetched {server.fetched} times")
+    if fetched:
+        found.append(f"the URL in `jku` was fetched {len(fetched)} times")
     return found
+
+
+@contextlib.asynccontextmanager
+async def _serving(jwks: JsonObject, fetched: list[str]) -> AsyncIterator[str]:
+    """Serve a forger's JWK Set on loopback; yield its URL, and note by whom it is fetched."""
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        fetched.append(str(request.remote))
+        return web.json_response(jwks)
+
+    runner = web.ServerRunner(web.Server(answer, access_log=None))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/jwks.json"
+    finally:
+        await runner.cleanup()
 
 
 async def _silence(trial: Trial) -> list[str]:
@@ -328,13 +346,7 @@ def _said(answer: Answer | None) -> tuple[int, bytes]:
 
 
 def _all_accepted(answers: Collection[Answer | None]) -> list[str]:
-    if all(answer is not None and answer.accepted for answer in answers):
-        return []
-    return [f"{told(answers)}, expected 2xx"]
-
-
-def _accepted_or_busy(answer: Answer | None) -> bool:
-    return answer is not None and (answer.accepted or answer.status in (429, 503))
+    return [] if all(map(accepted, answers)) else [f"{told(answers)}, expected 2xx"]
 
 
 CHECKS: Mapping[str, _Check] = MappingProxyType(

@@ -12,7 +12,7 @@ from datetime import timedelta
 from receiver.testing.agent import Draft, SigningAgent
 from receiver.testing.subject import Answer, ReceiverUnderTest
 
-__all__ = ["Trial", "told"]
+__all__ = ["Trial", "accepted", "told"]
 
 _PAUSE = 0.02
 # 429 would prove nothing of what was asked.
@@ -67,7 +67,7 @@ class Trial:
         """Make attempts, as a sender does, until one is accepted; False if none is, in time."""
         try:
             async with asyncio.timeout(self.deadline.total_seconds()):
-                while not _accepted(await self.post(draft)):  # noqa: ASYNC110  # the same
+                while not accepted(await self.post(draft)):  # noqa: ASYNC110  # the same
                     await asyncio.sleep(_PAUSE)
         except TimeoutError:
             return False
@@ -80,7 +80,7 @@ class Trial:
         """
         draft = self.draft()
         answer = await self.post(draft)
-        if answer is None or not answer.accepted:
+        if not accepted(answer):
             return [f"a genuine notification after it: {told(answer)}, expected 2xx"]
         if await self.uncalled(draft):
             return ["a genuine notification after it was never called back"]
@@ -107,7 +107,8 @@ class Trial:
         return found if calls == 1 else [*found, f"called back {calls} times, expected once"]
 
 
-def _accepted(answer: Answer | None) -> bool:
+def accepted(answer: Answer | None) -> bool:
+    """Say whether a sender would take a notification for delivered."""
     return answer is not None and answer.accepted
 
 

@@ -132,7 +132,7 @@ def test_what_the_file_leaves_out_means_the_defaults_of_the_code(tmp_path: Path)
     assert receiver.intake.limits == own.intake.limits == Limits()
     for each in (receiver, own):
         assert each.dispatcher._caller._timeout == CALLBACK_TIMEOUT
-        assert each._life._drain == DRAIN
+        assert each._life.drain == DRAIN
         assert each.dispatcher._caller._slots == 64
     assert settings.connection_limits == ConnectionLimits()
     assert settings.retention.build() == InboxRetention()

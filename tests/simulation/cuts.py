@@ -398,8 +398,8 @@ CUTS = (
         "A receiver that is stopped gives its callbacks time.",
         "receiver.life",
         (
-            "await self._dispatcher.finish(within=timedelta(seconds=max(left, 0)))",
-            "await self._dispatcher.finish(within=timedelta(0))",
+            "await self.dispatcher.finish(within=timedelta(seconds=max(left, 0)))",
+            "await self.dispatcher.finish(within=timedelta(0))",
         ),
     ),
     _cut(
