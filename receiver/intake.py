@@ -19,7 +19,7 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage import Database
-from pushkit.traceparent import TRACEPARENT, read_traceparent
+from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.credentials import HandedOut
 from receiver.expected import ExpectedStore
@@ -127,10 +127,11 @@ class Intake:
             verified = await self._verified(head, path, read, facts)  # 1 to 6
             verdict = await self._traced(verified, head)  # 7, 8, 9
         except StorageError as exc:
-            return self.refusals.fault("storage", peer=peer, error=exc, proven=facts)
+            proven = _within_trace(facts, head)
+            return self.refusals.fault("storage", peer=peer, error=exc, proven=proven)
         except InboundError as exc:
-            return self.refusals.verdict(exc, peer=peer, proven=facts)
-        self._tell(verdict, verified)
+            return self.refusals.verdict(exc, peer=peer, proven=_within_trace(facts, head))
+        self._tell(verdict, verified, head)
         return verdict
 
     async def _verified(self, head: Head, path: str, read: ReadBody, facts: Facts) -> Verified:
@@ -191,7 +192,7 @@ class Intake:
 
     async def _traced(self, verified: Verified, head: Head) -> Verdict:
         """Store a notification within the trace that its sender says it belongs to."""
-        traceparent = read_traceparent(head.headers.all(TRACEPARENT))
+        traceparent = _traceparent_of(head)
         if self._tracing is None:
             return await self._store(verified, traceparent)
         said = verified.notification
@@ -244,7 +245,7 @@ class Intake:
         notification = candidate.verified.notification
         self._accepted(notification.sender, notification.task_id)
 
-    def _tell(self, verdict: Verdict, verified: Verified) -> None:
+    def _tell(self, verdict: Verdict, verified: Verified, head: Head) -> None:
         said = verified.notification
         repeated = verdict.notification_id is None
         happened = NotificationRepeated if repeated else NotificationAccepted
@@ -255,16 +256,27 @@ class Intake:
                     sender=said.sender,
                     task_id=said.task_id,
                     delivery_id=said.delivery_id,
+                    trace_id=trace_id_of(_traceparent_of(head)),
                 )
             )
         if _log.isEnabledFor(logging.INFO):
-            _say(verdict, verified)
+            _say(verdict, verified, trace_id_of(_traceparent_of(head)))
 
 
-def _say(verdict: Verdict, verified: Verified) -> None:
+def _traceparent_of(head: Head) -> str | None:
+    return read_traceparent(head.headers.all(TRACEPARENT))
+
+
+def _within_trace(facts: Facts, head: Head) -> Facts:
+    """Return what a signature has shown, and the trace; a trace of whom nobody knows is none."""
+    trace_id = trace_id_of(_traceparent_of(head)) if facts else None
+    return facts | {"trace_id": trace_id} if trace_id else facts
+
+
+def _say(verdict: Verdict, verified: Verified, trace_id: str | None) -> None:
     said, profile = verified.notification, verified.sender.profile.value
     _log.info(
-        "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s",
+        "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s%s",
         verdict.code,
         said.sender,
         profile,
@@ -272,6 +284,7 @@ def _say(verdict: Verdict, verified: Verified) -> None:
         printable(said.delivery_id),
         said.seq,
         said.update.kind.value,
+        f" trace_id={trace_id}" if trace_id else "",
         extra={
             "status": verdict.status,
             "code": verdict.code,
@@ -281,5 +294,6 @@ def _say(verdict: Verdict, verified: Verified) -> None:
             "delivery_id": said.delivery_id,
             "seq": said.seq,
             "kind": said.update.kind.value,
+            **({"trace_id": trace_id} if trace_id else {}),
         },
     )

@@ -184,8 +184,7 @@ class Refusals:
         """Log a refusal; the arguments are as above."""
         self.tell(status, code, peer=peer, proven=proven)
         row = _row(code)
-        known = {name: value for name, value in (proven or {}).items() if value is not None}
-        about = "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
+        known, about = _known(proven)
         args = (status, code, peer, about, reason)
         facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
         if row.once_in is None and known:
@@ -206,10 +205,11 @@ class Refusals:
     ) -> Verdict:
         """Log a fault of our own, with its traceback if it has one; return its verdict."""
         verdict, row = Verdict.of(code), _row(code)
-        said = "refused %d %s peer=%s: %s"
-        args = (verdict.status, code, peer, says or row.means)
+        known, about = _known(proven)
+        args = (verdict.status, code, peer, about, says or row.means)
+        facts = {"status": verdict.status, "code": code, "peer": peer} | known
         self._by_interval[_MINUTE].say(
-            (code, type(error)), row.level, said, *args, exc_info=error or False
+            (code, type(error)), row.level, _REFUSED, *args, exc_info=error or False, extra=facts
         )
         self.tell(verdict.status, code, peer=peer, proven=proven)
         return verdict
@@ -231,11 +231,18 @@ class Refusals:
                     sender=known.get("sender"),
                     task_id=known.get("task"),
                     delivery_id=known.get("delivery_id"),
+                    trace_id=known.get("trace_id"),
                     status=status,
                     code=code,
                     peer=peer,
                 )
             )
+
+
+def _known(proven: Mapping[str, str | None] | None) -> tuple[dict[str, str], str]:
+    """Return what is known of a request, and how a line says it."""
+    known = {name: value for name, value in (proven or {}).items() if value is not None}
+    return known, "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
 
 
 def _row(code: str) -> Refusal:

@@ -26,11 +26,13 @@ class ReceiverEvent(Event):
         sender: The trusted sender; None if nobody proved to be one.
         task_id: The task, if it is known.
         delivery_id: The delivery, if it is known.
+        trace_id: The trace that it came in, if it came in one.
     """
 
     sender: str | None
     task_id: str | None
     delivery_id: str | None
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,16 +19,18 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pushkit.logs import RepeatedLog
+from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads
-from receiver.inbox import Notification
+from receiver.inbox import Notification, StoredNotification
 
-__all__ = ["TIMED_OUT", "Call", "Caller", "Slot"]
+__all__ = ["TIMED_OUT", "Call", "Caller", "Slot", "logged_of"]
 
 _log = logging.getLogger("receiver")
 
 TIMED_OUT: Final = "timed_out"
+CALLBACK_FAILED: Final = "callback_failed"
 _GRACE: Final = 2.0  # seconds that a coroutine has to end once it is cancelled
 
 
@@ -184,8 +186,10 @@ class Caller:
         self._said.say(
             (what, callback.name),
             logging.ERROR,
-            f"callback %s {what} with notification %d task=%a",  # %a: no line ends of a sender's
+            f"callback %s {what} with notification %d task=%a%s",  # %a: no line ends of a sender's
             *(callback.name, limit or 0, notification.id, notification.task_id),
+            _within(notification),
+            extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
 
@@ -194,13 +198,33 @@ def _ended(call: asyncio.Task[Any], callback: Callback, notification: Notificati
     if error is None:
         return Call(callback.name, None)
     _log.error(
-        "callback %s failed on notification %d task=%a",
+        "callback %s failed on notification %d task=%a%s",
         callback.name,
         notification.id,
         notification.task_id,
+        _within(notification),
         exc_info=error,
+        extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
     )
     return Call(callback.name, type(error).__name__)
+
+
+def logged_of(notification: Notification | StoredNotification) -> dict[str, object]:
+    """Return what a log of objects has of a notification."""
+    trace_id = trace_id_of(notification.traceparent)
+    return {
+        "sender": notification.sender,
+        "task": notification.task_id,
+        "delivery_id": notification.delivery_id,
+        "notification_id": notification.id,
+        **({"trace_id": trace_id} if trace_id else {}),
+    }
+
+
+def _within(notification: Notification) -> str:
+    """Return what a line says of the trace."""
+    trace_id = trace_id_of(notification.traceparent)
+    return f" trace_id={trace_id}" if trace_id else ""
 
 
 async def _invoke(threads: CallbackThreads, callback: Callback, notification: Notification) -> None:

@@ -23,6 +23,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events import CalledBack, Listeners, NotificationDead
 from pushkit.storage import APART, Apart, Database, Script
+from pushkit.traceparent import trace_id_of
 from pushkit.work import (
     Pump,
     RetryPolicy,
@@ -32,7 +33,7 @@ from pushkit.work import (
     stop_after_attempt,
     wait_schedule,
 )
-from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot
+from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot, logged_of
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.shares import CrowdedError
 from receiver.callbacks.turns import Turns
@@ -457,6 +458,7 @@ class Dispatcher:
                     sender=stored.sender,
                     task_id=stored.task_id,
                     delivery_id=stored.delivery_id,
+                    trace_id=trace_id_of(stored.traceparent),
                     notification_id=stored.id,
                     callback=call.callback,
                     error=call.error,
@@ -466,11 +468,13 @@ class Dispatcher:
 
     def _tell_dead(self, claimed: ClaimedNotification, error: str | None) -> None:
         stored = claimed.stored
+        trace_id = trace_id_of(stored.traceparent)
         _log.error(
-            "notification %d is a dead letter: %s",
+            "notification %d is a dead letter: %s%s",
             stored.id,
             error,
-            extra={"code": NotificationDead.kind.value, "delivery_id": stored.delivery_id},
+            f" trace_id={trace_id}" if trace_id else "",
+            extra={"code": NotificationDead.kind.value, **logged_of(stored)},
         )
         if self._events.wants(NotificationDead.usual_level):
             self._events.tell(
@@ -479,6 +483,7 @@ class Dispatcher:
                     sender=stored.sender,
                     task_id=stored.task_id,
                     delivery_id=stored.delivery_id,
+                    trace_id=trace_id,
                     notification_id=stored.id,
                     error=error,
                 )
