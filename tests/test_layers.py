@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -101,9 +102,8 @@ DOORS = {
     "tenacity": {"pushkit.work"},
 }
 
-MODULES = sorted(
-    path for package in ("pushkit", "receiver") for path in (ROOT / package).rglob("*.py")
-)
+PACKAGES = ("pushkit", "receiver")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 @cache
@@ -169,3 +169,11 @@ def test_each_dependency_has_one_door(path: Path) -> None:
     for name in imports_of(path):
         doors = DOORS.get(name.partition(".")[0])
         assert doors is None or f"{package}.{room}" in doors, f"{path}: imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_name_with_an_underscore_stays_in_its_module(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGES):
+            private = [name.name for name in node.names if re.match("_[^_]", name.name)]
+            assert not private, f"{path}: imports {', '.join(private)} of {node.module}"

@@ -53,8 +53,6 @@ from pushkit.a2a.updates import (
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import InvalidPushConfigError
 
-__all__ = ["AGENTVAULT", "AuthScheme", "parse_auth_schemes"]
-
 # --- parts: `type` says what `content` is; a file may have a `url` instead -----------------------
 
 _ABOUT = (

@@ -32,8 +32,6 @@ from pushkit.errors import (
     UnrecognisedBodyError,
 )
 
-__all__ = ["decode_update", "encode_update", "needs_snapshot", "parse_update", "push_body"]
-
 DIALECTS: dict[WireVersion, Dialect] = {
     WireVersion.V0_1: V0_1,
     WireVersion.V0_3: V0_3,

@@ -9,8 +9,6 @@ from pushkit.a2a.kinds import many, one
 from pushkit.a2a.table import Build, Fixed, Kind, Lost, Member, Need, Table
 from pushkit.a2a.updates import WireVersion
 
-__all__ = ["COLUMNS", "Elsewhere", "Met", "Row", "Tables", "columns", "many_of", "one_of"]
-
 COLUMNS = (WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0, WireVersion.AGENTVAULT_0_2)
 
 Tables: TypeAlias = Mapping[WireVersion, Table]

@@ -14,8 +14,6 @@ from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
 
-__all__ = ["Authentication", "PushConfig"]
-
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2: token
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CREDENTIALS = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")

@@ -19,8 +19,6 @@ from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import InvalidPushConfigError
 
-__all__ = ["format_push_config", "parse_push_config"]
-
 # What needs no credentials of the client: the sender's own signature, or means beside the config.
 _NEEDS_NO_CREDENTIALS = frozenset({"bearer", "jwt", "mtls", "mutualtls", "oauth2", "openidconnect"})
 

@@ -17,8 +17,6 @@ from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidPushConfigError
 
-__all__ = ["parse_inline_config"]
-
 # Where each version has its config: within `configuration`, or beside the message.
 _PLACES = {
     WireVersion.V1_0: ("configuration.", "taskPushNotificationConfig"),

@@ -13,31 +13,6 @@ from typing import Any, TypeVar
 from pushkit.a2a.table import Kind, MismatchError, Table, Writing
 from pushkit.bounded_json import JsonValue
 
-__all__ = [
-    "BASE64",
-    "CONTENT",
-    "DATA",
-    "DATA_OBJECT",
-    "EXACT_TEXT",
-    "FLAG",
-    "INDEX",
-    "METADATA",
-    "SAID_FLAG",
-    "TEXT",
-    "TEXTS",
-    "TIME",
-    "Name",
-    "format_base64",
-    "format_timestamp",
-    "is_index",
-    "many",
-    "names",
-    "one",
-    "parts",
-    "read_base64",
-    "read_timestamp",
-]
-
 Name = TypeVar("Name", bound=StrEnum)
 
 

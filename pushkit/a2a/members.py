@@ -22,20 +22,6 @@ from pushkit.a2a.updates import (
     WireVersion,
 )
 
-__all__ = [
-    "ARTIFACT",
-    "ARTIFACT_UPDATE",
-    "MESSAGE",
-    "OBJECTS",
-    "ROLE",
-    "ROLE_NAMES",
-    "STATE",
-    "STATE_NAMES",
-    "STATUS",
-    "STATUS_UPDATE",
-    "TASK",
-]
-
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 BOTH, WRITER = Need.BOTH, Need.WRITER
 

@@ -22,8 +22,6 @@ from pushkit.a2a.updates import (
     WireVersion,
 )
 
-__all__ = ["with_ids"]
-
 
 def with_ids(update: TaskUpdate) -> TaskUpdate:
     """Return an update with the ids that it lacks.

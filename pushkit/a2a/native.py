@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from pushkit.a2a.updates import TaskState, TaskUpdate, UpdateKind, WireVersion
 
-__all__ = ["AnyUpdate", "NativeUpdate"]
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NativeUpdate:

@@ -26,8 +26,6 @@ from pushkit.a2a.updates import (
 )
 from pushkit.bounded_json import JsonObject
 
-__all__ = ["V0_1", "V0_3", "V1_0"]
-
 _TABLES: dict[UpdateKind, Tables] = {
     UpdateKind.TASK: TASK,
     UpdateKind.MESSAGE: MESSAGE,

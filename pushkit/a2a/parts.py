@@ -15,8 +15,6 @@ from pushkit.a2a.table import Fixed, Member, MismatchError, Need, Table, lost
 from pushkit.a2a.updates import DataPart, RawPart, TextPart, UnknownPart, UrlPart, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 
-__all__ = ["PARTS", "PART_LIST"]
-
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 
 # The official SDK's mark of a value that had to be wrapped into an object.

@@ -21,24 +21,6 @@ from pushkit.a2a.updates import TaskUpdate, UpdateKind, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import PushkitError
 
-__all__ = [
-    "Build",
-    "Dialect",
-    "Fixed",
-    "Kind",
-    "Lost",
-    "Member",
-    "MismatchError",
-    "Need",
-    "Table",
-    "Writer",
-    "Writing",
-    "json_copy",
-    "lost",
-    "reading",
-    "snake_case",
-]
-
 
 class MismatchError(Exception):
     """What was found is not what its table says.

@@ -16,28 +16,6 @@ from typing import ClassVar, TypeAlias
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import UnsupportedVersionError
 
-__all__ = [
-    "Artifact",
-    "ArtifactUpdate",
-    "DataPart",
-    "Message",
-    "MessageUpdate",
-    "Part",
-    "RawPart",
-    "Role",
-    "StatusUpdate",
-    "Task",
-    "TaskSnapshot",
-    "TaskState",
-    "TaskStatus",
-    "TaskUpdate",
-    "TextPart",
-    "UnknownPart",
-    "UpdateKind",
-    "UrlPart",
-    "WireVersion",
-]
-
 
 class _Name(StrEnum):
     """A name that is looked up for every update: it is found as the text that it equals."""

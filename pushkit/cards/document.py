@@ -18,15 +18,6 @@ from pushkit.errors import InvalidSignatureError, MalformedCardError, MalformedJ
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.jose import DetachedJws, algorithm_of, protected_header
 
-__all__ = [
-    "FORM",
-    "MAX_CARD_BYTES",
-    "MAX_SIGNATURES",
-    "CardSignature",
-    "read_card",
-    "read_signatures",
-]
-
 # RFC 7515 §4.3, a private parameter: the canonical form that was signed. Without it, a signature
 # over a form that leaves much out would pass for one over a weaker card, in a form that does not.
 FORM: Final = "pushkit-form"

@@ -29,8 +29,6 @@ from pushkit.cards.walks import (
 )
 from pushkit.errors import CanonicalizationError
 
-__all__ = ["FORMS", "Canonical", "CardForm", "Form", "canonical_json", "canonicalize"]
-
 
 class CardForm(StrEnum):
     """A canonical form, by its name; the stronger one stands before the weaker."""

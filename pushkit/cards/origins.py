@@ -14,8 +14,6 @@ from pushkit.keys.jwk import VerificationKey, thumbprint
 from pushkit.net.jwks_client import FetchJwks, JwksClient
 from pushkit.url import Url
 
-__all__ = ["CardTrust"]
-
 
 class CardTrust:
     """Trust per origin, with the JWK Sets behind it.

@@ -21,8 +21,6 @@ from pushkit.keys.remote import RemoteSigner
 from pushkit.keys.ring import KeyRing
 from pushkit.keys.source import KeySource, key_source
 
-__all__ = ["CARD_PATH", "LEGACY_CARD_PATH", "CardPublisher"]
-
 CARD_PATH: Final = "/.well-known/agent-card.json"  # A2A 1.0 §8.2, since 0.3
 LEGACY_CARD_PATH: Final = "/.well-known/agent.json"  # up to 0.2
 

@@ -20,8 +20,6 @@ from pushkit.net.transport import Transport
 from pushkit.url import Url
 from pushkit.version import USER_AGENT
 
-__all__ = ["CardCheck", "CardOutcome", "CardSummary", "card_url", "fetch_card", "verify_cards"]
-
 _TIMEOUT: Final = timedelta(seconds=10)
 _AT_ONCE: Final = 16
 _HEADERS: Final = (

@@ -23,8 +23,6 @@ from enum import Enum
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["CARD_0_3", "CARD_1_0", "Container", "Field", "Presence", "Schema", "is_read_by_a2a"]
-
 # A2A 1.0 §4.4, with the field presence of its proto file.
 _MESSAGES_1_0: Final = """
 AgentCard

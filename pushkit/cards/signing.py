@@ -19,8 +19,6 @@ from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing, RingKey
 from pushkit.signing.jose import at_once, sign_detached
 
-__all__ = ["EVERY_SDK", "SignedCard", "sign_card", "sign_card_with"]
-
 # a2a-go verifies the card as it is served. The JavaScript SDK drops the security schemes before it
 # verifies, and the first Python releases wrote Python's JSON: a signature for them covers less, and
 # helps nobody else.

@@ -13,8 +13,6 @@ from datetime import datetime
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import VerificationKey
 
-__all__ = ["OriginTrust", "TrustedKey", "TrustedKeys"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedKey:

@@ -26,8 +26,6 @@ from pushkit.errors import ConfigError, KeyFileError, PushkitError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key_from_pem
 from pushkit.keys.jwks import parse_jwks
 
-__all__ = ["load_card_trust", "load_public_keys"]
-
 _ORIGIN: Final = {"jwks_urls": list, "keys": list, "revoked": dict}
 _TIMES: Final = {"not_before": datetime, "expires_at": datetime, "revoked_at": datetime}
 _KEY: Final = {"file": str, "kid": str, "alg": str, **_TIMES}

@@ -17,16 +17,6 @@ from pushkit.cards.walks import Gap, Uncovered
 from pushkit.errors import CardRefusedError
 from pushkit.keys.jwk import Algorithm
 
-__all__ = [
-    "CardVerdict",
-    "Coverage",
-    "Decision",
-    "FieldCoverage",
-    "SignatureVerdict",
-    "coverage",
-    "listed",
-]
-
 _LISTED: Final = 10
 _LISTED_CHARACTERS: Final = 80
 _WARNED: Final = frozenset({Gap.UNKNOWN, Gap.CONTENT})

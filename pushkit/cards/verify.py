@@ -22,8 +22,6 @@ from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.jose import holding_key
 
-__all__ = ["FULL_COVERAGE", "CardPolicy", "verify_card"]
-
 _MAX_TRIES: Final = 64
 
 

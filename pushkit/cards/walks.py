@@ -17,17 +17,6 @@ from pushkit.bounded_json import JsonObject, JsonValue, json_pointer
 from pushkit.cards.schema import Container, Field, Presence, Schema, is_read_by_a2a
 from pushkit.errors import CanonicalizationError
 
-__all__ = [
-    "CleanedWalk",
-    "DoubleWalk",
-    "FilledWalk",
-    "Gap",
-    "Omission",
-    "PresenceWalk",
-    "Uncovered",
-    "WholeWalk",
-]
-
 _LARGEST_SAFE_INTEGER: Final = 2**53 - 1
 
 

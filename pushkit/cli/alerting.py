@@ -11,8 +11,6 @@ from pushkit.alerts import AlertOptions
 from pushkit.terminal.command import age
 from pushkit.terminal.options import gathered
 
-__all__ = ["alert_options"]
-
 
 def _wanted(
     *, log: bool, command: str | None, webhook: str | None, every: timedelta

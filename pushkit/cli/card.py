@@ -50,8 +50,6 @@ from pushkit.terminal.options import PATH, choice_option
 from pushkit.terminal.output import example
 from pushkit.url import Url
 
-__all__ = ["card"]
-
 _T = TypeVar("_T")
 
 _SCHEMES: Final = ("https://", "http://")

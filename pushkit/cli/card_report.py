@@ -17,16 +17,6 @@ from pushkit.cards.walks import Uncovered
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
 from pushkit.terminal.output import harmless, table
 
-__all__ = [
-    "Inspection",
-    "inspection_document",
-    "inspection_lines",
-    "summary_document",
-    "summary_lines",
-    "verdict_document",
-    "verdict_lines",
-]
-
 _COVERAGE: Final = {Coverage.WHOLE: "yes", Coverage.PART: "in part", Coverage.NONE: "NO"}
 _SHOWN_CHARACTERS: Final = 100
 

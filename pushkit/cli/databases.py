@@ -14,8 +14,6 @@ from pushkit.errors import ConfigError
 from pushkit.storage import Access, Database, is_file, opened
 from pushkit.terminal.progress import showing_progress
 
-__all__ = ["change", "checked_database", "database_option", "look"]
-
 _A = TypeVar("_A")
 _R = TypeVar("_R")
 

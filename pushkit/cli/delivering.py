@@ -16,8 +16,6 @@ from pushkit.terminal.command import age, parse_age
 from pushkit.terminal.options import Given, gathered
 from pushkit.work import RetryPolicy, stop_after_attempt, stop_after_delay, wait_schedule
 
-__all__ = ["Delivering", "delivery_options"]
-
 _FOREVER = "forever"
 _WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it
 

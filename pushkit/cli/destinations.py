@@ -25,8 +25,6 @@ from pushkit.net.proxy import EgressProxy
 from pushkit.net.tls import ClientCertificate
 from pushkit.terminal.toml_places import Location, did_you_mean, line_of, name_of
 
-__all__ = ["DestinationsFile", "load_destinations"]
-
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)

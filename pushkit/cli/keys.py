@@ -28,8 +28,6 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import FILE, PATH
 from pushkit.terminal.output import example, moment, table
 
-__all__ = ["keys"]
-
 _DEFAULT_MAX_AGE_SECONDS: Final = 300
 _MAX_MAX_AGE_SECONDS: Final = 86400
 _ALGORITHMS: Final = click.Choice([*(each.value for each in Algorithm), "Ed25519"])

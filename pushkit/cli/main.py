@@ -22,8 +22,6 @@ from pushkit.cli.worker import worker
 from pushkit.terminal.command import run_command
 from pushkit.version import __version__
 
-__all__ = ["cli", "main"]
-
 _ELSEWHERE = "pushkit.commands"
 
 

@@ -12,8 +12,6 @@ from pushkit.delivery.admin import open_outbox
 from pushkit.storage import upgrade
 from pushkit.terminal.output import example
 
-__all__ = ["migrate"]
-
 
 @click.command(
     epilog=example(

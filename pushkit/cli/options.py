@@ -21,22 +21,6 @@ from pushkit.signing.scheme import Scheme
 from pushkit.terminal.options import FILE, PATH, Given, choice_option, gathered
 from pushkit.terminal.toml_places import did_you_mean
 
-__all__ = [
-    "KeyFile",
-    "SigningGiven",
-    "allow_option",
-    "at_option",
-    "chosen_options",
-    "filter_options",
-    "key_file_options",
-    "out_option",
-    "read_passphrase",
-    "read_webhook_secrets",
-    "scheme_option",
-    "signing_options",
-    "write_out",
-]
-
 _PASSPHRASE_VARIABLE: Final = "PUSHKIT_KEY_PASSPHRASE"  # noqa: S105 - where it is, not what
 _MAX_FILE_CHARS: Final = 64 * 1024
 

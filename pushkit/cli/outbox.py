@@ -20,8 +20,6 @@ from pushkit.terminal.command import age, json_option
 from pushkit.terminal.options import Page, choice_option, page_options
 from pushkit.terminal.output import document, example, harmless, milliseconds, moment, table
 
-__all__ = ["admin_of", "outbox"]
-
 _FINISHED = (DeliveryState.DELIVERED, DeliveryState.CANCELLED, DeliveryState.DEAD)
 _SEALED = "(sealed with a secret key that is not here)"
 

@@ -21,8 +21,6 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import choice_option
 from pushkit.terminal.output import example, table
 
-__all__ = ["errors", "redrive", "resend", "retry_now"]
-
 _REPEATS = "a webhook may get what it had already, under the same id"
 _SHOWN = 20
 _HINTS = {

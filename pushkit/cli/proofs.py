@@ -15,7 +15,6 @@ from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.signing.content_digest import check_content_digest, read_content_digest
 from pushkit.signing.http_message_signatures import (
     TAG,
-    UnverifiedHttpSignature,
     read_unverified_signatures,
     verify_http_signature,
 )
@@ -42,8 +41,6 @@ from pushkit.signing.standard_webhooks import (
 from pushkit.signing.times import EXPIRY_LEEWAY, check_expiry, check_timestamp
 from pushkit.url import audience_with_query
 from pushkit.webhook import WebhookRequest
-
-__all__ = ["Check", "Examined", "Expected", "ask_pyjwt", "checked", "examine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +92,23 @@ class Examined:
     facts: Mapping[str, str | None]
 
 
-def checked(name: str, says: str, check: Callable[[], object]) -> Check:
-    """Return the result of a check that raises if it does not hold."""
+def checked(
+    name: str, says: str, check: Callable[[], object], *, found: str = "", instead: str = ""
+) -> Check:
+    """Return the result of a check that raises if it does not hold.
+
+    Args:
+        name: What is held against what.
+        says: What to say if it holds.
+        check: Raises InboundError.
+        found: What to add to its error.
+        instead: What to say in place of its error.
+    """
     try:
         check()
     except InboundError as exc:
-        return Check(name=name, holds=False, says=str(exc))
+        failed = instead or (f"{exc}: {found}" if found else str(exc))
+        return Check(name=name, holds=False, says=failed)
     return Check(name=name, holds=True, says=says)
 
 
@@ -125,30 +133,25 @@ def _by_jwt(request: WebhookRequest, expected: Expected) -> Examined:
         unverified, claims = _read_jwt(request)
     except InboundError as exc:
         return _unreadable(exc, "body", "time", "expiry", "issuer", "audience", "webhook-id")
-    found = {
-        "issuer": claims.issuer or "none",
-        "audience": ", ".join(claims.audience) or "none",
-    }
+    found = {"issuer": claims.issuer or "none", "audience": ", ".join(claims.audience) or "none"}
     webhook_ids = request.headers.all("webhook-id")
     checks = [
         _signature_of_jwt(unverified, expected.keys),
-        _or_found(
-            checked(
-                "body", f"sha256 {claims.body_sha256}", lambda: check_body(claims, request.body)
-            ),
-            f"signed {claims.body_sha256}, received {body_sha256(request.body)}",
+        checked(
+            "body",
+            f"sha256 {claims.body_sha256}",
+            lambda: check_body(claims, request.body),
+            found=f"signed {claims.body_sha256}, received {body_sha256(request.body)}",
         ),
         _time(claims.issued_at, expected),
         _expiry(claims.expires_at, expected),
         _issuer(claims, expected.issuer, found["issuer"]),
         _audience(claims, expected.audience, request.target, found["audience"]),
-        _or_found(
-            checked(
-                "webhook-id",
-                claims.delivery_id or "no id is signed",
-                lambda: check_webhook_id(claims, request.headers),
-            ),
-            f"signed {claims.delivery_id}, found {', '.join(webhook_ids)}",
+        checked(
+            "webhook-id",
+            claims.delivery_id or "no id is signed",
+            lambda: check_webhook_id(claims, request.headers),
+            found=f"signed {claims.delivery_id}, found {', '.join(webhook_ids)}",
         ),
     ]
     facts = {
@@ -186,10 +189,8 @@ def _signature_of_jwt(
         verify_signature(unverified, key)
         ask_pyjwt(unverified.token, key)
 
-    return _or_found(
-        checked("signature", f"{says}; PyJWT agrees", by_both),
-        f"found alg {unverified.algorithm}, the key is {says}",
-    )
+    found = f"found alg {unverified.algorithm}, the key is {says}"
+    return checked("signature", f"{says}; PyJWT agrees", by_both, found=found)
 
 
 def ask_pyjwt(token: str, key: VerificationKey) -> None:
@@ -214,16 +215,20 @@ def ask_pyjwt(token: str, key: VerificationKey) -> None:
 def _issuer(claims: JwtClaims, issuer: str | None, found: str) -> Check:
     if issuer is None:
         return Check(name="issuer", holds=None, says=f"--issuer was not given; found {found}")
-    check = checked("issuer", found, lambda: check_issuer(claims, issuer))
-    return _instead(check, f"`iss`: found {found}, expected {issuer}")
+    expected = f"`iss`: found {found}, expected {issuer}"
+    return checked("issuer", found, lambda: check_issuer(claims, issuer), instead=expected)
 
 
 def _audience(claims: JwtClaims, audience: str | None, target: str, found: str) -> Check:
     if audience is None:
         return Check(name="audience", holds=None, says=f"--audience was not given; found {found}")
-    check = checked("audience", found, lambda: check_audience(claims, [audience], target))
     accepted = dict.fromkeys((audience, audience_with_query(audience, target)))
-    return _instead(check, f"`aud`: found {found}, expected {' or '.join(accepted)}")
+    return checked(
+        "audience",
+        found,
+        lambda: check_audience(claims, [audience], target),
+        instead=f"`aud`: found {found}, expected {' or '.join(accepted)}",
+    )
 
 
 # --- by the other schemes -----------------------------------------------------------------------
@@ -245,13 +250,17 @@ def _by_http_signature(request: WebhookRequest, expected: Expected) -> Examined:
         return _unreadable(InvalidSignatureError(says), "body", "time", "expiry")
     signature = own[0]
     checks = (
-        _or_found(
-            checked(
-                "signature",
-                f"kid {signature.keyid}, over {url}",
-                lambda: _prove(signature, request, url, expected),
+        checked(
+            "signature",
+            f"kid {signature.keyid}, over {url}",
+            lambda: verify_http_signature(
+                signature,
+                keys[signature.keyid],
+                method=request.method,
+                target_uris=[url],
+                headers=request.headers,
             ),
-            f"checked by kid {signature.keyid}, over {request.method} {url}",
+            found=f"checked by kid {signature.keyid}, over {request.method} {url}",
         ),
         checked(
             "body",
@@ -268,18 +277,6 @@ def _by_http_signature(request: WebhookRequest, expected: Expected) -> Examined:
         "delivery": ", ".join(request.headers.all("webhook-id")),
     }
     return Examined(checks=checks, facts=facts)
-
-
-def _prove(
-    signature: UnverifiedHttpSignature, request: WebhookRequest, url: str, expected: Expected
-) -> None:
-    verify_http_signature(
-        signature,
-        (expected.keys or {})[signature.keyid],
-        method=request.method,
-        target_uris=[url],
-        headers=request.headers,
-    )
 
 
 def _by_secret(request: WebhookRequest, expected: Expected) -> Examined:
@@ -299,10 +296,7 @@ def _by_secret(request: WebhookRequest, expected: Expected) -> Examined:
         ),
         _time(webhook.timestamp, expected),
     )
-    facts = {
-        "issued": _moment(webhook.timestamp, expected.now),
-        "delivery": webhook.delivery_id,
-    }
+    facts = {"issued": _moment(webhook.timestamp, expected.now), "delivery": webhook.delivery_id}
     return Examined(checks=checks, facts=facts)
 
 
@@ -327,28 +321,16 @@ def _time(issued_at: datetime, expected: Expected) -> Check:
 def _expiry(expires_at: datetime | None, expected: Expected) -> Check:
     if expires_at is None:
         return Check(name="expiry", holds=None, says="none is stated")
-    return _or_found(
-        checked(
-            "expiry",
-            f"{expires_at:%Y-%m-%dT%H:%M:%SZ}",
-            lambda: check_expiry(expires_at, expected.now, EXPIRY_LEEWAY),
-        ),
-        _moment(expires_at, expected.now),
+    return checked(
+        "expiry",
+        f"{expires_at:%Y-%m-%dT%H:%M:%SZ}",
+        lambda: check_expiry(expires_at, expected.now, EXPIRY_LEEWAY),
+        found=_moment(expires_at, expected.now),
     )
 
 
 def _keys(found: str, keys: Mapping[str, VerificationKey]) -> str:
     return f"found {found}, expected {' or '.join(keys) or 'none: the JWK Set is empty'}"
-
-
-def _or_found(check: Check, found: str) -> Check:
-    """Add to a check that failed what was found."""
-    return check if check.holds else _instead(check, f"{check.says}: {found}")
-
-
-def _instead(check: Check, says: str) -> Check:
-    """Say of a check that failed what was found and expected."""
-    return check if check.holds else Check(name=check.name, holds=False, says=says)
 
 
 def _moment(moment: datetime, now: datetime) -> str:

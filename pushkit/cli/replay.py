@@ -16,8 +16,6 @@ from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.output import example, harmless
 from pushkit.webhook import WebhookRequest
 
-__all__ = ["replay"]
-
 _SHOWN_BYTES = 500
 
 

@@ -17,8 +17,6 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import PATH
 from pushkit.terminal.output import example, table
 
-__all__ = ["secrets"]
-
 _SHOWN = 5
 _THEN = (
     "restart senders and workers; then `pushkit secrets rotate` encrypts with the first key what is"

@@ -41,8 +41,6 @@ from pushkit.subscriptions import (
 from pushkit.terminal.options import choice_option
 from pushkit.url import audience_of
 
-__all__ = ["OneUpdate", "post_one", "send"]
-
 # Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.
 _DELIVERY_ID = re.compile(r"[!-\-/-~]{1,256}")
 

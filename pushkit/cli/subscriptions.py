@@ -17,8 +17,6 @@ from pushkit.terminal.command import json_option
 from pushkit.terminal.options import Page, choice_option, page_options
 from pushkit.terminal.output import example, moment
 
-__all__ = ["subscriptions"]
-
 _SEE = "see `pushkit subscriptions list`"
 _Chosen: TypeAlias = tuple[str, ...] | SubscriptionFilter
 

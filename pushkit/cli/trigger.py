@@ -35,8 +35,6 @@ from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.terminal.output import example
 
-__all__ = ["trigger"]
-
 _SAID: Final[Mapping[TaskState, str | None]] = MappingProxyType(
     {
         TaskState.SUBMITTED: None,

@@ -30,8 +30,6 @@ from pushkit.terminal.output import harmless
 from pushkit.url import audience_of
 from pushkit.webhook import Headers, WebhookRequest
 
-__all__ = ["verify"]
-
 
 @click.command(
     epilog="\b\nExample:\n  pushkit verify captured.http --jwks jwks.json \\\n"

@@ -45,8 +45,6 @@ from pushkit.terminal.systemd import told_to_systemd
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
-__all__ = ["worker"]
-
 # After its drain a process closes its connections; one that still does not end is killed.
 _MARGIN = timedelta(seconds=10)
 

@@ -47,8 +47,6 @@ from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
 from pushkit.subscriptions import Subscription
 
-__all__ = ["PushkitConfigStore", "PushkitNotificationSender", "TaskReader"]
-
 
 class TaskReader(Protocol):
     """What is needed of the SDK's task store: to read one task."""

@@ -40,8 +40,6 @@ from pushkit.a2a.table import Kind, Member, MismatchError, Need, Table
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
 from pushkit.errors import InvalidUpdateError, UnrecognisedBodyError
 
-__all__ = ["PushEvent", "native_update"]
-
 V1_0 = WireVersion.V1_0
 
 PushEvent: TypeAlias = (

@@ -28,8 +28,6 @@ from pushkit.errors import ConfigError
 from pushkit.integrations.enqueue_buffer import Buffered
 from pushkit.subscriptions import Subscription
 
-__all__ = ["PushkitConfigStore", "PushkitNotificationSender", "SdkObject"]
-
 
 class SdkObject(Protocol):
     """A pydantic object of the SDK: `Task` or `PushNotificationConfig`."""

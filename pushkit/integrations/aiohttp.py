@@ -12,8 +12,6 @@ from pushkit.clock import utc_now
 from pushkit.delivery.sender import PushSender
 from pushkit.integrations.asgi import HasMetrics
 
-__all__ = ["JWKS_PATH", "card_routes", "jwks_route", "metrics_route"]
-
 JWKS_PATH = "/.well-known/jwks.json"
 
 

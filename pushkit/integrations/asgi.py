@@ -25,8 +25,6 @@ from pushkit.delivery.sender import PushSender
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Metrics
 
-__all__ = ["CardApp", "HasMetrics", "JwksApp", "Message", "MetricsApp", "Receive", "Send", "answer"]
-
 # The three names of the ASGI specification; its messages are loosely typed by design.
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -25,8 +25,6 @@ from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.outbox import IdempotencyKey
 
-__all__ = ["Buffered", "EnqueueBuffer"]
-
 _log: Final = logging.getLogger("pushkit.integrations")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds

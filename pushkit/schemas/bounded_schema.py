@@ -41,8 +41,6 @@ from pushkit.schemas.keywords import (
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-__all__ = ["MAX_SECONDS", "MAX_STEPS", "BoundedSchema", "Complaint", "Steps", "UndecidedError"]
-
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_SCHEMA_DEPTH = 32
 MAX_STEPS = 100_000

@@ -19,19 +19,6 @@ from pushkit.errors import ConfigError, InvalidSchemaError
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-__all__ = [
-    "MAX_SECONDS",
-    "MISSING_EXTRA",
-    "STEPS",
-    "Steps",
-    "UndecidedError",
-    "bounded",
-    "nodes",
-    "regex",
-    "require_extra",
-    "walk",
-]
-
 MISSING_EXTRA = "structured data needs the extra: pip install 'pushkit[schemas]'"
 MAX_SECONDS = 2.0
 _MAX_REGEX_CHARS = 1024

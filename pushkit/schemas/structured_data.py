@@ -27,24 +27,8 @@ from pushkit.a2a.updates import (
 )
 from pushkit.bounded_json import JsonValue
 from pushkit.errors import InvalidSchemaError
-from pushkit.schemas.bounded_schema import (
-    MAX_SECONDS,
-    MAX_STEPS,
-    BoundedSchema,
-    Steps,
-    UndecidedError,
-)
-from pushkit.schemas.keywords import require_extra
-
-__all__ = [
-    "EXTENSION_URI",
-    "CardSchemas",
-    "DataVerdict",
-    "Fit",
-    "check_structured_data",
-    "check_structured_data_apart",
-    "check_structured_input",
-]
+from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema
+from pushkit.schemas.keywords import MAX_SECONDS, Steps, UndecidedError, require_extra
 
 EXTENSION_URI = (
     "https://raw.githubusercontent.com/facultyai/a2a-extension-object-schemas/refs/heads/main/v1"

@@ -8,8 +8,6 @@ from pushkit.storage import WINDOW, Page, Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
 
-__all__ = ["SubscriptionFilter", "SubscriptionInspection"]
-
 _WHERE = {
     None: "removed_at IS NULL",
     SubscriptionState.ACTIVE: "removed_at IS NULL AND active = 1 AND paused = 0",

@@ -15,18 +15,6 @@ from pushkit.a2a import (
     WireVersion,
 )
 
-__all__ = [
-    "EVERYTHING",
-    "Current",
-    "DisabledBy",
-    "Filter",
-    "Profile",
-    "Recipient",
-    "Subscription",
-    "SubscriptionKey",
-    "SubscriptionState",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from pushkit.storage import Migration, Script, Statement, to_micros
 
-__all__ = ["OWNERS_MIGRATION", "QUOTAS_MIGRATION", "Owner", "OwnerStore"]
-
 OWNERS_MIGRATION = Migration(
     5,
     (

@@ -8,8 +8,6 @@ from pushkit.a2a import PushConfig
 from pushkit.secrets.vault import CREDENTIALS, TOKEN, Vault
 from pushkit.subscriptions.model import Subscription, SubscriptionKey
 
-__all__ = ["Secrets", "StoredSubscription", "open_subscription", "seal_secrets"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:

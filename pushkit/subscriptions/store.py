@@ -35,8 +35,6 @@ from pushkit.subscriptions.model import (
 )
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secrets
 
-__all__ = ["MIGRATION", "REVISION_MIGRATION", "SubscriptionStore", "read_subscription"]
-
 MIGRATION = Migration(
     1,
     (

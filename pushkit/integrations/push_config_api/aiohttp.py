@@ -11,8 +11,6 @@ from aiohttp import web
 
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
 
-__all__ = ["OwnerOf", "push_config_app"]
-
 OwnerOf: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
 

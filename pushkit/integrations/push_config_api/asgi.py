@@ -10,8 +10,6 @@ from urllib.parse import parse_qsl, unquote
 from pushkit.integrations.asgi import Message, Receive, Send, answer
 from pushkit.integrations.push_config_api.http import ApiRequest, PushConfigApi
 
-__all__ = ["OwnerOfScope", "PushConfigAsgi"]
-
 OwnerOfScope: TypeAlias = Callable[[Mapping[str, Any]], str | Awaitable[str | None] | None]
 
 

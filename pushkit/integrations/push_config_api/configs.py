@@ -17,8 +17,6 @@ from pushkit.errors import InvalidPushConfigError, PushkitError
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 from pushkit.subscriptions import Subscription
 
-__all__ = ["Caller", "Configs", "Page", "TaskCheck"]
-
 _log = logging.getLogger("pushkit.push_config_api")
 
 _MAX_ID_CHARS = 512

@@ -12,8 +12,6 @@ from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import PushkitError
 
-__all__ = ["ERROR_DOMAIN", "ApiError", "ErrorKind", "http_error", "json_rpc_error"]
-
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 ERROR_DOMAIN = "a2a-protocol.org"
 

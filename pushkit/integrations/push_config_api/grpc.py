@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pushkit.bounded_json import JsonObject
     from pushkit.integrations.push_config_api.http import PushConfigApi
 
-__all__ = ["OwnerOf", "PushConfigServicer", "PushConfigServicerV03"]
-
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 OwnerOf: TypeAlias = Callable[[Context], str | Awaitable[str | None] | None]
 

@@ -18,8 +18,6 @@ from pushkit.integrations.push_config_api.json_rpc import (
     refusal,
 )
 
-__all__ = ["ApiAnswer", "ApiRequest", "PushConfigApi"]
-
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
 _MEDIA_TYPES = ("", _JSON, _A2A_JSON)

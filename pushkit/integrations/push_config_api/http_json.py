@@ -21,8 +21,6 @@ from pushkit.integrations.push_config_api.members import (
     written,
 )
 
-__all__ = ["Route", "answer_http_json", "route_of"]
-
 V1_0 = WireVersion.V1_0
 
 

@@ -19,8 +19,6 @@ from pushkit.integrations.push_config_api.members import (
     written,
 )
 
-__all__ = ["METHODS", "answer_json_rpc", "operate", "refusal"]
-
 Params: TypeAlias = Mapping[str, JsonValue]
 V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
 

@@ -11,8 +11,6 @@ from pushkit.errors import UnsupportedVersionError
 from pushkit.integrations.push_config_api.configs import Page
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
 
-__all__ = ["check_version", "number", "optional_text", "text", "written"]
-
 _NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
 
 

@@ -15,7 +15,8 @@ import pytest
 from pushkit.a2a import DataPart, Message, MessageUpdate, Role
 from pushkit.errors import ConfigError, InvalidSchemaError
 from pushkit.schemas import CardSchemas, Fit, check_structured_data, check_structured_data_apart
-from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema, Steps, UndecidedError
+from pushkit.schemas.bounded_schema import MAX_STEPS, BoundedSchema
+from pushkit.schemas.keywords import Steps, UndecidedError
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
