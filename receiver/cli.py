@@ -294,17 +294,11 @@ def _try_tls(settings: ReceiverSettings) -> int:
 
 def _masked(settings: ReceiverSettings) -> JsonObject:
     """Return the effective configuration without its secrets."""
-    document: JsonObject = settings.model_dump(mode="json")
-    for location in ("database", "replay"):
-        if isinstance(found := document[location], str):
-            document[location] = masked(found)
-    for sender in document["senders"] if isinstance(document["senders"], list) else []:
-        if isinstance(sender, dict):
-            for secret in ("tokens", "credentials", "webhook_secrets"):
-                values = sender[secret]
-                sender[secret] = ["***"] * len(values) if isinstance(values, list) else []
-    kept = {name: document[name] for name in ("database", "replay")}
-    return {name: _without_users(value) for name, value in document.items()} | kept
+    shown = settings.model_dump(mode="json").items()
+    document: JsonObject = {name: _without_users(value) for name, value in shown}
+    for name, location in (("database", settings.database), ("replay", settings.replay)):
+        document[name] = location and masked(location)
+    return document
 
 
 def _without_users(value: JsonValue) -> JsonValue:

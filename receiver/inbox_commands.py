@@ -233,13 +233,7 @@ def stats(*, config: Path, database: str | None, as_json: bool) -> None:
         waited = datetime.now(UTC) - found.oldest_unfinished_at
         click.echo(f"oldest       unfinished for {max(int(waited.total_seconds()), 0)} s")
     if found.senders:
-        rows = (
-            (
-                s.sender,
-                *map(str, (s.unfinished, s.dead, s.missing, s.late, s.unmatched)),
-            )
-            for s in found.senders
-        )
+        rows = [[str(value) for value in document(sender).values()] for sender in found.senders]
         headings = ("SENDER", "UNFINISHED", "DEAD", "MISSING", "LATE", "UNMATCHED")
         click.echo("\n" + table(headings, *rows))
 
@@ -303,17 +297,7 @@ def _stats_document(stats: InboxStats) -> JsonObject:
     return {
         "statuses": {status.value: count for status, count in stats.statuses.items()},
         "oldest_unfinished_at": oldest.isoformat() if oldest else None,
-        "senders": [
-            {
-                "sender": s.sender,
-                "unfinished": s.unfinished,
-                "dead": s.dead,
-                "missing": s.missing,
-                "late": s.late,
-                "unmatched": s.unmatched,
-            }
-            for s in stats.senders
-        ],
+        "senders": [document(sender) for sender in stats.senders],
     }
 
 

@@ -135,16 +135,6 @@ class TrustSnapshot:
         names = {sender.name for sender in asked.senders}
         return [entry for entry in self.held if entry.sender.name in names]
 
-    def select(self, path: str, headers: Headers) -> Selected:
-        """Do step 2, and find the key of step 3; see `select`."""
-        steps = select(self.at(path), headers)
-        try:
-            steps.send(self.keys_of(next(steps)))
-        except StopIteration as done:
-            found: Selected = done.value
-            return found
-        raise AssertionError("it asks once")
-
 
 def base_url(url: str) -> str:
     """Return a receiver's base URL in one spelling.

@@ -19,15 +19,12 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
-from pushkit.webhook import Headers
 from receiver.selection import (
     Claimed,
     HeldKeys,
     KeysOf,
-    Selected,
     TrustSnapshot,
     base_url,
-    select,
 )
 from receiver.trust import TrustedSender, check_senders
 
@@ -151,16 +148,6 @@ class Trust:
             return at_hand
         fetched = (_held(entry, _named_keys(entry, says)) for entry in entries)
         return list(await asyncio.gather(*fetched))
-
-    async def select(self, path: str, headers: Headers) -> Selected:
-        """Do what `TrustSnapshot.select` does, with keys that are fetched where that is due."""
-        steps = select(self.at(path), headers)
-        try:
-            steps.send(await self.keys_of(next(steps)))
-        except StopIteration as done:
-            found: Selected = done.value
-            return found
-        raise AssertionError("it asks once")
 
     def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
         return {

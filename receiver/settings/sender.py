@@ -14,7 +14,7 @@ from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.jwk import Algorithm
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from receiver.settings.values import Positive, Url, rate
+from receiver.settings.values import Positive, Secrets, Url, rate
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 
 __all__ = ["SenderSettings"]
@@ -34,14 +34,14 @@ class SenderSettings(BaseModel):
     audience: list[Url] = []
     profile: SenderProfile = SenderProfile.STANDARD
     schemes: list[Scheme] = [Scheme.JWT]
-    webhook_secrets: list[str] = []
+    webhook_secrets: Secrets = []
     webhook_secrets_file: Path | None = None
     algorithms: list[Algorithm] = list(Algorithm)
     tolerance_seconds: Annotated[int, Field(gt=0, le=86400)] = 300
-    tokens: list[str] = []
+    tokens: Secrets = []
     tokens_file: Path | None = None
     token_required: bool = True
-    credentials: list[str] = []
+    credentials: Secrets = []
     tasks: TaskPolicy = TaskPolicy.REGISTERED
     max_body_bytes: Positive | None = None
     rate: Positive | None = None

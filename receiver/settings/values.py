@@ -11,7 +11,16 @@ from pushkit.errors import ConfigError
 from pushkit.url import audience_of, parse_host_and_port
 from receiver.limits import RateLimit
 
-__all__ = ["Days", "HostAndPort", "ModuleAndFunction", "Positive", "PositiveOrNone", "Url", "rate"]
+__all__ = [
+    "Days",
+    "HostAndPort",
+    "ModuleAndFunction",
+    "Positive",
+    "PositiveOrNone",
+    "Secrets",
+    "Url",
+    "rate",
+]
 
 
 def _absolute_url(value: str) -> str:
@@ -49,6 +58,10 @@ Days = Annotated[
     PlainSerializer(lambda days: FOREVER if days is None else days),
 ]
 """Whole days, or `"forever"`: None."""
+Secrets = Annotated[
+    list[str], PlainSerializer(lambda secrets: ["***"] * len(secrets), when_used="json")
+]
+"""Values that `receiver check` does not show."""
 Positive = Annotated[int, Field(gt=0)]
 PositiveOrNone: TypeAlias = Positive | Literal["none"]
 Url = Annotated[str, AfterValidator(_absolute_url)]

@@ -35,6 +35,7 @@ from receiver import (
 from receiver.selection import UnknownSenderError
 from receiver.trusted_keys import Trust
 from receiver.verification import Head
+from tests.receiver.selecting import selected_by, selected_of
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -496,12 +497,12 @@ def test_senders_without_issuer_are_told_apart_by_their_keys(world: World) -> No
     for name, key in (("a", own), ("b", OTHER_KEY)):
         draft = drafted(world, HTTP)
         draft.key = key
-        assert trust.select(PATH, draft.request().headers).sender.name == name
+        assert selected_of(trust, PATH, draft.request().headers).sender.name == name
     draft.key = generate_key(Algorithm.ES256)
     with pytest.raises(UnknownSenderError):
-        trust.select(PATH, draft.request().headers)
+        selected_of(trust, PATH, draft.request().headers)
     with pytest.raises(UnknownSenderError):
-        trust.select(PATH, Headers())
+        selected_of(trust, PATH, Headers())
 
 
 def test_a_sender_by_jwt_may_share_its_path(world: World) -> None:
@@ -509,8 +510,8 @@ def test_a_sender_by_jwt_may_share_its_path(world: World) -> None:
     trust = load_trust(BASE, [jwt_sender, by_http("by-http", OTHER_KEY)])
     draft = drafted(world, HTTP)
     draft.key = OTHER_KEY
-    assert trust.select(PATH, draft.request().headers).sender.name == "by-http"
-    assert trust.select(PATH, drafted(world, JWT).request().headers).sender is jwt_sender
+    assert selected_of(trust, PATH, draft.request().headers).sender.name == "by-http"
+    assert selected_of(trust, PATH, drafted(world, JWT).request().headers).sender is jwt_sender
 
 
 async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
@@ -523,7 +524,7 @@ async def test_keys_are_looked_up_by_what_is_claimed(world: World) -> None:
     )
     draft = drafted(world, HTTP)
     draft.key = OTHER_KEY
-    selected = await trust.select(PATH, draft.request().headers)
+    selected = await selected_by(trust, PATH, draft.request().headers)
     assert selected.sender.name == "a"
     assert [key.kid for _, key in selected.signatures] == [OTHER_KEY.kid]
 
@@ -532,7 +533,7 @@ async def test_keys_that_cannot_be_had_are_no_reason_to_refuse_for_good(world: W
     trust = Trust(BASE, [(by_http("b", OTHER_KEY), _Unreachable())])
     draft = drafted(world, HTTP)
     with pytest.raises(KeysUnavailableError):
-        await trust.select(PATH, draft.request().headers)
+        await selected_by(trust, PATH, draft.request().headers)
 
 
 class _Unreachable:

@@ -22,6 +22,7 @@ from pushkit.webhook import Headers
 from receiver import SenderProfile, TrustedSender, fetch_trust, load_trust
 from receiver.selection import UnknownSenderError
 from receiver.trusted_keys import Trust, sender_keys
+from tests.receiver.selecting import selected_by, selected_of
 
 KEY = generate_key(Algorithm.ES256).to_verification_key()
 OTHER = generate_key(Algorithm.ES256).to_verification_key()
@@ -111,7 +112,7 @@ def test_two_senders_of_one_name_are_an_error() -> None:
 async def test_senders_without_issuer_are_told_apart_by_their_keys() -> None:
     trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
 
-    selected = await trust.select("/a2a/push", token(OTHER.kid))
+    selected = await selected_by(trust, "/a2a/push", token(OTHER.kid))
 
     assert (selected.sender.name, selected.key) == ("b", OTHER)
 
@@ -128,20 +129,20 @@ async def test_senders_that_cannot_be_told_apart_are_refused(claimed: Headers) -
     trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([OTHER])))
 
     with pytest.raises(UnknownSenderError):
-        await trust.select("/a2a/push", claimed)
+        await selected_by(trust, "/a2a/push", claimed)
 
 
 async def test_a_key_that_two_senders_have_says_nothing() -> None:
     trust = trusting((legacy("a"), StaticKeys([KEY])), (legacy("b"), StaticKeys([KEY])))
 
     with pytest.raises(UnknownSenderError):
-        await trust.select("/a2a/push", token())
+        await selected_by(trust, "/a2a/push", token())
 
 
 async def test_a_sender_whose_keys_are_out_of_reach_does_not_stand_in_the_way() -> None:
     trust = trusting((legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY])))
 
-    selected = await trust.select("/a2a/push", token())
+    selected = await selected_by(trust, "/a2a/push", token())
 
     assert selected.sender.name == "b"
 
@@ -150,14 +151,14 @@ async def test_a_key_that_may_be_of_a_sender_out_of_reach_is_to_come_again() -> 
     trust = trusting((legacy("a"), UnreachableKeys()), (legacy("b"), StaticKeys([KEY])))
 
     with pytest.raises(KeysUnavailableError):
-        await trust.select("/a2a/push", token(OTHER.kid))
+        await selected_by(trust, "/a2a/push", token(OTHER.kid))
 
 
 async def test_a_standard_sender_is_never_selected_without_its_issuer() -> None:
     trust = trusting((TrustedSender(**SETTINGS), StaticKeys([KEY])))
 
     with pytest.raises(UnknownSenderError):
-        await trust.select("/a2a/push", token(issuer=None))
+        await selected_by(trust, "/a2a/push", token(issuer=None))
 
 
 # --- where keys are found -----------------------------------------------------------------------
@@ -218,7 +219,7 @@ async def test_a_sender_without_an_issuer_does_not_silence_one_that_has_it() -> 
     )
     trust = trusting((standard, StaticKeys([KEY])), (legacy, StaticKeys([double])))
 
-    selected = await trust.select("/a2a/push", token(KEY.kid, ISSUER))
+    selected = await selected_by(trust, "/a2a/push", token(KEY.kid, ISSUER))
 
     assert selected.sender is standard
 
@@ -244,9 +245,11 @@ async def test_a_sender_whose_keys_cannot_be_fetched_is_to_come_again(
 
     trust = await fetch_trust(BASE, [down, up], allow=["127.0.0.1:*"])
 
-    assert trust.select("/a2a/push", token(OTHER.kid, "https://other.example.com")).key == OTHER
+    assert (
+        selected_of(trust, "/a2a/push", token(OTHER.kid, "https://other.example.com")).key == OTHER
+    )
     with pytest.raises(KeysUnavailableError) as refusal:
-        trust.select("/a2a/push", token(issuer=ISSUER))
+        selected_of(trust, "/a2a/push", token(issuer=ISSUER))
     assert refusal.value.status == 503
 
 
@@ -256,7 +259,8 @@ async def test_a_snapshot_of_a_live_trust_selects_as_it_does() -> None:
     snapshot = await live.snapshot()
 
     for headers in (token(KEY.kid), token(OTHER.kid)):
-        assert snapshot.select("/a2a/push", headers) == await live.select("/a2a/push", headers)
+        found = await selected_by(live, "/a2a/push", headers)
+        assert selected_of(snapshot, "/a2a/push", headers) == found
 
 
 @pytest.mark.parametrize("url", ["client.example.com", "https://client.example.com/?x=1"])
