@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 
 from pushkit.bounded_json import JsonObject
 from receiver import Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
+from tests.interop.client import Client
 from tests.interop.environments import (
     NODE,
     PEERS,
@@ -36,6 +34,7 @@ __all__ = [
     "java_agent",
     "node_agent",
     "python_agent",
+    "registered_at_agent",
     "rust_agent",
 ]
 
@@ -152,60 +151,56 @@ async def agent_to_receiver(agent: Agent) -> None:
             running(*command, "--folder", name, port=agent_port),
             receiving(trusted(agent, agent_port), folder, port) as called,
         ):
-            await _send_message(agent, agent_port, f"http://127.0.0.1:{port}/a2a/push")
-            await _completed(called)
-    _compare(agent, called)
+            client = Client(url=f"http://127.0.0.1:{agent_port}/", version=agent.version)
+            config = _config(agent, f"http://127.0.0.1:{port}/a2a/push")
+            await client.send("hi", method=agent.method, config=config)
+            await completed(called)
+    versions = {n.update.origin.value for n in called if n.update.origin}
+    if versions != {agent.version}:
+        raise MismatchError(
+            f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
+        )
+    if agent.sender == "pushkit" and [n.seq for n in called] != list(range(1, len(called) + 1)):
+        raise MismatchError(f"expected every seq from 1 on, found {[n.seq for n in called]}")
+    _compare(called)
 
 
-async def _send_message(agent: Agent, port: int, hook: str) -> None:
-    write = _of_1_0 if agent.version == "1.0" else _of_0_3
-    call, headers = write({"url": hook, "token": TOKEN}, credentials=agent.credentials)
-    if agent.version == "0.3":
-        call["method"] = agent.method
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"http://127.0.0.1:{port}/", json=call, headers=headers) as answer,
-    ):
-        found = await answer.json(content_type=None)
-        if "error" in found:
-            raise MismatchError(f"the agent refused: {json.dumps(found['error'])[:200]}")
+async def registered_at_agent(agent: Agent, binding: str) -> None:
+    """Register a webhook for a task that waits, by a binding of A2A, and let the task go on."""
+    port, agent_port, grpc_port = free_port(), free_port(), free_port()
+    hook = f"http://127.0.0.1:{port}/a2a/push"
+    client = Client(
+        url=f"http://127.0.0.1:{agent_port}/",
+        version=agent.version,
+        grpc=f"127.0.0.1:{grpc_port}",
+    )
+    command = (*agent.command, "--port", str(agent_port))
+    if binding == "gRPC":
+        command += ("--grpc-port", str(grpc_port))
+    with tempfile.TemporaryDirectory() as name:
+        async with (
+            running(*command, port=agent_port),
+            receiving(trusted(agent, agent_port), Path(name), port) as called,
+        ):
+            task = await client.send("wait")
+            found = await client.register(binding, str(task["id"]), hook, TOKEN)
+            if found != hook:
+                raise MismatchError(f"expected the URL that was registered, found {found}")
+            await client.send("go on", task=task)
+            await completed(called)
+    _compare(called)  # in which version it sends is another question
 
 
-def _of_1_0(config: JsonObject, *, credentials: bool) -> tuple[JsonObject, dict[str, str]]:
-    if credentials:
+def _config(agent: Agent, hook: str) -> JsonObject:
+    config: JsonObject = {"url": hook, "token": TOKEN}
+    if agent.credentials and agent.version == "1.0":
         config["authentication"] = {"scheme": "Bearer", "credentials": CREDENTIALS}
-    message: JsonObject = {
-        "messageId": uuid.uuid4().hex,
-        "role": "ROLE_USER",
-        "parts": [{"text": "hi"}],
-    }
-    params: JsonObject = {
-        "message": message,
-        "configuration": {"taskPushNotificationConfig": config},
-    }
-    call: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
-    return call, {"A2A-Version": "1.0"}
-
-
-def _of_0_3(config: JsonObject, *, credentials: bool) -> tuple[JsonObject, dict[str, str]]:
-    if credentials:
+    elif agent.credentials:
         config["authentication"] = {"schemes": ["Bearer"], "credentials": CREDENTIALS}
-    message: JsonObject = {
-        "kind": "message",
-        "messageId": uuid.uuid4().hex,
-        "role": "user",
-        "parts": [{"kind": "text", "text": "hi"}],
-    }
-    configuration: JsonObject = {
-        "acceptedOutputModes": ["text/plain"],
-        "blocking": True,
-        "pushNotificationConfig": config,
-    }
-    params: JsonObject = {"message": message, "configuration": configuration}
-    return {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}, {}
+    return config
 
 
-async def _completed(called: list[Notification]) -> None:
+async def completed(called: list[Notification]) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             while not any(n.state is not None and n.state.terminal for n in called):  # noqa: ASYNC110
@@ -215,17 +210,10 @@ async def _completed(called: list[Notification]) -> None:
         raise MismatchError(f"no completed task arrived; what did: {states}") from None
 
 
-def _compare(agent: Agent, called: list[Notification]) -> None:
+def _compare(called: list[Notification]) -> None:
     tasks = {n.task_id for n in called}
     if len(tasks) != 1:
         raise MismatchError(f"expected one task, found {len(tasks)}")
-    versions = {n.update.origin.value for n in called if n.update.origin}
-    if versions != {agent.version}:
-        raise MismatchError(
-            f"expected A2A {agent.version} on the wire, found {', '.join(versions)}"
-        )
-    if agent.sender == "pushkit" and [n.seq for n in called] != list(range(1, len(called) + 1)):
-        raise MismatchError(f"expected every seq from 1 on, found {[n.seq for n in called]}")
     ids = [n.delivery_id for n in called]
     if len(set(ids)) != len(ids):
         raise MismatchError("an update was called back twice")

@@ -20,6 +20,7 @@ __all__ = [
     "maven_program",
     "node_modules",
     "python_of",
+    "tool",
     "typescript_program",
 ]
 
@@ -62,7 +63,7 @@ def node_modules(name: str, *packages: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}\n', "utf-8")
         _run(
-            _tool("npm"), "install", "--silent", "--no-audit", "--no-fund", *packages, folder=folder
+            tool("npm"), "install", "--silent", "--no-audit", "--no-fund", *packages, folder=folder
         )
         _note(folder, wanted)
     return folder
@@ -72,7 +73,7 @@ def go_program(source: Path) -> tuple[str, ...]:
     """Return the command of a Go program, built where it has changed. Go keeps its own cache."""
     program = _place(source) / "program"
     _run(
-        _tool("go", "/usr/local/go/bin"),
+        tool("go", "/usr/local/go/bin"),
         *("build", "-p", "1", "-o", str(program), "."),
         folder=source,
     )
@@ -82,7 +83,7 @@ def go_program(source: Path) -> tuple[str, ...]:
 def cargo_program(source: Path, name: str) -> tuple[str, ...]:
     """Return the command of a Rust program, built where it has changed."""
     place = _place(source)
-    cargo = _tool("cargo", str(Path("~/.cargo/bin").expanduser()))
+    cargo = tool("cargo", str(Path("~/.cargo/bin").expanduser()))
     _run(
         cargo,
         "build",
@@ -102,7 +103,7 @@ def maven_program(source: Path, main: str = "Main") -> tuple[str, ...]:
     place, wanted = _place(source), _contents(source)
     if not _holds(place, wanted):
         _run(
-            _tool("mvn"),
+            tool("mvn"),
             "--quiet",
             "--batch-mode",
             f"-Dfolder={place}",
@@ -113,7 +114,7 @@ def maven_program(source: Path, main: str = "Main") -> tuple[str, ...]:
         )
         _note(place, wanted)
     classes = f"{place / 'classes'}{os.pathsep}{(place / 'classpath').read_text('utf-8')}"
-    return (_tool("java"), "-cp", classes, main)
+    return (tool("java"), "-cp", classes, main)
 
 
 def typescript_program(source: Path) -> tuple[str, ...]:
@@ -123,8 +124,8 @@ def typescript_program(source: Path) -> tuple[str, ...]:
         shutil.copytree(
             source, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("node_modules", "dist")
         )
-        _run(_tool("npm"), "ci", "--silent", "--no-audit", "--no-fund", folder=place)
-        _run(_tool("npm"), "run", "--silent", "build", folder=place)
+        _run(tool("npm"), "ci", "--silent", "--no-audit", "--no-fund", folder=place)
+        _run(tool("npm"), "run", "--silent", "build", folder=place)
         _note(place, wanted)
     return (_node(), str(place / "dist" / "main.js"))
 
@@ -141,7 +142,7 @@ def _contents(source: Path) -> str:
     return "\n".join(path.read_text("utf-8") for path in files if left_out.isdisjoint(path.parts))
 
 
-def _tool(name: str, *also: str) -> str:
+def tool(name: str, *also: str) -> str:
     """Return where a tool of a language is: on the path, or where its installer puts it."""
     path = os.pathsep.join([os.environ.get("PATH", ""), *also])
     found = shutil.which(name, path=path)

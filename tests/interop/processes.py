@@ -36,7 +36,11 @@ async def running(*command: str, port: int) -> AsyncIterator[asyncio.subprocess.
     finally:
         if process.returncode is None:
             process.terminate()
-        await process.communicate()
+        try:
+            await asyncio.wait_for(process.communicate(), PATIENCE)
+        except TimeoutError:  # it waits for a request that never ends
+            process.kill()
+            await process.wait()
 
 
 async def _listening(process: asyncio.subprocess.Process, port: int) -> None:

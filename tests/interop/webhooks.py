@@ -14,6 +14,7 @@ from aiohttp import web
 
 from pushkit import Algorithm, KeyRing, PushSender, Scheme, SenderOptions, Signing
 from pushkit.integrations.aiohttp import jwks_route
+from pushkit.integrations.push_config_api import PushConfigApi, push_config_app
 from tests.interop.environments import NODE, PEERS, go_program, node_modules
 from tests.interop.processes import (
     PATIENCE,
@@ -28,14 +29,20 @@ from tests.ports import free_port
 
 __all__ = ["sender_to_jose", "sender_to_library", "sender_to_node_library", "sender_to_trpc"]
 
+OWNER = "alice"
 _NODE_VERIFIERS = ("jose@5", "standardwebhooks@1", "svix@1")
+
+
+def config_api(push: PushSender) -> PushConfigApi:
+    """Return the API that clients register at; task-1 is everybody's."""
+    return PushConfigApi(push, task_exists=lambda _, task_id: task_id == "task-1")
 
 
 @asynccontextmanager
 async def sending(
     folder: Path, algorithm: Algorithm = Algorithm.ES256, **options: Any
 ) -> AsyncIterator[tuple[PushSender, str]]:
-    """Run a sender and its JWK Set; yield it and its issuer."""
+    """Run a sender, its JWK Set and its push-config API (/a2a); yield it and its issuer."""
     port = free_port()
     issuer = f"http://127.0.0.1:{port}"
     push = PushSender(
@@ -47,6 +54,7 @@ async def sending(
     )
     app = web.Application()
     app.add_routes([jwks_route(push)])
+    app.add_subapp("/a2a", push_config_app(config_api(push), owner=lambda _: OWNER))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

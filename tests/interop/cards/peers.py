@@ -32,8 +32,8 @@ from pushkit.cards import (
     verify_card,
 )
 from pushkit.keys.jwk import public_jwk, public_pem, signing_key_from_pem, signing_key_to_pem
+from tests.interop.environments import NODE, cargo_program, tool
 from tests.interop.environments import PEERS as PROGRAMS
-from tests.interop.environments import cargo_program
 
 HERE = Path(__file__).resolve().parent
 VECTORS = HERE.parents[1] / "vectors" / "cards"
@@ -91,7 +91,7 @@ def rust(crate: str, version: str, **more: Any) -> Peer:
 
 
 def javascript(version: str, shape: str, form: CardForm) -> Peer:
-    name = f"a2a-js {version} ({shape})"
+    name = f"@a2a-js/sdk {version} ({shape})"
     return Peer(name=name, package=f"@a2a-js/sdk@{version}", shape=shape, form=form)
 
 
@@ -133,7 +133,7 @@ def install(peer: Peer, folder: Path) -> None:
     if peer.shape:
         place.mkdir(parents=True, exist_ok=True)
         (place / "package.json").write_text('{"private": true, "type": "module"}')
-        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", peer.package]
+        command = [tool("npm"), "install", "--silent", "--no-audit", "--no-fund", peer.package]
         run(command, cwd=place)
     else:
         venv.create(place, with_pip=True, clear=True)
@@ -151,7 +151,7 @@ def ask(peer: Peer, folder: Path, order: dict[str, Any]) -> dict[str, Any]:
     if peer.shape == "rust":
         command = [*rust_program(), "cards"]
     elif peer.shape:
-        command = ["node", str(HERE / "peer_javascript.mjs"), str(place.resolve()), peer.shape]
+        command = [str(NODE), str(HERE / "peer_javascript.mjs"), str(place.resolve()), peer.shape]
     else:
         command = [str(place / "bin" / "python"), str(HERE / "peer_python.py")]
     answer: dict[str, Any] = json.loads(run(command, stdin=json.dumps(order)))

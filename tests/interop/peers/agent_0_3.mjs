@@ -23,10 +23,16 @@ const executor = {
       kind: 'status-update', taskId, contextId, final,
       status: { state, timestamp: new Date().toISOString() },
     });
-    bus.publish({
-      kind: 'task', id: taskId, contextId, history: [userMessage],
-      status: { state: 'submitted', timestamp: new Date().toISOString() },
-    });
+    if (!context.task) {
+      bus.publish({
+        kind: 'task', id: taskId, contextId, history: [userMessage],
+        status: { state: 'submitted', timestamp: new Date().toISOString() },
+      });
+      if (userMessage.parts[0].text === 'wait') { // for a config, and another message
+        status('input-required', true);
+        return bus.finished();
+      }
+    }
     status('working', false);
     bus.publish({
       kind: 'artifact-update', taskId, contextId, lastChunk: true,

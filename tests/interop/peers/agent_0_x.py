@@ -30,9 +30,14 @@ from starlette.routing import Route
 class WorkingAgent(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task = context.current_task or new_task(context.message)
-        await event_queue.enqueue_event(task)
+        if context.current_task is None:
+            await event_queue.enqueue_event(task)
         contexts = getattr(task, "context_id", None) or getattr(task, "contextId", None)
         updater = TaskUpdater(event_queue, task.id, contexts)
+        if context.current_task is None and context.get_user_input() == "wait":
+            # for a config, and another message
+            await updater.update_status(TaskState.input_required, final=True)
+            return
         await updater.update_status(TaskState.working)
         await updater.add_artifact([Part(root=TextPart(text="héllo <b>&"))], name="result")
         await updater.complete()

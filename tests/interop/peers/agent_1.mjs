@@ -7,16 +7,17 @@ const require = createRequire(`${argument('modules')}/package.json`);
 const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { default: express } = await load('express');
 const server = await load('@a2a-js/sdk/server');
-const { jsonRpcHandler, UserBuilder } = await load('@a2a-js/sdk/server/express');
+const { jsonRpcHandler, restHandler, UserBuilder } =
+  await load('@a2a-js/sdk/server/express');
 const { AgentCard, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent } =
   await load('@a2a-js/sdk');
 const port = Number(argument('port'));
 
 const card = AgentCard.fromJSON({
   name: 'Working agent', description: 'Works.', version: '1.0.0',
-  supportedInterfaces: [
-    { url: `http://127.0.0.1:${port}/`, protocolBinding: 'JSONRPC', protocolVersion: '1.0' },
-  ],
+  supportedInterfaces: ['JSONRPC', 'HTTP+JSON'].map((protocolBinding) => (
+    { url: `http://127.0.0.1:${port}/`, protocolBinding, protocolVersion: '1.0' }
+  )),
   capabilities: { pushNotifications: true, streaming: true },
   defaultInputModes: ['text/plain'], defaultOutputModes: ['text/plain'], skills: [],
 });
@@ -29,10 +30,16 @@ const executor = {
     const status = (state) => bus.publish(AgentEvent.statusUpdate(TaskStatusUpdateEvent.fromJSON({
       taskId, contextId, status: { state, timestamp: now() },
     })));
-    bus.publish(AgentEvent.task(Task.fromJSON({
-      id: taskId, contextId, history: [Message.toJSON(userMessage)],
-      status: { state: 'TASK_STATE_SUBMITTED', timestamp: now() },
-    })));
+    if (!context.task) {
+      bus.publish(AgentEvent.task(Task.fromJSON({
+        id: taskId, contextId, history: [Message.toJSON(userMessage)],
+        status: { state: 'TASK_STATE_SUBMITTED', timestamp: now() },
+      })));
+      if (Message.toJSON(userMessage).parts[0].text === 'wait') { // for a config, another message
+        status('TASK_STATE_INPUT_REQUIRED');
+        return bus.finished();
+      }
+    }
     status('TASK_STATE_WORKING');
     bus.publish(AgentEvent.artifactUpdate(TaskArtifactUpdateEvent.fromJSON({
       taskId, contextId, lastChunk: true,
@@ -50,5 +57,7 @@ const handler = new server.DefaultRequestHandler(
   new server.DefaultPushNotificationSender(store),
 );
 const app = express();
-app.use('/', jsonRpcHandler({ requestHandler: handler, userBuilder: UserBuilder.noAuthentication }));
+const options = { requestHandler: handler, userBuilder: UserBuilder.noAuthentication };
+const [rpc, rest] = [jsonRpcHandler(options), restHandler(options)];
+app.use('/', (request, ...more) => (request.path === '/' ? rpc : rest)(request, ...more));
 app.listen(port, '127.0.0.1');

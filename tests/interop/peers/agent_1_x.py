@@ -16,7 +16,7 @@ from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_jsonrpc_routes
+from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
 from a2a.server.tasks import (
     BasePushNotificationSender,
     InMemoryPushNotificationConfigStore,
@@ -30,10 +30,14 @@ from starlette.routing import Route
 
 class WorkingAgent(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        task = new_task_from_user_message(context.message)
-        task.id, task.context_id = context.task_id, context.context_id
-        await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        if context.current_task is None:
+            task = new_task_from_user_message(context.message)
+            task.id, task.context_id = context.task_id, context.context_id
+            await event_queue.enqueue_event(task)
+            if context.get_user_input() == "wait":  # for a config, and another message
+                await updater.requires_input()
+                return
         await updater.start_work()
         await updater.add_artifact([new_text_part("héllo <b>&")], name="result")
         await updater.complete()
@@ -76,7 +80,8 @@ def serve(port: int, sender: str, folder: Path) -> None:
         agent_executor=WorkingAgent(), task_store=task_store, agent_card=card(port), **parts
     )
     rpc = create_jsonrpc_routes(handler, rpc_url="/", enable_v0_3_compat=True)
-    app = Starlette(routes=[*rpc, *routes], lifespan=lifespan)
+    rest = create_rest_routes(handler, enable_v0_3_compat=True)
+    app = Starlette(routes=[*rpc, *routes, *rest], lifespan=lifespan)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 

@@ -7,7 +7,7 @@ mod cards;
 
 use a2a_protocol_server::push::HttpPushSender;
 use a2a_protocol_server::{
-    agent_executor, serve, EventEmitter, JsonRpcDispatcher, RequestHandlerBuilder,
+    agent_executor, serve, CombinedDispatcher, EventEmitter, RequestHandlerBuilder,
 };
 use a2a_protocol_types::{AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, TaskState};
 use std::sync::Arc;
@@ -16,6 +16,9 @@ struct Worker;
 
 agent_executor!(Worker, |ctx, queue| async {
     let emit = EventEmitter::new(ctx, queue);
+    if ctx.stored_task.is_none() && ctx.message.text() == Some("wait") {
+        return emit.status(TaskState::InputRequired).await; // for a config, and another message
+    }
     emit.status(TaskState::Working).await?;
     emit.artifact("result-1", vec![Part::text("héllo <b>&")], None, Some(true)).await?;
     emit.status(TaskState::Completed).await?;
@@ -40,5 +43,5 @@ async fn main() {
         .with_push_sender(HttpPushSender::new().allow_private_urls()) // its guard refuses loopback
         .build()
         .expect("a handler");
-    serve(address, JsonRpcDispatcher::new(Arc::new(handler))).await.expect("to serve");
+    serve(address, CombinedDispatcher::new(Arc::new(handler))).await.expect("to serve");
 }

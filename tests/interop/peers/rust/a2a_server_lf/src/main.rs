@@ -25,15 +25,21 @@ impl AgentExecutor for Worker {
                 metadata: None,
             })
         };
-        let events = vec![
-            StreamResponse::Task(Task {
-                id: task_id.clone(),
-                context_id: context_id.clone(),
-                status: status(TaskState::Submitted),
-                artifacts: None,
-                history: ctx.message.map(|message| vec![message]),
-                metadata: None,
-            }),
+        let first = StreamResponse::Task(Task {
+            id: task_id.clone(),
+            context_id: context_id.clone(),
+            status: status(TaskState::Submitted),
+            artifacts: None,
+            history: ctx.message.clone().map(|message| vec![message]),
+            metadata: None,
+        });
+        let begins = ctx.stored_task.is_none();
+        if begins && ctx.message.as_ref().and_then(Message::text) == Some("wait") {
+            // for a config, and another message
+            let events = vec![first, update(TaskState::InputRequired)];
+            return stream::iter(events.into_iter().map(Ok)).boxed();
+        }
+        let rest = vec![
             update(TaskState::Working),
             StreamResponse::ArtifactUpdate(TaskArtifactUpdateEvent {
                 task_id: task_id.clone(),
@@ -52,7 +58,8 @@ impl AgentExecutor for Worker {
             }),
             update(TaskState::Completed),
         ];
-        stream::iter(events.into_iter().map(Ok)).boxed()
+        let events = begins.then_some(first).into_iter().chain(rest);
+        stream::iter(events.map(Ok).collect::<Vec<_>>()).boxed()
     }
 
     fn cancel(&self, _: ExecutorContext) -> BoxStream<'static, Result<StreamResponse, A2AError>> {
@@ -73,6 +80,8 @@ async fn main() {
         .with_push_notifications(InMemoryPushConfigStore::new(), sender);
     let address = format!("127.0.0.1:{}", arguments[at + 1]);
     let listener = tokio::net::TcpListener::bind(address).await.expect("the port");
-    let app = a2a_server::jsonrpc::jsonrpc_router(Arc::new(handler));
+    let handler = Arc::new(handler);
+    let app = a2a_server::jsonrpc::jsonrpc_router(handler.clone())
+        .merge(a2a_server::rest::rest_router(handler));
     axum::serve(listener, app).await.expect("to serve");
 }

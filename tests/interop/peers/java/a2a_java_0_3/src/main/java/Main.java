@@ -14,16 +14,20 @@ import io.a2a.server.tasks.InMemoryTaskStore;
 import io.a2a.server.tasks.TaskUpdater;
 import io.a2a.spec.AgentCapabilities;
 import io.a2a.spec.AgentCard;
+import io.a2a.spec.GetTaskPushNotificationConfigRequest;
 import io.a2a.spec.SendMessageRequest;
 import io.a2a.spec.SendStreamingMessageRequest;
 import io.a2a.spec.SendStreamingMessageResponse;
+import io.a2a.spec.SetTaskPushNotificationConfigRequest;
 import io.a2a.spec.Task;
 import io.a2a.spec.TaskState;
 import io.a2a.spec.TaskStatus;
 import io.a2a.spec.TextPart;
 import io.a2a.transport.jsonrpc.handler.JSONRPCHandler;
+import io.a2a.transport.rest.handler.RestHandler;
 import io.a2a.util.Utils;
 import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -38,11 +42,17 @@ final class Main {
     @Override
     public void execute(RequestContext context, EventQueue queue) {
       TaskUpdater updater = new TaskUpdater(context, queue);
-      // It keeps the push config of a stream when a task comes, not when a status does.
-      queue.enqueueEvent(new Task.Builder()
-          .id(context.getTaskId()).contextId(context.getContextId())
-          .status(new TaskStatus(TaskState.SUBMITTED)).history(context.getMessage())
-          .build());
+      if (context.getTask() == null) {
+        // It keeps the push config of a stream when a task comes, not when a status does.
+        queue.enqueueEvent(new Task.Builder()
+            .id(context.getTaskId()).contextId(context.getContextId())
+            .status(new TaskStatus(TaskState.SUBMITTED)).history(context.getMessage())
+            .build());
+        if (context.getUserInput("").equals("wait")) { // for a config, and another message
+          updater.requiresInput(true);
+          return;
+        }
+      }
       updater.startWork();
       updater.addArtifact(List.of(new TextPart("héllo <b>&")));
       updater.complete();
@@ -69,26 +79,45 @@ final class Main {
     ExecutorService threads = Executors.newCachedThreadPool();
     InMemoryTaskStore tasks = new InMemoryTaskStore();
     InMemoryPushNotificationConfigStore configs = new InMemoryPushNotificationConfigStore();
-    JSONRPCHandler handler = new JSONRPCHandler(card, DefaultRequestHandler.create(new Worker(),
-        tasks, new InMemoryQueueManager(tasks), configs, new BasePushNotificationSender(configs),
-        threads), threads);
+    DefaultRequestHandler works = DefaultRequestHandler.create(new Worker(), tasks,
+        new InMemoryQueueManager(tasks), configs, new BasePushNotificationSender(configs), threads);
+    JSONRPCHandler handler = new JSONRPCHandler(card, works, threads);
+    RestHandler rest = new RestHandler(card, works, threads);
     HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 0);
     ServerCallContext context =
         new ServerCallContext(UnauthenticatedUser.INSTANCE, Map.of(), Set.of());
     server.createContext("/", exchange -> {
       JsonNode call = Utils.OBJECT_MAPPER.readTree(exchange.getRequestBody());
-      Object answer;
-      if (call.get("method").asText().equals("message/stream")) {
-        drain(handler.onMessageSendStream(
-            Utils.OBJECT_MAPPER.treeToValue(call, SendStreamingMessageRequest.class), context));
-        answer = Map.of("jsonrpc", "2.0", "id", 1); // whose events nobody reads here
-      } else {
-        answer = handler.onMessageSend(
+      Object answer = switch (call.get("method").asText()) {
+        case "message/stream" -> {
+          drain(handler.onMessageSendStream(
+              Utils.OBJECT_MAPPER.treeToValue(call, SendStreamingMessageRequest.class), context));
+          yield Map.of("jsonrpc", "2.0", "id", 1); // whose events nobody reads here
+        }
+        case "tasks/pushNotificationConfig/set" -> handler.setPushNotificationConfig(
+            Utils.OBJECT_MAPPER.treeToValue(call, SetTaskPushNotificationConfigRequest.class),
+            context);
+        case "tasks/pushNotificationConfig/get" -> handler.getPushNotificationConfig(
+            Utils.OBJECT_MAPPER.treeToValue(call, GetTaskPushNotificationConfigRequest.class),
+            context);
+        default -> handler.onMessageSend(
             Utils.OBJECT_MAPPER.treeToValue(call, SendMessageRequest.class), context);
-      }
+      };
       byte[] body = Utils.OBJECT_MAPPER.writeValueAsBytes(answer);
       exchange.sendResponseHeaders(200, body.length);
       exchange.getResponseBody().write(body);
+      exchange.close();
+    });
+    server.createContext("/v1/tasks/", exchange -> {
+      // /v1/tasks/{task}/pushNotificationConfigs[/{config}]
+      String[] path = exchange.getRequestURI().getPath().split("/");
+      String body = new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
+      RestHandler.HTTPRestResponse answer = exchange.getRequestMethod().equals("POST")
+          ? rest.setTaskPushNotificationConfiguration(path[3], body, context)
+          : rest.getTaskPushNotificationConfiguration(path[3], path[5], context);
+      byte[] said = answer.getBody().getBytes(StandardCharsets.UTF_8);
+      exchange.sendResponseHeaders(answer.getStatusCode(), said.length);
+      exchange.getResponseBody().write(said);
       exchange.close();
     });
     server.setExecutor(threads);
