@@ -33,8 +33,10 @@ impl AgentExecutor for Worker {
             history: ctx.message.clone().map(|message| vec![message]),
             metadata: None,
         });
-        let begins = ctx.stored_task.is_none();
-        if begins && ctx.message.as_ref().and_then(Message::text) == Some("wait") {
+        // A stored task is there from the first message on: what tells is its text.
+        let text = ctx.message.as_ref().and_then(Message::text);
+        let begins = text != Some("go on");
+        if text == Some("wait") {
             // for a config, and another message
             let events = vec![first, update(TaskState::InputRequired)];
             return stream::iter(events.into_iter().map(Ok)).boxed();
