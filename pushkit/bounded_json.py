@@ -15,16 +15,6 @@ from typing import NoReturn, TypeAlias
 
 from pushkit.errors import MalformedJsonError
 
-__all__ = [
-    "MAX_DEPTH",
-    "JsonObject",
-    "JsonValue",
-    "json_pointer",
-    "read_json",
-    "read_json_object",
-    "write_json",
-]
-
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 JsonObject: TypeAlias = "dict[str, JsonValue]"
 

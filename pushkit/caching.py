@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-__all__ = ["DocumentResponse", "document_response"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentResponse:

@@ -15,8 +15,6 @@ from pushkit.bounded_json import JsonObject, read_json_object, write_json
 from pushkit.errors import ConfigError, MalformedJsonError, MalformedRequestError
 from pushkit.webhook import Headers, WebhookRequest
 
-__all__ = ["Circumstances", "circumstances_of", "fields_to_send", "read_request", "save"]
-
 # RFC 9110 §7.6.1: of a connection, not of the message; host and length are the next one's own.
 _OF_A_CONNECTION = frozenset(
     {

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-__all__ = ["RepeatedLog", "printable"]
-
 _INTERVAL: Final = timedelta(minutes=1)
 _MAX_CAUSES: Final = 1_000
 _SHOWN_CHARACTERS: Final = 128

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from pushkit.errors import ConfigError
 
-__all__ = ["find_program", "run_program"]
-
 
 def find_program(command: Sequence[str], *, setting: str, folder: Path | None = None) -> list[str]:
     """Return a command with the whole path of its program.

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-__all__ = ["advance", "followed"]
-
 _follower: ContextVar[Callable[[int], None] | None] = ContextVar("follower", default=None)
 
 

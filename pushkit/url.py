@@ -15,16 +15,6 @@ from typing import Final
 
 from pushkit.errors import ConfigError, InvalidUrlError
 
-__all__ = [
-    "Url",
-    "audience_of",
-    "audience_with_query",
-    "host_and_port",
-    "masked_url",
-    "normalise_host",
-    "parse_host_and_port",
-]
-
 _MAX_CHARS: Final = 2048
 _STANDARD_PORTS: Final = {"https": 443, "http": 80}
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from pushkit.errors import MalformedRequestError
 
-__all__ = ["Headers", "WebhookRequest"]
-
 
 class Headers:
     """An ordered, case-insensitive, immutable list of header fields (RFC 9110 §5).

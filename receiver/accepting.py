@@ -33,8 +33,6 @@ from receiver.replay import ConflictError, Replay, ReplayMemory, Reservation
 from receiver.trust import TaskPolicy
 from receiver.verification import Verified
 
-__all__ = ["Acceptance", "Candidate", "Hands"]
-
 
 class Hands(Protocol):
     """Takes notifications the moment they are stored: the dispatcher of this process."""

@@ -33,8 +33,6 @@ from receiver.inbox import MIGRATION as INBOX_MIGRATION
 from receiver.replay import MIGRATION as REPLAY_MIGRATION
 from receiver.replay import DatabaseReplay
 
-__all__ = ["MIGRATIONS", "InboxAdmin", "Redriven", "open_inbox"]
-
 MIGRATIONS = (
     REPLAY_MIGRATION,
     EXPECTED_MIGRATION,

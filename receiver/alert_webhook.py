@@ -20,8 +20,6 @@ from pushkit.url import Url, host_and_port
 from pushkit.version import __version__
 from pushkit.work import persist
 
-__all__ = ["AlertWebhook"]
-
 _TIMEOUT: Final = timedelta(seconds=15)
 _WITHIN: Final = timedelta(minutes=1)
 

@@ -14,8 +14,6 @@ from receiver.edge import Answer, Edge, read_bounded
 from receiver.intake import BrokenBodyError
 from receiver.verification import Head
 
-__all__ = ["HideMalformedRequests", "application", "handler", "response"]
-
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

@@ -20,8 +20,6 @@ from receiver.edge import Answer, Edge, read_bounded
 from receiver.intake import BrokenBodyError
 from receiver.verification import Head
 
-__all__ = ["AsgiApp", "Lifespan", "ReceiverMiddleware"]
-
 # The names of the ASGI specification; its messages are loosely typed by design.
 _Message: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[_Message]]

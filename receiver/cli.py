@@ -39,8 +39,6 @@ from receiver.serving.service import ServiceOptions, run_service
 from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
-__all__ = ["cli", "main"]
-
 _MAX_EXPIRES_IN = 10 * 365 * 86400
 
 

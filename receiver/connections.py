@@ -10,8 +10,6 @@ from typing import Generic, Protocol, TypeVar
 
 from receiver.peers import rate_key
 
-__all__ = ["ConnectionLimits", "Connections"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:

@@ -19,16 +19,6 @@ from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.webhook import Headers
 from receiver.trust import TrustedSender
 
-__all__ = [
-    "HandedOut",
-    "Presented",
-    "ProvenSecret",
-    "check_presented",
-    "mint_authentication",
-    "mint_token",
-    "presented",
-]
-
 _API_KEY = "apikey"
 _MINTED = frozenset({"bearer", "basic", _API_KEY})
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pushkit.webui.access import DashboardAccess
     from pushkit.webui.site import Site
 
-__all__ = ["dashboard"]
-
 
 @click.command(
     epilog=example(

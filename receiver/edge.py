@@ -26,8 +26,6 @@ from receiver.peers import Peers
 from receiver.refusals import Verdict
 from receiver.verification import Head
 
-__all__ = ["Answer", "Edge", "Health", "problem", "read_bounded"]
-
 _log = logging.getLogger("receiver")
 
 # What the first A2A samples send is a random name; nothing that a browser would read as markup.

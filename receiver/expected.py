@@ -18,15 +18,6 @@ from receiver.credentials import HandedOut, Presented, ProvenSecret
 from receiver.replay import MEMORY
 from receiver.trust import TaskPolicy
 
-__all__ = [
-    "MIGRATION",
-    "SECRETS_MIGRATION",
-    "ExpectedStore",
-    "Registration",
-    "Standings",
-    "TaskNotExpectedError",
-]
-
 MIGRATION = Migration(
     2,
     (

@@ -14,8 +14,6 @@ from receiver.credentials import mint_authentication, mint_token
 from receiver.expected import ExpectedStore, Registration
 from receiver.trust import TrustedSender
 
-__all__ = ["Expectation", "hand_out"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:

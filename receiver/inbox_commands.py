@@ -29,8 +29,6 @@ from receiver.inbox import (
 )
 from receiver.inbox_options import existing_inbox, inbox_location, inbox_options
 
-__all__ = ["inbox", "migrate"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -12,8 +12,6 @@ from pushkit.errors import ConfigError
 from pushkit.storage import is_file
 from receiver.settings import load_settings
 
-__all__ = ["config_option", "existing_inbox", "inbox_location", "inbox_options"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

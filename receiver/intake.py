@@ -44,8 +44,6 @@ from receiver.verification import (
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
-__all__ = ["BrokenBodyError", "Intake", "ReadBody"]
-
 _log = logging.getLogger("receiver")
 
 _MOST_KNOWN_SECRETS = 10_000

@@ -19,8 +19,6 @@ from receiver.intake import Intake
 from receiver.replay import ReplayMemory
 from receiver.trusted_keys import warn_of_weak_trust
 
-__all__ = ["DRAIN", "Life"]
-
 _log = logging.getLogger("receiver")
 
 DRAIN = timedelta(seconds=20)

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError
 
-__all__ = ["Limits", "RateLimit", "RateLimitedError", "RateLimiter"]
-
 _MAX_KEYS = 10_000
 
 

@@ -16,8 +16,6 @@ from typing import TypeAlias
 from pushkit.errors import ConfigError
 from pushkit.webhook import Headers
 
-__all__ = ["ForwardedHeader", "Peers", "rate_key"]
-
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _WITH_PORT = re.compile(r"(\d+\.\d+\.\d+\.\d+):\d+|\[([0-9a-fA-F:.]+)\](?::\d+)?")

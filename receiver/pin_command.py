@@ -17,8 +17,6 @@ from pushkit.net.transport import Transport
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
 
-__all__ = ["pin"]
-
 
 @click.command(
     epilog=example("receiver pin https://agent.example.com --trust cards.toml --name agent")

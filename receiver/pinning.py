@@ -17,8 +17,6 @@ from pushkit.errors import ConfigError
 from pushkit.net.transport import Transport
 from pushkit.url import Url
 
-__all__ = ["PinnedCard", "pin_card"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedCard:

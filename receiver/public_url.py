@@ -32,8 +32,6 @@ from pushkit.url import Url, audience_of, masked_url
 from receiver.testing import Draft, SigningAgent
 from receiver.trust import TrustedSender
 
-__all__ = ["Link", "Probe", "check_public_url"]
-
 _TIMEOUT = timedelta(seconds=15)
 _SKEW = timedelta(seconds=30)
 # Long enough for the draft; an agent that has handed out none gets a made-up one.

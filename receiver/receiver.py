@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from pushkit.telemetry.sides import ReceiverMetrics
     from pushkit.telemetry.tracing import Tracing
 
-__all__ = ["Receiver"]
-
 _log = logging.getLogger("receiver")
 
 

@@ -15,8 +15,6 @@ from pushkit.events import Listeners, NotificationRefused
 from pushkit.logs import RepeatedLog, printable
 from receiver.peers import rate_key
 
-__all__ = ["REFUSALS", "Refusal", "Refusals", "Verdict"]
-
 _log = logging.getLogger("receiver")
 
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)

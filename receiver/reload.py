@@ -17,8 +17,6 @@ from pushkit.keys.source import fingerprint
 from receiver.receiver import Receiver
 from receiver.settings import ReceiverSettings, load_settings
 
-__all__ = ["SettingsWatcher", "watching"]
-
 _log = logging.getLogger("receiver")
 
 _POLL = timedelta(seconds=2)

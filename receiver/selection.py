@@ -29,17 +29,6 @@ from pushkit.url import audience_of
 from pushkit.webhook import Headers
 from receiver.trust import SenderProfile, TrustedSender, check_senders
 
-__all__ = [
-    "Claimed",
-    "HeldKeys",
-    "KeysOf",
-    "Selected",
-    "TrustSnapshot",
-    "UnknownSenderError",
-    "base_url",
-    "select",
-]
-
 _SHOWN_SENDERS = 5
 
 

@@ -27,8 +27,6 @@ from receiver.limits import RateLimit
 if TYPE_CHECKING:
     from pushkit.schemas import CardSchemas
 
-__all__ = ["DEFAULT_PATH", "SenderProfile", "TaskPolicy", "TrustedSender", "check_senders"]
-
 DEFAULT_PATH = "/a2a/push"
 
 _JWT_ALONE = frozenset({Scheme.JWT})

@@ -28,8 +28,6 @@ from receiver.selection import (
 )
 from receiver.trust import TrustedSender, check_senders
 
-__all__ = ["Trust", "fetch_trust", "load_trust", "sender_keys", "warn_of_weak_trust"]
-
 _log = logging.getLogger("receiver")
 
 

@@ -81,23 +81,6 @@ from receiver.peers import rate_key
 from receiver.selection import KeysOf, Selected, TrustSnapshot, select
 from receiver.trust import SenderProfile, TrustedSender
 
-__all__ = [
-    "BodyTimeoutError",
-    "Facts",
-    "HandedOutTo",
-    "Head",
-    "House",
-    "IncompleteBodyError",
-    "MethodNotAllowedError",
-    "Verified",
-    "VerifiedHead",
-    "VerifiedNotification",
-    "WholeBody",
-    "body_too_large",
-    "verify",
-    "verify_notification",
-]
-
 _MAX_ID_CHARS = 256
 _MAX_ID_BYTES = 512
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")  # RFC 6901 §4

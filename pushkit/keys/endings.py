@@ -7,8 +7,6 @@ from typing import Final
 
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
 
-__all__ = ["near_ends"]
-
 _SOON: Final = timedelta(days=7)
 _OLD: Final = timedelta(days=90)
 

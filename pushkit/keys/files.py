@@ -18,8 +18,6 @@ from pushkit.keys.jwk import Algorithm, SigningKey, signing_key_from_pem, signin
 from pushkit.keys.private_file import locked, read_private, replace_private
 from pushkit.keys.ring import KeyRing, RingKey
 
-__all__ = ["create_key_ring", "load_key_ring", "save_key_ring", "update_key_ring"]
-
 _FORMAT: Final = "pushkit-key-ring"
 _VERSION: Final = 1
 _MAX_SECONDS: Final = 10 * 365 * 86400

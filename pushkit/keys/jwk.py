@@ -19,23 +19,6 @@ from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError, JwksError, KeyFileError
 
-__all__ = [
-    "Algorithm",
-    "KeyPair",
-    "PrivateKey",
-    "PublicKey",
-    "SigningKey",
-    "VerificationKey",
-    "generate_key",
-    "public_jwk",
-    "public_pem",
-    "signing_key_from_pem",
-    "signing_key_to_pem",
-    "thumbprint",
-    "verification_key",
-    "verification_key_from_pem",
-]
-
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 

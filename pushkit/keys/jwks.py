@@ -17,15 +17,6 @@ from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
 if TYPE_CHECKING:
     from pushkit.keys.ring import KeyRing
 
-__all__ = [
-    "MAX_JWKS_BYTES",
-    "MAX_JWKS_KEYS",
-    "KeySet",
-    "jwks_document",
-    "jwks_response",
-    "parse_jwks",
-]
-
 MAX_JWKS_BYTES: Final = 64 * 1024
 MAX_JWKS_KEYS: Final = 32
 

@@ -19,19 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 
-__all__ = [
-    "HTTP",
-    "JOSE",
-    "Method",
-    "Methods",
-    "ecdsa_from_der",
-    "ed25519_public_bytes",
-    "ed25519_signing_key",
-    "ed25519_verification_key",
-    "sign_bytes",
-    "signature_holds",
-]
-
 _Key = TypeVar("_Key")
 
 

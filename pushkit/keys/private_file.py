@@ -17,8 +17,6 @@ from typing import Final
 
 from pushkit.errors import KeyFileError
 
-__all__ = ["locked", "read_private", "replace_private"]
-
 _MODE: Final = 0o600
 _MAX_BYTES: Final = 1024 * 1024
 

@@ -10,8 +10,6 @@ from pushkit.bounded_json import JsonValue
 from pushkit.errors import ConfigError, JwksError
 from pushkit.keys.jwk import Algorithm, VerificationKey, verification_key
 
-__all__ = ["RemoteKey", "RemoteSigner"]
-
 
 @runtime_checkable
 class RemoteSigner(Protocol):

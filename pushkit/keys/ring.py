@@ -20,8 +20,6 @@ from pushkit.errors import KeyRingError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.keys.remote import RemoteKey
 
-__all__ = ["KeyRing", "KeyState", "RingKey"]
-
 DEFAULT_MAX_AGE: Final = timedelta(seconds=300)
 _FETCH_MARGIN: Final = timedelta(seconds=30)
 # A token lives at most 300 s, and a receiver tolerates a clock 300 s off.

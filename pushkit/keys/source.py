@@ -12,8 +12,6 @@ from pushkit.keys.files import load_key_ring
 from pushkit.keys.remote import RemoteKey, RemoteSigner
 from pushkit.keys.ring import KeyRing
 
-__all__ = ["FileKeySource", "KeySource", "StaticKeySource", "fingerprint", "key_source"]
-
 _logger = logging.getLogger(__name__)
 
 

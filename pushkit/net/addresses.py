@@ -13,16 +13,6 @@ import socket
 from functools import cache
 from typing import Final, TypeAlias
 
-__all__ = [
-    "Address",
-    "Network",
-    "address_is_own",
-    "address_is_private",
-    "address_is_public",
-    "network_is_private",
-    "parse_address",
-]
-
 _log = logging.getLogger(__name__)
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -10,8 +10,6 @@ from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
 
-__all__ = ["agentvault_credentials"]
-
 
 def agentvault_credentials(
     origin: str,

@@ -20,8 +20,6 @@ from pushkit.net.oauth import OAuthClient, OAuthTokens
 from pushkit.net.tls import ClientCertificate, tls_context
 from pushkit.net.transport import Transport
 
-__all__ = ["Access", "Credentials", "DestinationCredentials", "credential_header"]
-
 _API_KEY = "apikey"
 _AUTHORIZATION = "Authorization"
 

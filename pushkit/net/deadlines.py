@@ -11,8 +11,6 @@ import asyncio
 import math
 from typing import Final, Protocol
 
-__all__ = ["Deadlines", "Expires"]
-
 _TICK: Final = 0.05
 
 

@@ -21,14 +21,6 @@ from pushkit.net.addresses import (
 )
 from pushkit.url import Url, host_and_port, normalise_host
 
-__all__ = [
-    "Decision",
-    "Destination",
-    "DestinationPolicy",
-    "DestinationRules",
-    "Judged",
-]
-
 _log = logging.getLogger(__name__)
 
 _PORT = re.compile(r"[0-9]{1,5}")

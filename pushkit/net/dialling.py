@@ -29,8 +29,6 @@ from pushkit.net.lanes import Way
 from pushkit.net.proxy import EgressProxy, ProxyDialler
 from pushkit.url import host_and_port
 
-__all__ = ["Dialler"]
-
 _NEXT_ADDRESS_AFTER: Final = 0.25
 _TLS_SHUTDOWN_SECONDS: Final = 1
 _MAX_PROXY_HEAD_BYTES: Final = 16 * 1024

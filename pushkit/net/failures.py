@@ -17,15 +17,6 @@ from pushkit.errors import (
 from pushkit.net.destination import Destination
 from pushkit.net.timing import Probe
 
-__all__ = [
-    "BrokenAnswerError",
-    "ClosedEarlyError",
-    "LookupFailedError",
-    "ProxyRefusedError",
-    "ProxyUnreachableError",
-    "transport_error",
-]
-
 
 class BrokenAnswerError(Exception):
     """What came back is not an HTTP answer, or has no end; the text quotes none of it."""

@@ -23,8 +23,6 @@ from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.failures import LookupFailedError
 from pushkit.net.timing import Probe, current_probe
 
-__all__ = ["Guard", "Resolver", "dialling_socket", "look_up"]
-
 _LOOKUP_TIMEOUT: Final = timedelta(seconds=5)
 _MAX_ANSWERS: Final = 16
 

@@ -33,14 +33,6 @@ from pushkit.work import Held, Renewing
 if TYPE_CHECKING:
     from pushkit.net.transport import Transport
 
-__all__ = [
-    "FetchJwks",
-    "JwksClient",
-    "StaticKeys",
-    "VerificationKeys",
-    "fetch_jwks",
-]
-
 _logger = logging.getLogger(__name__)
 _NOT_FETCHED: Final = "the keys from %s could not be fetched: %s"
 _LEFT_OUT: Final = "key %s from %s is left out: %s"

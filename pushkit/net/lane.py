@@ -20,8 +20,6 @@ from pushkit.net.posting import MAX_ANSWER_BYTES, Answer
 from pushkit.net.timing import Probe
 from pushkit.webhook import Headers
 
-__all__ = ["Lane", "Question"]
-
 _KEPT_SECONDS: Final = 15.0
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _MAX_INTERIM: Final = 16

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from pushkit.net.deadlines import Deadlines
 from pushkit.net.lane import Lane
 
-__all__ = ["Lanes", "Way"]
-
 
 class Way(NamedTuple):
     """Where a lane leads: only what was judged alike may share one."""

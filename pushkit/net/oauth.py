@@ -19,8 +19,6 @@ from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
 from pushkit.work import Held, Renewing
 
-__all__ = ["ClientAuthentication", "OAuthClient", "OAuthTokens"]
-
 _FETCH_TIMEOUT: Final = timedelta(seconds=10)
 # RFC 6749 §5.1: a server that says nothing documents its default elsewhere.
 _DEFAULT_LIFE: Final = timedelta(minutes=5)

@@ -17,8 +17,6 @@ from pushkit.webhook import Headers
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
 
-__all__ = ["MAX_ANSWER_BYTES", "Answer", "ConnectionOptions", "Poster"]
-
 MAX_ANSWER_BYTES: Final = 64 * 1024
 
 

@@ -23,8 +23,6 @@ from pushkit.errors import ConfigError
 from pushkit.net.addresses import parse_address
 from pushkit.net.guard import dialling_socket
 
-__all__ = ["EgressProxy", "ProxyDialler"]
-
 _EXPECTED = "expected http://[user:password@]host:port"
 
 

@@ -14,8 +14,6 @@ from datetime import timedelta
 from pushkit.net.destination import Decision
 from pushkit.url import host_and_port
 
-__all__ = ["Probe", "Timing", "current_probe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:

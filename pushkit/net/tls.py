@@ -9,8 +9,6 @@ from pathlib import Path
 
 from pushkit.errors import ConfigError
 
-__all__ = ["ClientCertificate", "tls_context"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCertificate:

@@ -30,8 +30,6 @@ from pushkit.net.tls import tls_context
 from pushkit.url import host_and_port
 from pushkit.webhook import Headers
 
-__all__ = ["Transport"]
-
 
 class _Route(TypedDict, total=False):
     """What aiohttp is told about one way to a destination, beside the URL."""

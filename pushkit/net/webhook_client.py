@@ -27,8 +27,6 @@ from pushkit.net.proxy import EgressProxy
 from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
 
-__all__ = ["WebhookClient"]
-
 
 class WebhookClient:
     """Connections to webhooks under one destination policy: a `Poster`.

@@ -19,8 +19,6 @@ from pushkit.secrets.sealing import SEALED, SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
 from pushkit.storage import Database, Row, Script, SqliteDatabase, Statement
 
-__all__ = ["Rotated", "SecretsAdmin", "SecretsStatus", "find_other_keys", "write_resealed"]
-
 _BATCH: Final = 50
 # Between two batches: whoever waits for the database goes first.
 _PAUSE: Final = timedelta(milliseconds=20)

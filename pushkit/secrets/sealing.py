@@ -28,16 +28,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from pushkit.errors import ConfigError, KeyFileError, SealedSecretError, SecretKeyMissingError
 from pushkit.keys.private_file import locked, read_private, replace_private
 
-__all__ = [
-    "SEALED",
-    "SEALED_HEAD_BYTES",
-    "SEALING_OVERHEAD",
-    "SecretKey",
-    "SecretKeys",
-    "add_secret_key",
-    "is_sealed",
-]
-
 SEALED: Final = b"\x00sl1"
 """How a sealed value begins: no JSON text and no header value does."""
 

@@ -17,8 +17,6 @@ from typing import Final
 from pushkit.errors import ConfigError, SealedSecretError, SecretKeyMissingError
 from pushkit.secrets.sealing import SEALED, SEALED_HEAD_BYTES, SecretKeys, is_sealed
 
-__all__ = ["BODY", "CREDENTIALS", "TOKEN", "SecretColumn", "Vault"]
-
 # A blank begins no token and no credentials (`PushConfig` sees to that): nobody can register a text
 # that is taken for a sealed one.
 _TEXT: Final = " sealed:"

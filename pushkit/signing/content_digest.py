@@ -11,8 +11,6 @@ from pushkit.errors import DigestMismatchError, InvalidSignatureError
 from pushkit.signing.structured import byte_sequence, read_dictionary
 from pushkit.webhook import Headers
 
-__all__ = ["CONTENT_DIGEST", "check_content_digest", "content_digest", "read_content_digest"]
-
 CONTENT_DIGEST = "Content-Digest"
 
 # RFC 9530 §5: the algorithms in its registry that are active. The others are broken or unsuitable.

@@ -32,18 +32,6 @@ from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.signing.token import TOKEN_HEADERS
 from pushkit.webhook import Headers, WebhookRequest
 
-__all__ = [
-    "SIGNATURE_HEADER",
-    "SIGNATURE_INPUT_HEADER",
-    "TAG",
-    "UnverifiedHttpSignature",
-    "VerifiedHttpSignature",
-    "read_unverified_signatures",
-    "required_components",
-    "sign_http_message",
-    "verify_http_signature",
-]
-
 SIGNATURE_HEADER = "Signature"
 SIGNATURE_INPUT_HEADER = "Signature-Input"
 TAG = "a2a-push"

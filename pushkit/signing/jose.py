@@ -24,22 +24,6 @@ from pushkit.keys.primitives import JOSE, Methods, ecdsa_from_der, sign_bytes, s
 if TYPE_CHECKING:
     from pushkit.keys.remote import RemoteKey
 
-__all__ = [
-    "CompactJws",
-    "DetachedJws",
-    "algorithm_of",
-    "at_once",
-    "decoded",
-    "encoded",
-    "holding_key",
-    "protected_header",
-    "read_compact",
-    "read_object",
-    "sign",
-    "sign_detached",
-    "sign_jwt",
-]
-
 # A header field has 8190 bytes at most; the longest URL with the longest ids takes most of them.
 _MAX_COMPACT_CHARS: Final = 8000
 _MAX_HEADER_CHARS: Final = 8192

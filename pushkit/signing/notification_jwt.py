@@ -35,26 +35,6 @@ from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.url import audience_with_query, masked_url
 from pushkit.webhook import Headers
 
-__all__ = [
-    "SIGNATURE_HEADER",
-    "JwtClaims",
-    "NotificationClaims",
-    "UnverifiedJwt",
-    "VerifiedJwt",
-    "body_sha256",
-    "check_audience",
-    "check_body",
-    "check_issuer",
-    "check_webhook_id",
-    "find_jwt",
-    "read_unverified",
-    "read_unverified_claims",
-    "sign_attempt",
-    "sign_notification",
-    "static_claims",
-    "verify_signature",
-]
-
 SIGNATURE_HEADER = "X-A2A-Signature"
 
 _MAX_SEQ = 2**63 - 1  # what a database column holds

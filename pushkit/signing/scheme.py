@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from pushkit.errors import ConfigError
 
-__all__ = ["Scheme"]
-
 
 class Scheme(StrEnum):
     """How a notification is signed (wire profile §3)."""

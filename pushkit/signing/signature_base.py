@@ -16,8 +16,6 @@ from pushkit.errors import InvalidSignatureError, InvalidUrlError
 from pushkit.url import Url
 from pushkit.webhook import Headers
 
-__all__ = ["SignedMessage", "signature_base"]
-
 _FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.1, in lower case
 
 

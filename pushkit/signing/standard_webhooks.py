@@ -32,23 +32,6 @@ from pushkit.keys.primitives import (
 from pushkit.signing.times import LARGEST_EPOCH
 from pushkit.webhook import Headers
 
-__all__ = [
-    "ID_HEADER",
-    "SIGNATURE_HEADER",
-    "TIMESTAMP_HEADER",
-    "SharedSecret",
-    "UnverifiedWebhook",
-    "WebhookSigner",
-    "WebhookVerifier",
-    "check_webhook_signature",
-    "generate_webhook_secret",
-    "read_signer",
-    "read_unverified_webhook",
-    "read_verifier",
-    "sign_webhook",
-    "webhook_public_key",
-]
-
 ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"

@@ -11,8 +11,6 @@ import http_sf
 from pushkit.errors import MalformedRequestError
 from pushkit.webhook import Headers
 
-__all__ = ["InnerList", "Parameters", "byte_sequence", "read_dictionary", "write_inner_list"]
-
 Parameters: TypeAlias = Mapping[str, object]
 InnerList: TypeAlias = tuple[list[tuple[object, Parameters]], Parameters]
 

@@ -7,18 +7,6 @@ from typing import Final, Protocol
 
 from pushkit.errors import InvalidSignatureError, TimestampError
 
-__all__ = [
-    "EXPIRY_LEEWAY",
-    "LARGEST_EPOCH",
-    "TOKEN_LIFETIME",
-    "TOLERANCE",
-    "Stated",
-    "check_expiry",
-    "check_times",
-    "check_timestamp",
-    "read_moment",
-]
-
 TOKEN_LIFETIME: Final = timedelta(seconds=300)
 TOLERANCE: Final = timedelta(seconds=300)
 EXPIRY_LEEWAY: Final = timedelta(seconds=60)

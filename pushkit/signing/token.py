@@ -13,15 +13,6 @@ from collections.abc import Iterable
 from pushkit.errors import TokenError
 from pushkit.webhook import Headers
 
-__all__ = [
-    "TOKEN_HEADERS",
-    "hash_credentials",
-    "hash_token",
-    "read_token",
-    "token_headers",
-    "token_matches",
-]
-
 _API_KEY = "apikey"
 
 TOKEN_HEADERS = ("X-A2A-Token", "X-A2A-Notification-Token", "A2A-Notification-Token")

@@ -14,8 +14,6 @@ import click
 
 from pushkit.errors import PushkitError
 
-__all__ = ["age", "json_option", "painted", "parse_age", "run_command"]
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, not a table.")
 
 _AGE = re.compile(r"([0-9]{1,7})([smhd])")

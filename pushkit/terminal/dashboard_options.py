@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-__all__ = ["DashboardOptions", "dashboard_options"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardOptions:

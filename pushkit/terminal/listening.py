@@ -9,8 +9,6 @@ from typing import Final
 from pushkit.errors import ConfigError
 from pushkit.url import parse_host_and_port
 
-__all__ = ["LISTEN_BACKLOG", "listen", "listen_option", "listening_at"]
-
 LISTEN_BACKLOG: Final = 1024
 
 

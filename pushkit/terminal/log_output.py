@@ -7,8 +7,6 @@ import logging
 from datetime import UTC, datetime
 from enum import StrEnum
 
-__all__ = ["JsonLines", "LogFormat", "log_to_stderr"]
-
 _TEXT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 # What every record has; the rest was given as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

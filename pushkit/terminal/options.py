@@ -21,8 +21,6 @@ from pushkit.terminal.output import table
 if TYPE_CHECKING:
     from pushkit.bounded_json import JsonObject
 
-__all__ = ["FILE", "PATH", "Given", "Page", "choice_option", "gathered", "page_options"]
-
 Given: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 """A decorator that gives a command an option, or several."""
 

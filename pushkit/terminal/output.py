@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from pushkit.bounded_json import JsonObject
 
-__all__ = ["document", "example", "harmless", "milliseconds", "moment", "table"]
-
 
 def example(*lines: str) -> str:
     """Return the epilog of a command."""

@@ -19,8 +19,6 @@ import click
 
 from pushkit.terminal.systemd import Relay
 
-__all__ = ["STOP_SIGNALS", "Supervisor", "accept_signal", "run_service_loop", "until_stopped"]
-
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -11,8 +11,6 @@ import click
 
 from pushkit.progress import followed
 
-__all__ = ["showing_progress"]
-
 _AT_MOST_EVERY = 0.1  # seconds
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["Relay", "told_to_systemd"]
-
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
-__all__ = ["Location", "did_you_mean", "line_of", "name_of"]
-
 Location: TypeAlias = tuple[int | str, ...]
 
 _TABLE = re.compile(r"^\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?")

@@ -11,8 +11,6 @@ from pushkit.programs import find_program, run_program
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
 from receiver.inbox import Notification
 
-__all__ = ["CommandForward"]
-
 _TIMEOUT = timedelta(seconds=30)
 
 

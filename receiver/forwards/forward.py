@@ -16,8 +16,6 @@ from urllib.parse import quote
 from pushkit.errors import PushkitError
 from receiver.inbox import Notification
 
-__all__ = ["Forward", "ForwardFailedError", "encoded", "facts_of"]
-
 # Visible ASCII but for the percent sign: a header, a variable and a log line can hold it.
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 

@@ -12,8 +12,6 @@ from pushkit.version import __version__
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
 from receiver.inbox import Notification
 
-__all__ = ["HttpForward"]
-
 _TIMEOUT = timedelta(seconds=30)
 
 

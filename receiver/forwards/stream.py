@@ -9,8 +9,6 @@ from pushkit.errors import ConfigError
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
 from receiver.inbox import Notification
 
-__all__ = ["SCHEMES", "StreamForward"]
-
 SCHEMES = ("redis", "rediss", "unix")
 
 _TIMEOUT = timedelta(seconds=30)

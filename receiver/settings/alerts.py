@@ -13,8 +13,6 @@ from pushkit.errors import ConfigError
 from pushkit.programs import find_program
 from receiver.settings.values import Positive, Url
 
-__all__ = ["AlertSettings"]
-
 
 class AlertSettings(BaseModel):
     """The `[alerts]` table; see `pushkit.alerts.AlertOptions`.

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict
 from pushkit.terminal.dashboard_options import DashboardOptions
 from receiver.settings.values import HostAndPort
 
-__all__ = ["LISTEN", "VARIABLE", "DashboardSettings"]
-
 LISTEN: Final = "127.0.0.1:8091"
 VARIABLE: Final = "RECEIVER_DASHBOARD_TOKEN"
 

@@ -17,8 +17,6 @@ from receiver.forwards import CommandForward, Forward, HttpForward, StreamForwar
 from receiver.forwards.stream import SCHEMES as STREAM_SCHEMES
 from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 
-__all__ = ["CallbackSettings", "ForwardSettings"]
-
 
 class _Wishes(BaseModel):
     """What of all notifications is wanted."""

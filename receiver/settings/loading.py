@@ -19,8 +19,6 @@ from receiver.settings.handlers import CallbackSettings, ForwardSettings
 from receiver.settings.sender import SenderSettings
 from receiver.settings.service import ReceiverSettings, RetentionSettings, TlsSettings
 
-__all__ = ["load_settings"]
-
 
 def load_settings(path: Path) -> ReceiverSettings:
     """Read and check a configuration file.

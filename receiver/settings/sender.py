@@ -17,8 +17,6 @@ from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver.settings.values import Positive, Secrets, Url, rate
 from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSender
 
-__all__ = ["SenderSettings"]
-
 
 class SenderSettings(BaseModel):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""

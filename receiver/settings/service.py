@@ -27,8 +27,6 @@ from receiver.trust import TrustedSender
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
-__all__ = ["ReceiverSettings", "RetentionSettings", "TlsSettings"]
-
 
 class TlsSettings(BaseModel):
     """The `[tls]` table: PEM files, read again upon SIGHUP.

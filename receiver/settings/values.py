@@ -11,17 +11,6 @@ from pushkit.errors import ConfigError
 from pushkit.url import audience_of, parse_host_and_port
 from receiver.limits import RateLimit
 
-__all__ = [
-    "Days",
-    "HostAndPort",
-    "ModuleAndFunction",
-    "Positive",
-    "PositiveOrNone",
-    "Secrets",
-    "Url",
-    "rate",
-]
-
 
 def _absolute_url(value: str) -> str:
     try:

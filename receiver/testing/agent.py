@@ -19,8 +19,6 @@ from pushkit.url import audience_of
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers, WebhookRequest
 
-__all__ = ["Draft", "SigningAgent"]
-
 _MIN_TOKEN_CHARS = 16
 
 

@@ -23,8 +23,6 @@ from receiver.testing.agent import SigningAgent
 from receiver.testing.subject import Answer, ReceiverUnderTest
 from receiver.testing.trial import Trial, accepted, told
 
-__all__ = ["CHECKS", "Finding", "check_receiver"]
-
 _COPIES = 100
 _HOUR = timedelta(hours=1)
 _NAMES_WITH_DIGITS = re.compile(rb"[\w-]*\d[\w-]*")

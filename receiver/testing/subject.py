@@ -12,8 +12,6 @@ from yarl import URL
 
 from pushkit.webhook import WebhookRequest
 
-__all__ = ["Answer", "ReceiverUnderTest"]
-
 _TIMEOUT = timedelta(seconds=30)
 
 

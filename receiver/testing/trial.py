@@ -12,8 +12,6 @@ from datetime import timedelta
 from receiver.testing.agent import Draft, SigningAgent
 from receiver.testing.subject import Answer, ReceiverUnderTest
 
-__all__ = ["Trial", "accepted", "told"]
-
 _PAUSE = 0.02
 # 429 would prove nothing of what was asked.
 _REFUSALS = frozenset({400, 401, 403, 404})
