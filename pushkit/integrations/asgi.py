@@ -93,7 +93,7 @@ class HasMetrics(Protocol):
         """What it counts."""
 
 
-class MetricsApp:
+class MetricsApp(_DocumentApp):
     """Answers every GET and HEAD with metrics for Prometheus, whatever the path.
 
     Args:
@@ -103,13 +103,7 @@ class MetricsApp:
     def __init__(self, of: HasMetrics) -> None:
         self._metrics = of.metrics
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the interface
-        """Serve one request."""
-        if scope["type"] != "http":
-            return
-        if scope["method"] not in ("GET", "HEAD"):
-            await answer(send, 405, {"Allow": "GET, HEAD"}, b"")
-            return
+    async def _document(self, if_none_match: str | None) -> DocumentResponse:  # noqa: ARG002  # it is new each time
         page = await self._metrics.page()
-        body = b"" if scope["method"] == "HEAD" else page.body
-        await answer(send, 200, {"Content-Type": page.content_type}, body)
+        headers = {"Content-Type": page.content_type}
+        return DocumentResponse(status=200, headers=headers, body=page.body)

@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pushkit.a2a import WireVersion, format_push_config, parse_push_config
+from pushkit.a2a import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
-from pushkit.errors import InvalidPushConfigError, MalformedJsonError
-from pushkit.integrations.push_config_api.configs import Caller, Configs
+from pushkit.errors import MalformedJsonError
+from pushkit.integrations.push_config_api.configs import Configs
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
-from pushkit.integrations.push_config_api.members import (
-    check_version,
-    number,
-    optional_text,
-    written,
-)
+from pushkit.integrations.push_config_api.json_rpc import operate
+from pushkit.integrations.push_config_api.members import check_version, number, optional_text
 
 V1_0 = WireVersion.V1_0
 
@@ -62,55 +58,53 @@ async def answer_http_json(
     body: bytes,
     version_header: str | None = None,
 ) -> JsonObject:
-    """Answer a request of a method that its route has.
+    """Answer a request of a method that its route has: each is a method of JSON-RPC, too.
 
     Raises:
         ApiError: It is refused.
     """
     check_version(version_header, V1_0)
-    caller = Caller(owner=owner, tenant=_tenant(route, query))
-    if method == "POST":
-        return await _create(configs, caller, route, body)
-    if route.config_id is None:
-        page = await configs.page(
-            caller,
-            route.task_id,
-            size=number(query, "pageSize"),
-            token=optional_text(query, "pageToken") or "",
-        )
-        return written(page)
-    if method == "DELETE":
-        await configs.remove(caller, route.task_id, route.config_id)
-        return {}
-    config = await configs.get(caller, route.task_id, route.config_id)
-    if config is None:
-        raise ApiError(ErrorKind.TASK, "the task has no such push config of yours")
-    return format_push_config(config, V1_0)
-
-
-def _tenant(route: Route, query: Mapping[str, JsonValue]) -> str:
     # Two readings of whose call it is are an attack on what stands before this API.
-    tenant = optional_text(query, "tenant") or ""
-    if tenant and route.tenant and tenant != route.tenant:
-        raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path")
-    return route.tenant or tenant
+    tenant = _the_same("tenant", route.tenant, query, "the tenant of the path")
+    params: JsonObject = {"taskId": route.task_id}
+    if method == "POST":
+        params = _read_config(body)
+        tenant = _the_same("tenant", tenant, params, "the tenant of the path or the query")
+        task_id = _the_same("taskId", route.task_id, params, "the task of the path")
+        params = {name: value for name, value in params.items() if name != "task_id"}
+        params["taskId"] = task_id
+    elif route.config_id is None:
+        params["pageSize"] = number(query, "pageSize")
+        params["pageToken"] = optional_text(query, "pageToken")
+    else:
+        params["id"] = route.config_id
+    name = _METHODS[method, route.config_id is not None]
+    found = await operate(configs, owner, name, {**params, "tenant": tenant}, version_header)
+    return found if isinstance(found, dict) else {}
 
 
-async def _create(configs: Configs, caller: Caller, route: Route, body: bytes) -> JsonObject:
+# By the HTTP method, and whether the path names a config.
+_METHODS = {
+    ("POST", False): "CreateTaskPushNotificationConfig",
+    ("GET", False): "ListTaskPushNotificationConfigs",
+    ("GET", True): "GetTaskPushNotificationConfig",
+    ("DELETE", True): "DeleteTaskPushNotificationConfig",
+}
+
+
+def _the_same(name: str, known: str, members: Mapping[str, JsonValue], expected: str) -> str:
+    """Return what is known already, or what members say: where both do, they must agree."""
+    said = optional_text(members, name) or ""
+    if said and known and said != known:
+        raise ApiError(ErrorKind.PARAMS, f"{name}: expected {expected}")
+    return known or said
+
+
+def _read_config(body: bytes) -> JsonObject:
     try:
         document = read_json(body)
     except MalformedJsonError as exc:
         raise ApiError(ErrorKind.PARSE, str(exc)) from exc
     if not isinstance(document, dict):
         raise ApiError(ErrorKind.PARAMS, "expected a TaskPushNotificationConfig, an object")
-    try:
-        config = parse_push_config(document, V1_0)
-    except InvalidPushConfigError as exc:
-        raise ApiError(ErrorKind.PARAMS, str(exc)) from exc
-    if config.task_id not in (None, route.task_id):
-        raise ApiError(ErrorKind.PARAMS, "taskId: expected the task of the path")
-    if config.tenant is not None and caller.tenant and config.tenant != caller.tenant:
-        raise ApiError(ErrorKind.PARAMS, "tenant: expected the tenant of the path or the query")
-    named = Caller(owner=caller.owner, tenant=caller.tenant or config.tenant or "")
-    stored = await configs.put(named, route.task_id, config, V1_0)
-    return format_push_config(stored, V1_0)
+    return document

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pushkit.a2a import PushConfig, WireVersion, format_push_config, parse_push_config
+from pushkit.a2a import WireVersion, format_push_config, parse_push_config
 from pushkit.bounded_json import JsonObject, JsonValue, read_json
 from pushkit.errors import InvalidPushConfigError, MalformedJsonError
 from pushkit.integrations.push_config_api.configs import Caller, Configs
@@ -139,10 +139,25 @@ async def _get_0_1(call: _Call) -> JsonValue:
     return format_push_config(config, V0_1) if config else None  # 0.1 §7.6: null if none is set
 
 
-async def _get_0_3(call: _Call) -> JsonValue:
-    config_id = optional_text(call.params, "pushNotificationConfigId")
-    config = await call.configs.get(call.caller, text(call.params, "id"), config_id)
-    return format_push_config(_found(config), V0_3)
+# What names the task, and the config; 0.3 need not say which config to get.
+_NAMES = {V0_3: ("id", "pushNotificationConfigId"), V1_0: ("taskId", "id")}
+
+
+async def _get(call: _Call) -> JsonValue:
+    task, name = _NAMES[call.version]
+    config_id = (
+        optional_text(call.params, name) if call.version is V0_3 else text(call.params, name)
+    )
+    config = await call.configs.get(call.caller, text(call.params, task), config_id)
+    if config is None:  # 1.0 §3.1.8 names this error for a config as well
+        raise ApiError(ErrorKind.TASK, "the task has no such push config of yours")
+    return format_push_config(config, call.version)
+
+
+async def _delete(call: _Call) -> JsonValue:
+    task, config_id = (text(call.params, name) for name in _NAMES[call.version])
+    await call.configs.remove(call.caller, task, config_id)
+    return None
 
 
 async def _list_0_3(call: _Call) -> JsonValue:
@@ -152,18 +167,6 @@ async def _list_0_3(call: _Call) -> JsonValue:
         found += page.configs
         if not (token := page.next_page_token):
             return [format_push_config(config, V0_3) for config in found]
-
-
-async def _delete_0_3(call: _Call) -> JsonValue:
-    config_id = text(call.params, "pushNotificationConfigId")
-    await call.configs.remove(call.caller, text(call.params, "id"), config_id)
-    return None
-
-
-async def _get_1_0(call: _Call) -> JsonValue:
-    task_id, config_id = text(call.params, "taskId"), text(call.params, "id")
-    config = await call.configs.get(call.caller, task_id, config_id)
-    return format_push_config(_found(config), V1_0)
 
 
 async def _list_1_0(call: _Call) -> JsonValue:
@@ -176,27 +179,15 @@ async def _list_1_0(call: _Call) -> JsonValue:
     return written(page)
 
 
-async def _delete_1_0(call: _Call) -> JsonValue:
-    task_id, config_id = text(call.params, "taskId"), text(call.params, "id")
-    await call.configs.remove(call.caller, task_id, config_id)
-    return None
-
-
-def _found(config: PushConfig | None) -> PushConfig:
-    if config is None:  # 1.0 §3.1.8 names this error for a config as well
-        raise ApiError(ErrorKind.TASK, "the task has no such push config of yours")
-    return config
-
-
 METHODS: Mapping[str, tuple[WireVersion, Callable[[_Call], Awaitable[JsonValue]]]] = {
     "tasks/pushNotification/set": (V0_1, _set),
     "tasks/pushNotification/get": (V0_1, _get_0_1),
     "tasks/pushNotificationConfig/set": (V0_3, _set),
-    "tasks/pushNotificationConfig/get": (V0_3, _get_0_3),
+    "tasks/pushNotificationConfig/get": (V0_3, _get),
     "tasks/pushNotificationConfig/list": (V0_3, _list_0_3),
-    "tasks/pushNotificationConfig/delete": (V0_3, _delete_0_3),
+    "tasks/pushNotificationConfig/delete": (V0_3, _delete),
     "CreateTaskPushNotificationConfig": (V1_0, _set),
-    "GetTaskPushNotificationConfig": (V1_0, _get_1_0),
+    "GetTaskPushNotificationConfig": (V1_0, _get),
     "ListTaskPushNotificationConfigs": (V1_0, _list_1_0),
-    "DeleteTaskPushNotificationConfig": (V1_0, _delete_1_0),
+    "DeleteTaskPushNotificationConfig": (V1_0, _delete),
 }
