@@ -7,20 +7,16 @@ from typing import Any
 
 import grpc
 import pytest
-from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client import Client
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
 from a2a.types import a2a_pb2, a2a_pb2_grpc
-from a2a.utils.errors import (
-    InvalidParamsError,
-    PushNotificationNotSupportedError,
-    TaskNotFoundError,
-)
+from a2a.utils.errors import PushNotificationNotSupportedError
 
 from pushkit import PushSender
 from pushkit.integrations.push_config_api import PushConfigApi
 from pushkit.integrations.push_config_api.grpc import PushConfigServicer, PushConfigServicerV03
-
-URL = "https://client.example.com/hook"
+from tests.pushkit.integrations.push_config_api import sdk_steps
+from tests.pushkit.integrations.push_config_api.sdk_steps import config
 
 
 def owner(context: Any) -> str | None:
@@ -53,70 +49,19 @@ async def channel(address: str) -> AsyncIterator[Any]:
 
 
 def client_of(channel: Any, address: str, version: str) -> Client:
-    interface = a2a_pb2.AgentInterface(
-        url=address, protocol_binding="GRPC", protocol_version=version
-    )
-    card = a2a_pb2.AgentCard(
-        name="agent",
-        supported_interfaces=[interface],
-        capabilities=a2a_pb2.AgentCapabilities(push_notifications=True),
-    )
-    config = ClientConfig(
-        grpc_channel_factory=lambda _: channel, supported_protocol_bindings=["GRPC"]
-    )
-    return ClientFactory(config).create(card)
+    return sdk_steps.client_of(address, "GRPC", version, grpc_channel_factory=lambda _: channel)
 
 
-@pytest.fixture(params=["1.0", "0.3"])
-def client(request: pytest.FixtureRequest, channel: Any, address: str) -> Client:
-    return client_of(channel, address, request.param)
-
-
-def config(config_id: str = "c", **members: str) -> a2a_pb2.TaskPushNotificationConfig:
-    authentication = a2a_pb2.AuthenticationInfo(scheme="Bearer", credentials="cred-1")
-    named = {"task_id": "task-1", "url": URL, "token": "tok-1"} | members
-    return a2a_pb2.TaskPushNotificationConfig(id=config_id, authentication=authentication, **named)
-
-
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_a_config_is_created_read_listed_and_deleted(
-    client: Client, sender: PushSender, request: pytest.FixtureRequest
+    channel: Any, address: str, sender: PushSender, version: str
 ) -> None:
-    named = a2a_pb2.GetTaskPushNotificationConfigRequest(task_id="task-1", id="c")
-
-    created = await client.create_task_push_notification_config(config())
-    read = await client.get_task_push_notification_config(named)
-    assert created == read
-    assert (read.id, read.task_id, read.url) == ("c", "task-1", URL)
-    assert (read.token, read.authentication.scheme, read.authentication.credentials) == (
-        "",
-        "Bearer",
-        "",
-    )
-    [to_send_with] = await sender.configs_to_send_with("task-1")
-    assert to_send_with.token == "tok-1"
-    [subscription] = await sender.subscriptions("task-1", owner="alice")
-    assert subscription.version.value in request.node.name  # of the binding that registered it
-
-    listed = await client.list_task_push_notification_configs(
-        a2a_pb2.ListTaskPushNotificationConfigsRequest(task_id="task-1")
-    )
-    assert list(listed.configs) == [read]
-    await client.delete_task_push_notification_config(
-        a2a_pb2.DeleteTaskPushNotificationConfigRequest(task_id="task-1", id="c")
-    )
-    assert await sender.subscriptions("task-1", owner="alice") == []
+    client = client_of(channel, address, version)
+    await sdk_steps.create_read_list_and_delete(client, sender, version)
 
 
 async def test_the_errors_are_the_ones_that_the_client_knows(channel: Any, address: str) -> None:
-    client = client_of(channel, address, "1.0")
-    with pytest.raises(TaskNotFoundError):
-        await client.get_task_push_notification_config(
-            a2a_pb2.GetTaskPushNotificationConfigRequest(task_id="task-1", id="nothing")
-        )
-    with pytest.raises(TaskNotFoundError):
-        await client.create_task_push_notification_config(config(task_id="nobody"))
-    with pytest.raises(InvalidParamsError, match="URL"):
-        await client.create_task_push_notification_config(config(url="https://127.0.0.1/"))
+    await sdk_steps.meet_the_errors(client_of(channel, address, "1.0"))
 
 
 async def test_an_agent_without_push_says_so() -> None:
@@ -129,21 +74,7 @@ async def test_an_agent_without_push_says_so() -> None:
 
 
 async def test_pages_and_tenants_of_1_0(channel: Any, address: str, sender: PushSender) -> None:
-    client = client_of(channel, address, "1.0")
-    for config_id in "abc":
-        await client.create_task_push_notification_config(config(config_id, tenant="acme"))
-    assert await sender.subscriptions("task-1", owner="alice") == []
-    found, token = [], ""
-    for _ in range(2):
-        page = await client.list_task_push_notification_configs(
-            a2a_pb2.ListTaskPushNotificationConfigsRequest(
-                tenant="acme", task_id="task-1", page_size=2, page_token=token
-            )
-        )
-        found.append([(each.id, each.tenant) for each in page.configs])
-        token = page.next_page_token
-    assert found == [[("a", "acme"), ("b", "acme")], [("c", "acme")]]
-    assert token == ""
+    await sdk_steps.page_through_a_tenant(client_of(channel, address, "1.0"), sender)
 
 
 async def refusal(call: Any) -> tuple[str, str]:
