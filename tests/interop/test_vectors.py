@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,6 +123,32 @@ def test_every_sender_scheme_profile_and_version_has_one_that_is_accepted() -> N
     assert {scheme for one in DOCUMENT["senders"] for scheme in one["schemes"]} == {*Scheme}
     assert {one["profile"] for one in DOCUMENT["senders"]} == {*SenderProfile}
     assert {one["a2a"] for one in genuine} == {*WireVersion}
+
+
+def _program() -> str:
+    page = (FOLDER / "README.md").read_text("utf-8")
+    [program] = [
+        code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "jwt" in code
+    ]
+    return program.replace("docs/vectors", str(FOLDER))
+
+
+def _judged_wrongly(program: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    exec(program, {})  # noqa: S102 - the page's own
+    return [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_program_of_the_page_judges_every_vector_rightly(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _judged_wrongly(_program(), capsys) == []
+
+
+def test_the_program_of_the_page_names_what_it_no_longer_refuses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kept = [line for line in _program().splitlines(keepends=True) if 'jti"] ==' not in line]
+    assert _judged_wrongly("".join(kept), capsys) == ["jti-differs"]
 
 
 def _repeatable(vectors: list[dict[str, Any]]) -> list[dict[str, Any]]:
