@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +14,7 @@ from pushkit.clock import utc_now
 from pushkit.delivery.again import Again, Redriven, Retried
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import ConfigError
+from pushkit.events import Listeners, OutboxChange, OutboxChanged
 from pushkit.outbox import (
     ATTEMPTS_MIGRATION,
     BODIES_MIGRATION,
@@ -57,6 +60,8 @@ from pushkit.subscriptions import (
 
 __all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "Retried", "open_outbox"]
 
+_log = logging.getLogger("pushkit.delivery")
+
 SENDER_MIGRATIONS = (
     SUBSCRIPTIONS_MIGRATION,
     OUTBOX_MIGRATION,
@@ -98,6 +103,8 @@ class OutboxAdmin:
         wake: Called when there is work again, for a worker in this process.
         vault: Opens bodies that are sealed.
         breaker: When a destination gets one delivery at a time: what the workers go by.
+        events: Who hears of what is changed: once of each call, however much that was.
+        clock: Returns now, aware, in UTC: for events.
 
     Attributes:
         breaker: The same.
@@ -110,7 +117,11 @@ class OutboxAdmin:
         wake: Callable[[], None] = lambda: None,
         vault: Vault | None = None,
         breaker: BreakerPolicy = _BREAKER,
+        events: Listeners | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._events = events or Listeners(_log)
+        self._clock = clock
         self.breaker = breaker
         self._database = database
         self._wake = wake
@@ -202,7 +213,8 @@ class OutboxAdmin:
             dry_run: Say what it would do, and do nothing.
         """
         dead = (DeliveryState.DEAD,)
-        return await self._revive(self._chosen(wanted, DeliveryState.DEAD), dead, dry_run=dry_run)
+        chosen = self._chosen(wanted, DeliveryState.DEAD)
+        return await self._revive(OutboxChange.REDRIVEN, chosen, dead, dry_run=dry_run)
 
     async def resend(
         self,
@@ -233,7 +245,7 @@ class OutboxAdmin:
                 raise ConfigError(f"resend: found state {state}, expected delivered or cancelled")
             states = (state,)
         pages = self._chosen(wanted, state, from_seq)
-        return await self._revive(pages, states, dry_run=dry_run)
+        return await self._revive(OutboxChange.RESENT, pages, states, dry_run=dry_run)
 
     async def retry_now(
         self, wanted: Sequence[str] | DeliveryFilter, *, dry_run: bool = False
@@ -251,11 +263,14 @@ class OutboxAdmin:
         """
         retried = Retried()
         chosen = replace(wanted, next_only=True) if isinstance(wanted, DeliveryFilter) else wanted
-        async for page in self._chosen(chosen, DeliveryState.PENDING):
-            if dry_run:
-                retried += await self._database.read(self._again.would_retry(page))
-            else:
-                retried += await self._database.write(self._again.retry(page))
+        with self._telling(OutboxChange.RETRIED) as tell:
+            async for page in self._chosen(chosen, DeliveryState.PENDING):
+                if dry_run:
+                    retried += await self._database.read(self._again.would_retry(page))
+                    continue
+                done = await self._database.write(self._again.retry(page))
+                tell(len(done.ids))
+                retried += done
                 self._wake()
                 advance(len(page))
                 await asyncio.sleep(_PAUSE.total_seconds())
@@ -264,8 +279,11 @@ class OutboxAdmin:
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         """Cancel pending deliveries; return those that were pending. One in flight goes on."""
         cancelled: list[str] = []
-        async for batch in _batches(ids):
-            cancelled += await self._database.write(self._cancel_script(batch))
+        with self._telling(OutboxChange.CANCELLED) as tell:
+            async for batch in _batches(ids):
+                done = await self._database.write(self._cancel_script(batch))
+                tell(len(done))
+                cancelled += done
         return cancelled
 
     # --- cleaning up ---------------------------------------------------------------------------
@@ -290,13 +308,15 @@ class OutboxAdmin:
         if older_than is None and per_task is None:
             raise ConfigError("purge: expected older_than or per_task, found neither")
         purged = 0
-        if older_than is not None and states:
-            now = await self._database.read(self._database.now())
-            purged += await self._delete_all(
-                lambda: self._purge.finished_before(states, now - older_than, limit=_BATCH)
-            )
-        if per_task is not None:
-            purged += await self._thin_out(per_task)
+        with self._telling(OutboxChange.PURGED) as tell:
+            if older_than is not None and states:
+                now = await self._database.read(self._database.now())
+                purged += await self._delete_all(
+                    lambda: self._purge.finished_before(states, now - older_than, limit=_BATCH),
+                    tell,
+                )
+            if per_task is not None:
+                purged += await self._thin_out(per_task, tell)
         return purged
 
     async def retain(self, retention: Retention) -> int:
@@ -321,9 +341,10 @@ class OutboxAdmin:
         follow. An attempt that is under way ends, and leaves nothing behind.
         """
         await self._database.write(self._withdraw_script(tenant, task_id))
-        return await self._delete_all(
-            lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH)
-        )
+        with self._telling(OutboxChange.ERASED) as tell:
+            return await self._delete_all(
+                lambda: self._purge.finished_of_task(tenant, task_id, keep=0, limit=_BATCH), tell
+            )
 
     # --- in batches ----------------------------------------------------------------------------
 
@@ -340,25 +361,44 @@ class OutboxAdmin:
             yield [found.id for found in page if found.seq >= from_seq and _is_meant(found, chosen)]
             after = page[-1].id
 
+    @contextlib.contextmanager
+    def _telling(self, change: OutboxChange) -> Iterator[Callable[[int], None]]:
+        """Count what is done within, and tell of it in the end, also where that is an error."""
+        done = 0
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+
+        try:
+            yield add
+        finally:
+            if done and self._events.wants(OutboxChanged.usual_level):
+                self._events.tell(OutboxChanged(at=self._clock(), change=change, count=done))
+
     async def _revive(
         self,
+        change: OutboxChange,
         pages: AsyncIterator[list[str]],
         states: Sequence[DeliveryState],
         *,
         dry_run: bool,
     ) -> Redriven:
         redriven = Redriven()
-        async for page in pages:
-            if dry_run:
-                redriven += await self._database.read(self._again.would_revive(page, states))
-            else:
-                redriven += await self._database.write(self._again.revive(page, states))
+        with self._telling(change) as tell:
+            async for page in pages:
+                if dry_run:
+                    redriven += await self._database.read(self._again.would_revive(page, states))
+                    continue
+                done = await self._database.write(self._again.revive(page, states))
+                tell(len(done.ids))
+                redriven += done
                 self._wake()
                 advance(len(page))
                 await asyncio.sleep(_PAUSE.total_seconds())
         return redriven
 
-    async def _thin_out(self, per_task: int) -> int:
+    async def _thin_out(self, per_task: int, tell: Callable[[int], None]) -> int:
         purged = 0
         while crowded := await self._database.read(
             self._purge.crowded_tasks(per_task, limit=_BATCH)
@@ -367,14 +407,19 @@ class OutboxAdmin:
                 purged += await self._delete_all(
                     lambda tenant=tenant, task_id=task_id: self._purge.finished_of_task(  # type: ignore[misc]
                         tenant, task_id, keep=per_task, limit=_BATCH
-                    )
+                    ),
+                    tell,
                 )
         return purged
 
-    async def _delete_all(self, find: Callable[[], Script[list[str]]]) -> int:
+    async def _delete_all(
+        self, find: Callable[[], Script[list[str]]], tell: Callable[[int], None]
+    ) -> int:
         deleted = 0
         while ids := await self._database.read(find()):
-            deleted += await self._database.write(self._purge.delete(ids))
+            found = await self._database.write(self._purge.delete(ids))
+            tell(found)
+            deleted += found
             advance(len(ids))
             await asyncio.sleep(_PAUSE.total_seconds())
         return deleted

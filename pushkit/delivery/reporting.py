@@ -20,7 +20,7 @@ from pushkit.events import (
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Subscription
 
-__all__ = ["NotifyCounts", "Reports"]
+__all__ = ["NotifyCounts", "Reports", "report_changed"]
 
 _log: Final = logging.getLogger("pushkit.delivery")
 
@@ -74,25 +74,6 @@ class Reports:
                 " and ".join(changed),
             )
 
-    def report_changed(
-        self, change: SubscriptionChange, changed: Sequence[Subscription], at: datetime
-    ) -> int:
-        """Report what was done with subscriptions; return how many they are."""
-        if self._events.wants(SubscriptionChanged.usual_level):
-            for each in changed:
-                self._events.tell(
-                    SubscriptionChanged(
-                        at=at,
-                        tenant=each.key.tenant,
-                        owner=each.key.owner,
-                        task_id=each.key.task_id,
-                        subscription_id=each.id,
-                        change=change,
-                        origin=each.origin,
-                    )
-                )
-        return len(changed)
-
     def report(self, update: AnyUpdate, tenant: str, result: NotifyResult) -> None:
         """Report one update."""
         task_id = update.task_id or ""
@@ -145,3 +126,23 @@ class Reports:
                         error=each.code,
                     )
                 )
+
+
+def report_changed(
+    events: Listeners, change: SubscriptionChange, changed: Sequence[Subscription], at: datetime
+) -> int:
+    """Report what was done with subscriptions; return how many they are."""
+    if events.wants(SubscriptionChanged.usual_level):
+        for each in changed:
+            events.tell(
+                SubscriptionChanged(
+                    at=at,
+                    tenant=each.key.tenant,
+                    owner=each.key.owner,
+                    task_id=each.key.task_id,
+                    subscription_id=each.id,
+                    change=change,
+                    origin=each.origin,
+                )
+            )
+    return len(changed)

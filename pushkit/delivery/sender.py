@@ -36,7 +36,7 @@ from pushkit.delivery.options import SenderOptions
 from pushkit.delivery.ownership import Ownership
 from pushkit.delivery.registered import Choice, Registered
 from pushkit.delivery.registrar import Registrar
-from pushkit.delivery.reporting import NotifyCounts, Reports
+from pushkit.delivery.reporting import NotifyCounts, Reports, report_changed
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import warn_of_no_audience
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
@@ -51,11 +51,13 @@ from pushkit.errors import (
 from pushkit.events import (
     Event,
     HealthFault,
+    KeyRingChanged,
     Listener,
     Listeners,
     SigningKeyNearEnd,
     SubscriptionChange,
 )
+from pushkit.keys.changes import ring_changes
 from pushkit.keys.endings import near_ends
 from pushkit.keys.jwks import jwks_response
 from pushkit.keys.remote import RemoteSigner
@@ -146,7 +148,7 @@ class PushSender:
         if on_event is not None:
             self.events.add(on_event)
         self._clock = clock
-        self._keys = key_source(keys, passphrase)
+        self._keys = key_source(keys, passphrase, self._tell_of_keys)
         secret_keys = _secret_keys(secrets)
         self._vault = Vault(secret_keys, seals_bodies=self.options.seal_bodies)
         self._policy = DestinationPolicy(allow, self.options.destinations)
@@ -327,12 +329,20 @@ class PushSender:
             wake=self.worker.pump.wake,
             vault=self._vault,
             breaker=self.options.breaker,
+            events=self.events,
+            clock=self._clock,
         )
 
     @property
     def subscription_admin(self) -> SubscriptionAdmin:
         """List, pause, disable, test and remove subscriptions: for operators, of all owners."""
-        return SubscriptionAdmin(self._database, wake=self.worker.pump.wake, vault=self._vault)
+        return SubscriptionAdmin(
+            self._database,
+            wake=self.worker.pump.wake,
+            vault=self._vault,
+            events=self.events,
+            clock=self._clock,
+        )
 
     @property
     def metrics(self) -> SenderMetrics:
@@ -377,6 +387,16 @@ class PushSender:
         except PushkitError as exc:
             found["keys"] = f"keys: {exc}"
         return found
+
+    def _tell_of_keys(self, before: KeyRing, now: KeyRing) -> None:
+        if self.events.wants(KeyRingChanged.usual_level):
+            for change, key in ring_changes(before, now):
+                algorithm = key.algorithm.value
+                self.events.tell(
+                    KeyRingChanged(
+                        at=self._clock(), change=change, kid=key.kid, algorithm=algorithm
+                    )
+                )
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
         sinks = options.sinks()
@@ -460,7 +480,7 @@ class PushSender:
         if before is not None:
             change = SubscriptionChange.REPLACED
             self._reports.report_replaced(before, subscription)
-        self._reports.report_changed(change, [subscription], self._clock())
+        report_changed(self.events, change, [subscription], self._clock())
         return subscription
 
     async def unsubscribe(
@@ -476,7 +496,7 @@ class PushSender:
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         removed = await self._database.write_patiently(lambda: self._registered.remove(choice))
-        return self._reports.report_changed(SubscriptionChange.REMOVED, removed, self._clock())
+        return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
 
     async def pause(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -489,7 +509,7 @@ class PushSender:
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         paused = await self._database.write_patiently(lambda: self._registered.pause(choice))
-        return self._reports.report_changed(SubscriptionChange.PAUSED, paused, self._clock())
+        return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
 
     async def resume(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -499,7 +519,7 @@ class PushSender:
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         resumed = await self._database.write_patiently(lambda: self._registered.resume(choice))
         self.worker.pump.wake()
-        return self._reports.report_changed(SubscriptionChange.RESUMED, resumed, self._clock())
+        return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
 
     async def disable(
         self, task_id: str, config_id: str | None = None, *, owner: str = "", tenant: str = ""
@@ -511,7 +531,7 @@ class PushSender:
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         disabled = await self._database.write_patiently(lambda: self._registered.disable(choice))
-        return self._reports.report_changed(SubscriptionChange.DISABLED, disabled, self._clock())
+        return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
 
     async def enable(
         self,
@@ -537,8 +557,8 @@ class PushSender:
             lambda: self._registered.enable(choice, resend=resend)
         )
         self.worker.pump.wake()
-        return self._reports.report_changed(
-            SubscriptionChange.ENABLED, enabled.subscriptions, self._clock()
+        return report_changed(
+            self.events, SubscriptionChange.ENABLED, enabled.subscriptions, self._clock()
         )
 
     async def send_test(

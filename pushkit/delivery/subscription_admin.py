@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from pushkit.clock import utc_now
 from pushkit.delivery.registered import Registered
+from pushkit.delivery.reporting import report_changed
 from pushkit.errors import SealedSecretError
+from pushkit.events import Listeners, SubscriptionChange
 from pushkit.outbox import DeliveryState, Inspection
 from pushkit.secrets.vault import Vault
 from pushkit.storage import Database, Page, Script
@@ -21,6 +25,8 @@ from pushkit.subscriptions import (
 )
 
 __all__ = ["Changed", "SubscriptionAdmin", "SubscriptionReport"]
+
+_log = logging.getLogger("pushkit.delivery")
 
 # Few: with each of them a whole backlog may be cancelled, or come back.
 _BATCH = 10
@@ -70,6 +76,8 @@ class SubscriptionAdmin:
         database: Where outbox and subscriptions live, open (see `open_outbox`).
         wake: Called when there is work again, for a worker in this process.
         vault: Seals test notifications, where bodies are sealed, and opens secrets to hide them.
+        events: Who hears of each subscription that is changed.
+        clock: Returns now, aware, in UTC: for events.
     """
 
     def __init__(
@@ -78,7 +86,11 @@ class SubscriptionAdmin:
         *,
         wake: Callable[[], None] = lambda: None,
         vault: Vault | None = None,
+        events: Listeners | None = None,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._events = events or Listeners(_log)
+        self._clock = clock
         self._database = database
         self._wake = wake
         self._inspection = SubscriptionInspection()
@@ -155,7 +167,9 @@ class SubscriptionAdmin:
         changed = Changed(ids=())
         async for ids in self._pages(wanted):
             found = await self._database.write(self._registered.pause(ids))
-            changed += _changed(ids, found, lambda each: not each.paused)
+            changed += self._note(
+                SubscriptionChange.PAUSED, ids, found, lambda each: not each.paused
+            )
         return changed
 
     async def resume(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
@@ -163,7 +177,7 @@ class SubscriptionAdmin:
         changed = Changed(ids=())
         async for ids in self._pages(wanted):
             found = await self._database.write(self._registered.resume(ids))
-            changed += _changed(ids, found, lambda each: each.paused)
+            changed += self._note(SubscriptionChange.RESUMED, ids, found, lambda each: each.paused)
             self._wake()
         return changed
 
@@ -172,7 +186,7 @@ class SubscriptionAdmin:
         changed = Changed(ids=())
         async for ids in self._pages(wanted):
             found = await self._database.write(self._registered.disable(ids))
-            changed += _changed(ids, found, lambda each: each.active)
+            changed += self._note(SubscriptionChange.DISABLED, ids, found, lambda each: each.active)
         return changed
 
     async def enable(
@@ -188,8 +202,10 @@ class SubscriptionAdmin:
         changed = Changed(ids=())
         async for ids in self._pages(wanted):
             enabled = await self._database.write(self._registered.enable(ids, resend=resend))
-            changed += _changed(
-                ids, enabled.subscriptions, lambda each: not each.active, enabled.deliveries
+            changed += self._note(
+                *(SubscriptionChange.ENABLED, ids, enabled.subscriptions),
+                lambda each: not each.active,
+                enabled.deliveries,
             )
             self._wake()
         return changed
@@ -208,8 +224,22 @@ class SubscriptionAdmin:
         changed = Changed(ids=())
         async for ids in self._pages(wanted):
             found = await self._database.write(self._registered.remove(ids))
-            changed += _changed(ids, found, lambda _: True)
+            changed += self._note(SubscriptionChange.REMOVED, ids, found, lambda _: True)
         return changed
+
+    def _note(
+        self,
+        change: SubscriptionChange,
+        asked: Sequence[str],
+        found: Sequence[Subscription],
+        changes: Callable[[Subscription], bool],
+        deliveries: Sequence[str] = (),
+    ) -> Changed:
+        """Tell of those that were changed, and return what became of all that were asked for."""
+        report_changed(
+            self._events, change, [each for each in found if changes(each)], self._clock()
+        )
+        return _changed(asked, found, changes, deliveries)
 
     async def _pages(self, wanted: Sequence[str] | SubscriptionFilter) -> AsyncIterator[list[str]]:
         if isinstance(wanted, SubscriptionFilter):

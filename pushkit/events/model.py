@@ -24,6 +24,8 @@ class EventKind(StrEnum):
     BREAKER_CLOSED = "breaker_closed"
     SUBSCRIPTION_CHANGED = "subscription_changed"
     SUBSCRIPTION_DISABLED = "subscription_disabled"
+    OUTBOX_CHANGED = "outbox_changed"
+    KEY_RING_CHANGED = "key_ring_changed"
     SIGNING_KEY_CHANGED = "signing_key_changed"
     SIGNING_KEY_NEAR_END = "signing_key_near_end"
     HEALTH_FAULT = "health_fault"

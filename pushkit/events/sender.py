@@ -22,7 +22,11 @@ __all__ = [
     "DeliveryDead",
     "DeliveryEvent",
     "Enqueued",
+    "KeyRingChange",
+    "KeyRingChanged",
     "LocalFault",
+    "OutboxChange",
+    "OutboxChanged",
     "RecipientRefused",
     "SenderEvent",
     "SigningKeyChanged",
@@ -212,7 +216,7 @@ class SubscriptionChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionChanged(SenderEvent):
-    """Somebody registered a subscription, changed it or took it away, in this process.
+    """Somebody, a client or an operator, registered or changed a subscription by this process.
 
     Attributes:
         change: What was done.
@@ -259,3 +263,57 @@ class SigningKeyNearEnd(Event):
     kid: str
     algorithm: str
     reason: str
+
+
+class OutboxChange(StrEnum):
+    """What an operator did with deliveries."""
+
+    REDRIVEN = "redriven"
+    RESENT = "resent"
+    RETRIED = "retried"
+    CANCELLED = "cancelled"
+    PURGED = "purged"
+    ERASED = "erased"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxChanged(Event):
+    """An operator, or housekeeping, changed deliveries, by this process: told once of all of them.
+
+    Attributes:
+        change: What was done.
+        count: With how many.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.OUTBOX_CHANGED
+    usual_level: ClassVar = logging.INFO
+
+    change: OutboxChange
+    count: int
+
+
+class KeyRingChange(StrEnum):
+    """What somebody did with a signing key."""
+
+    PUBLISHED = "published"
+    SCHEDULED = "scheduled"
+    REVOKED = "revoked"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRingChanged(Event):
+    """The key file was changed, by a command for example, and this process has read it.
+
+    Attributes:
+        change: What was done.
+        kid: The key.
+        algorithm: What it signs with.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.KEY_RING_CHANGED
+    usual_level: ClassVar = logging.INFO
+
+    change: KeyRingChange
+    kid: str
+    algorithm: str

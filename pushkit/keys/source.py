@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -40,11 +41,22 @@ class FileKeySource:
     A file that was broken after the start does not stop the sender: the last good ring stays in
     use, and one error is logged for each broken version.
 
+    Args:
+        path: The file.
+        passphrase: Of its private keys.
+        changed: Called with the ring before and the new one, when there is one.
+
     Raises:
         KeyFileError: The file cannot be read at the start.
     """
 
-    def __init__(self, path: str | Path, passphrase: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        passphrase: bytes | None = None,
+        changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
+    ) -> None:
+        self._changed = changed
         self._path = Path(path)
         self._passphrase = passphrase
         # Before the read: a file that is replaced in between is read again at the next call.
@@ -60,11 +72,14 @@ class FileKeySource:
         return self._ring
 
     def _reload(self) -> None:
+        before = self._ring
         try:
             self._ring = load_key_ring(self._path, self._passphrase)
         except KeyFileError as exc:
             # The message, without its traceback: it never carries key material.
             _logger.error("the key ring read before stays in use: %s", exc)  # noqa: TRY400
+            return
+        self._changed(before, self._ring)
 
 
 # A key in a service signs from the beginning: it was there before this process.
@@ -72,7 +87,9 @@ _ALWAYS: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def key_source(
-    keys: KeyRing | KeySource | RemoteSigner | str | Path, passphrase: bytes | None = None
+    keys: KeyRing | KeySource | RemoteSigner | str | Path,
+    passphrase: bytes | None = None,
+    changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
 ) -> KeySource:
     """Return the source that `keys` stands for: itself, a ring, a key file, one signer's key.
 
@@ -81,7 +98,7 @@ def key_source(
         ConfigError: It is a signer, and its public key cannot be read.
     """
     if isinstance(keys, str | Path):
-        return FileKeySource(keys, passphrase)
+        return FileKeySource(keys, passphrase, changed)
     if isinstance(keys, KeyRing):
         return StaticKeySource(keys)
     if isinstance(keys, RemoteSigner):

@@ -127,7 +127,7 @@ class Senders:
     async def open(
         self,
         *,
-        keys: KeySource | KeyRing | RemoteSigner | None = None,
+        keys: KeySource | KeyRing | RemoteSigner | Path | None = None,
         secrets: SecretKeys | None = None,
         allow: tuple[str, ...] = ("127.0.0.1:*",),
         on_event: Listener | None = None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pushkit import StatusUpdate
+from pushkit import DeliveryFilter, StatusUpdate
 from pushkit.events import (
     AttemptMade,
     Delivered,
@@ -14,10 +15,17 @@ from pushkit.events import (
     Enqueued,
     Event,
     EventKind,
+    KeyRingChange,
+    KeyRingChanged,
+    OutboxChange,
+    OutboxChanged,
     SigningKeyChanged,
     SubscriptionChange,
     SubscriptionChanged,
 )
+from pushkit.keys.files import create_key_ring, load_key_ring, update_key_ring
+from pushkit.keys.ring import KeyRing
+from pushkit.subscriptions import SubscriptionFilter
 from tests.told import told
 
 if TYPE_CHECKING:
@@ -97,3 +105,86 @@ async def test_what_is_done_with_a_subscription_is_told(senders: Senders, webhoo
     found = told(events, SubscriptionChanged)
     assert [each.change for each in found] == list(SubscriptionChange)
     assert {(each.owner, each.task_id) for each in found} == {("alice", "task-1")}
+
+
+async def test_what_an_operator_does_with_deliveries_is_told_once_of_all_of_them(
+    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus
+) -> None:
+    events: list[Event] = []
+    sender = await senders.open(on_event=events.append)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    webhook.replies_with(*[422] * 3)
+    for _ in range(3):
+        await sender.notify(status())
+    for _ in range(3):
+        await sender.worker.run_once()
+    everything = DeliveryFilter()
+    await sender.outbox.redrive(everything, dry_run=True)
+    await sender.outbox.redrive(everything)
+    await sender.outbox.redrive(everything)  # there is none any more
+    await sender.outbox.retry_now(everything)
+    for _ in range(3):
+        await sender.worker.run_once()
+    await sender.outbox.resend(everything)
+    await sender.outbox.cancel([each.id for each in await sender.deliveries("task-1")])
+    clock.advance(60)
+    await sender.outbox.purge(older_than=timedelta(seconds=1))
+    await sender.notify(status())
+    await sender.worker.run_once()
+    await sender.outbox.erase("task-1")
+
+    assert [(each.change, each.count) for each in told(events, OutboxChanged)] == [
+        (OutboxChange.REDRIVEN, 3),
+        (OutboxChange.RETRIED, 1),
+        (OutboxChange.RESENT, 3),
+        (OutboxChange.CANCELLED, 3),
+        (OutboxChange.PURGED, 3),
+        (OutboxChange.ERASED, 1),
+    ]
+
+
+async def test_what_an_operator_does_with_subscriptions_is_told_of_those_that_it_changes(
+    senders: Senders, webhook: Webhook
+) -> None:
+    events: list[Event] = []
+    sender = await senders.open(on_event=events.append)
+    for owner in ("alice", "bob"):
+        await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner=owner)
+    events.clear()
+    admin, of_alice = sender.subscription_admin, SubscriptionFilter(owner="alice")
+    for change in (admin.pause, admin.pause, admin.resume, admin.disable, admin.enable):
+        await change(of_alice)
+    await admin.remove(SubscriptionFilter())
+    assert [(each.owner, each.change) for each in told(events, SubscriptionChanged)] == [
+        ("alice", SubscriptionChange.PAUSED),
+        ("alice", SubscriptionChange.RESUMED),
+        ("alice", SubscriptionChange.DISABLED),
+        ("alice", SubscriptionChange.ENABLED),
+        ("alice", SubscriptionChange.REMOVED),
+        ("bob", SubscriptionChange.REMOVED),
+    ]
+
+
+async def test_what_a_command_does_with_keys_is_told_once_the_file_is_read(
+    senders: Senders, webhook: Webhook, clock: Clock, status: MakeStatus, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    path = tmp_path / "keys.json"
+    create_key_ring(path, KeyRing.create(clock.now))
+    sender = await senders.open(keys=path, on_event=events.append)
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
+    [first] = load_key_ring(path).keys
+
+    update_key_ring(path, lambda ring: ring.rotate(clock.now))
+    await sender.notify(status())
+    await sender.worker.run_once()
+    update_key_ring(path, lambda ring: ring.revoke(first.kid, clock.now + timedelta(days=1)))
+    await sender.notify(status())
+    await sender.worker.run_once()
+
+    second = load_key_ring(path).keys[-1]
+    assert [(each.change, each.kid) for each in told(events, KeyRingChanged)] == [
+        (KeyRingChange.PUBLISHED, second.kid),
+        (KeyRingChange.SCHEDULED, second.kid),
+        (KeyRingChange.REVOKED, first.kid),
+    ]
