@@ -1,9 +1,9 @@
-"""The aiohttp edge: a sub-application, and the handler that the service runs alone."""
+"""The aiohttp edge: a sub-application of whoever embeds a receiver."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
@@ -58,16 +58,7 @@ def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web
     return app
 
 
-def handler(edge: Edge) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
-    """Return the handler for aiohttp's low-level server."""
-
-    async def answer(request: web.BaseRequest) -> web.Response:
-        return await _answer(edge, request, request.path)
-
-    return answer
-
-
-def response(answer: Answer) -> web.Response:
+def _response(answer: Answer) -> web.Response:
     """Return an answer as aiohttp sends it."""
     found = web.Response(status=answer.status, headers=answer.headers, body=answer.body or None)
     # In place of aiohttp's own, which names its version and Python's.
@@ -77,7 +68,7 @@ def response(answer: Answer) -> web.Response:
     return found
 
 
-async def _answer(edge: Edge, request: web.BaseRequest, path: str) -> web.Response:
+async def _answer(edge: Edge, request: web.Request, path: str) -> web.Response:
     head = Head(
         method=request.method,
         path=path,
@@ -98,7 +89,7 @@ async def _answer(edge: Edge, request: web.BaseRequest, path: str) -> web.Respon
             return body if len(body) <= limit else None
         return await read_bounded(_chunks(request), limit)
 
-    return response(await edge.answer(head, read))
+    return _response(await edge.answer(head, read))
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:

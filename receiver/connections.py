@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, Protocol, TypeVar
@@ -60,18 +61,19 @@ class Connections(Generic[_Connection]):
         self._is_proxy = is_proxy
         self._open: dict[_Connection, str] = {}
         self._per_peer: Counter[str] = Counter()
+        self._ended = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def waiting(self) -> list[_Connection]:
-        """Return the connections that have no request in work."""
-        return [connection for connection in self._open if not connection.busy]
+    def __iter__(self) -> Iterator[_Connection]:
+        return iter(list(self._open))
 
-    @property
-    def busy(self) -> bool:
-        """Whether any request is in work."""
-        return any(connection.busy for connection in self._open)
+    async def until_none(self) -> None:
+        """Wait until none is open."""
+        while self._open:
+            self._ended.clear()
+            await self._ended.wait()
 
     def admit(self, connection: _Connection, peer: str) -> str | None:
         """Count a new connection; return why not, if it may not be."""
@@ -100,6 +102,7 @@ class Connections(Generic[_Connection]):
         key = self._open.pop(connection, None)
         if key is None:
             return
+        self._ended.set()
         self._per_peer[key] -= 1
         if not self._per_peer[key]:
             del self._per_peer[key]

@@ -152,7 +152,9 @@ class Intake:
                     case HandedOutTo():
                         answer = await self._handed_out(question)
                     case WholeBody():
-                        answer = await self._body(question, read)
+                        answer = head.body
+                        if answer is None:
+                            answer = await self._body(question, read)
         except StopIteration as done:
             found: Verified = done.value
             return found

@@ -105,6 +105,7 @@ class Head:
         target: Path and query as received.
         headers: The header fields, repeated ones as often as they came.
         socket_peer: The address of the socket's other end.
+        body: The body, where all of it came with the head; None if it is still to be read.
     """
 
     method: str
@@ -112,6 +113,7 @@ class Head:
     target: str
     headers: Headers
     socket_peer: str = ""
+    body: bytes | None = field(default=None, repr=False)
 
 
 class HandedOutTo(NamedTuple):

@@ -162,7 +162,6 @@ async def bare(given: Mapping[str, Any], _: Counts) -> int:
 async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
     """The receiver, as `receiver serve` serves it."""
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
-    from receiver.app import handler
     from receiver.connections import ConnectionLimits
     from receiver.serving.server import HttpServer
 
@@ -195,7 +194,7 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
     if calls:
         await receiver.start()
     server = HttpServer(
-        handler(receiver.edge),
+        receiver.edge.answer,
         limits=ConnectionLimits(max_connections_per_peer=512),
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=16384,

@@ -22,7 +22,6 @@ from pushkit.keys.jwk import public_jwk
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.command import painted
-from receiver.app import handler
 from receiver.connections import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
 from receiver.listening.screen import arrival_as_json, arrival_lines
@@ -85,7 +84,7 @@ async def listening(
     desk = _Desk(options, receiver)
     edge = ListeningEdge(receiver, trusting, token=options.token, tell=desk.take)
     server = HttpServer(
-        handler(edge),
+        edge.answer,
         limits=ConnectionLimits(),
         is_proxy=edge.peers.is_proxy,
         max_head_bytes=receiver.intake.limits.max_header_bytes,

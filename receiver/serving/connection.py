@@ -1,51 +1,73 @@
-"""One connection of the service: aiohttp's protocol, with the deadlines that it leaves out."""
+"""One connection of the service: a request at a time, and a deadline for whatever a peer may delay.
+
+A head has a deadline and a size, whatever trickles in; so has the wait for the next request, and an
+answer that nobody reads. Nothing is read on while a body waits for its reader.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import unquote
 
-from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
-
-from receiver.app import response
-from receiver.edge import problem
+from pushkit.errors import InboundError
+from pushkit.webhook import Headers
+from receiver.edge import Answer, problem
+from receiver.intake import BrokenBodyError
 from receiver.peers import rate_key
 from receiver.refusals import Verdict
-from receiver.serving.framing import Framing
+from receiver.serving.http1 import Messages, RequestHead
+from receiver.verification import Head
 
 if TYPE_CHECKING:
     from receiver.serving.server import HttpServer
 
 __all__ = ["HttpConnection"]
 
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MOST_HELD: Final = 128 * 1024
+# What was not read of a refused request is read for so long, so that the peer gets to its answer.
+_LINGERING: Final = timedelta(seconds=2)
 
-class HttpConnection(web.RequestHandler):
+
+class HttpConnection(asyncio.Protocol):
     """One connection, from the moment that its socket is accepted.
 
     Args:
-        server: Counts it.
-        options: Of aiohttp's protocol.
+        server: Counts it, and answers its requests.
     """
 
-    def __init__(self, server: HttpServer, **options: Any) -> None:
-        super().__init__(server, **options)
-        self.busy = False
+    def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._peer = ""
         self._wire: asyncio.Transport | None = None
         self._is_made = False
         self._early = b""
-        self._closing = False
-        self._framing = Framing()
-        self._answered = 0
-        self._is_last = False
-        self._head_deadline = _Deadline(server.limits.head_timeout, self._head_is_late)
-        self._write_deadline = _Deadline(server.limits.write_timeout, self.evict)
+        self._messages = Messages(server.max_head_bytes)
+        self._work: asyncio.Task[None] | None = None
+        self._reader: asyncio.Future[None] | None = None
+        self._is_paused = False
+        self._expects_continue = False
+        self._no_more = False  # the peer asks for nothing more
+        self._is_last = False  # nothing more is answered
+        self._is_lost = False
+        limits = server.limits
+        self._head_deadline = _Deadline(limits.head_timeout, self._head_is_late)
+        self._idle_deadline = _Deadline(limits.keep_alive, self._close)
+        self._write_deadline = _Deadline(limits.write_timeout, self.evict)
+        self._lingering = _Deadline(_LINGERING, self.evict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is in work."""
+        return self._work is not None
 
     def accept(self, transport: asyncio.Transport) -> bool:
         """Count the connection of an accepted socket; or end it at once, and say False."""
@@ -62,7 +84,7 @@ class HttpConnection(web.RequestHandler):
             self._peer,
             reason,
         )
-        self._closing = True
+        self._is_last = True
         transport.abort()
         return False
 
@@ -73,7 +95,6 @@ class HttpConnection(web.RequestHandler):
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         if self._wire is None and not self.accept(transport):
             return
-        super().connection_made(transport)
         self._wire, self._is_made = transport, True
         transport.set_write_buffer_limits(high=0)  # whatever is not taken begins a deadline
         self._head_deadline.begin()
@@ -81,152 +102,260 @@ class HttpConnection(web.RequestHandler):
             self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
-        """Begin the deadline of a head with its first byte, wherever that came."""
+        """Take what has arrived: it begins a request, or goes on with one."""
         if not self._is_made:  # with the last message of the handshake
             self._early += data
             return
-        if data and not self._closing:
-            heads = self._framing.heads
-            self._framing.feed(data)
-            if self._framing.heads != heads:
-                self._head_deadline.end()
-            if self._framing.head_bytes:
-                self._head_deadline.begin()
-            if self._framing.head_bytes > self._server.max_head_bytes:
-                reason = f"more than {self._server.max_head_bytes} bytes of headers"
-                self._refuse(Verdict.of("headers_too_large"), reason)
-                return
-        super().data_received(data)
+        if self._is_last and self._work is None:
+            return
+        self._messages.feed(data)
+        if self._work is None:
+            self._begin_next()
+            return
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+        if self._messages.is_whole and not self._is_last:
+            self._look_at_next_head()
+        if self._messages.held_bytes > _MOST_HELD and self._wire is not None:
+            self._is_paused = True
+            self._wire.pause_reading()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # the base says None
+    def eof_received(self) -> bool:
         """Answer what was asked for before a peer closed its half of the connection."""
-        self._is_last = True
-        owes = self._framing.heads > self._answered and not self._framing.in_body
+        self._no_more = True
+        whole = self._messages.is_whole
+        owes = whole and (self._work is not None or self._messages.has_head)
         # Over TLS there is no half-close: asyncio ends the connection.
         return owes and self._wire is not None and self._wire.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
         """Begin the deadline of an answer that the peer does not read."""
-        super().pause_writing()
         self._write_deadline.begin()
 
     def resume_writing(self) -> None:
         """End it."""
-        super().resume_writing()
         self._write_deadline.end()
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Count the connection no longer."""
-        self._head_deadline.end()
-        self._write_deadline.end()
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002  # the interface
+        """Count the connection no longer; a request in work comes to its end."""
+        self._is_lost = True
+        for deadline in (
+            self._head_deadline,
+            self._idle_deadline,
+            self._write_deadline,
+            self._lingering,
+        ):
+            deadline.cancel()
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
         self._server.open.forget(self)
-        super().connection_lost(exc)
 
     # --- called by the server -------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Note that a request is in work."""
-        self.busy = True
-
-    def is_last(self) -> bool:
-        """Say whether nothing may come after the answer to the request in work."""
-        return self._is_last and self._framing.heads <= self._answered + 1
-
-    def end(self, *, last: bool) -> None:
-        """Note that the answer is known, and whether it is this connection's last."""
-        self.busy, self._closing = False, last
-        self._answered += 1
-        self._server.open.used(self)
-
-    def force_close(self) -> None:
-        """End the connection, once what is written is sent; in a handshake, at once."""
-        super().force_close()
-        if self._wire is not None and not self._is_made:
-            self._wire.abort()
+    def wind_down(self) -> None:
+        """Answer nothing after the request in work; without one, end."""
+        self._is_last = True
+        if self._work is None:
+            self._close()
 
     def evict(self) -> None:
         """End the connection at once; what is not sent yet is lost."""
-        self.force_close()
+        self._is_last = True
         if self._wire is not None:
             self._wire.abort()
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002  # has the stranger's text in it
-    ) -> web.StreamResponse:
-        """Answer bytes that are no HTTP with problem details."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("a part of the answer is sent already")
-        verdict = _verdict(status, exc)
-        if verdict.status == HTTPStatus.SERVICE_UNAVAILABLE:
-            self._server.repeated_log.say(
-                ("internal", type(exc)),
-                logging.ERROR,
-                "refused 503 internal peer=%s",
-                self._peer,
-                exc_info=exc or True,
-            )
-        else:
-            self._note(verdict, f"no HTTP request: {type(exc).__name__}")
-        return response(problem(verdict, close=True))
+    # --- requests -------------------------------------------------------------------------------
 
-    # --- within ---------------------------------------------------------------------------------
+    def _begin_next(self) -> None:
+        try:
+            head = self._messages.head()
+        except InboundError as exc:
+            self._refuse(Verdict.of(exc.code), str(exc))
+            return
+        if head is not None:
+            self._head_deadline.end()
+            self._idle_deadline.end()
+            self._expects_continue = head.expects_continue
+            self._work = asyncio.get_running_loop().create_task(self._answer(head))
+            self._server.works(self._work)
+        elif self._messages.head_bytes:
+            self._idle_deadline.end()
+            self._head_deadline.begin()
+
+    def _look_at_next_head(self) -> None:
+        """Begin the deadline of a head that comes in parts while a request is in work."""
+        if self._messages.head_bytes:
+            self._head_deadline.begin()
+        else:
+            self._head_deadline.end()
+
+    async def _answer(self, head: RequestHead) -> None:
+        request = _head_of(head, self._messages, self._peer)
+        try:
+            answer = await self._server.handler(request, self._read)
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
+            fault = self._server.refusals.fault
+            answer = problem(fault("internal", peer=self._peer, error=exc))
+        self._work = None
+        self._messages.body.clear()
+        if self._is_lost or self._wire is None:
+            return
+        unread = not self._messages.is_whole
+        more = not self._no_more or self._messages.has_head
+        self._is_last = self._is_last or answer.close or unread or not head.keep_alive or not more
+        self._write(answer, head)
+        self._server.open.used(self)
+        if not self._is_last:
+            self._resume()
+            self._idle_deadline.begin()
+            if self._messages.held_bytes:
+                self._begin_next()
+        elif unread or self._messages.held_bytes:
+            self._linger()
+        else:
+            self._close()
+
+    async def _read(self, limit: int) -> bytes | None:
+        """Read a body; what is longer than the limit stays unread, as far as it may."""
+        messages = self._messages
+        is_asked_for = self._expects_continue and not (messages.is_whole or messages.held_bytes)
+        if is_asked_for and self._wire is not None:
+            self._wire.write(_CONTINUE)  # RFC 9110 §10.1.1: only now is the body wanted
+        body = bytearray()
+        while True:
+            body += messages.body
+            messages.body.clear()
+            if len(body) > limit:
+                return None
+            if messages.is_whole:
+                return bytes(body)
+            if messages.error is not None or self._is_lost:
+                raise BrokenBodyError
+            self._resume()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+
+    def _resume(self) -> None:
+        if self._is_paused and self._wire is not None:
+            self._is_paused = False
+            self._wire.resume_reading()
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def _write(self, answer: Answer, head: RequestHead | None = None) -> None:
+        connection = "close" if self._is_last else ""
+        if not connection and head is not None and not head.minor_version:
+            connection = "keep-alive"
+        assert self._wire is not None  # noqa: S101  # it is made
+        start = _start_of(answer.status, answer.headers, len(answer.body), connection)
+        body = b"" if head is not None and head.method == "HEAD" else answer.body
+        self._wire.write(b"%b%b\r\n\r\n%b" % (start, _date(int(time.time())), body))
 
     def _head_is_late(self) -> None:
-        if self._framing.head_bytes:
-            verdict = Verdict.of("head_timeout")
-            self._refuse(verdict, "the headers came too slowly")
-        elif not self.busy:
-            self.force_close()
+        if self._messages.head_bytes:
+            self._refuse(Verdict.of("head_timeout"), "the headers came too slowly")
+        elif self._work is None:
+            self._close()
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
         """Answer what is no request yet, and close; after the answer in work, if there is one."""
-        self._note(verdict, reason)
-        self._closing = True
-        if self.busy:
-            self._is_last = True
+        self._server.refusals.note(verdict.status, verdict.code, peer=self._peer, reason=reason)
+        self._is_last = True
+        if self._work is None:
+            self._write(problem(verdict))
+            self._linger()
+
+    def _linger(self) -> None:
+        """End the answers; for a moment, let the peer end what it says."""
+        assert self._wire is not None  # noqa: S101  # it is made
+        self._resume()
+        if not self._wire.can_write_eof() or self._no_more:
+            self._close()
             return
-        body = problem(verdict).body
-        head = (
-            f"HTTP/1.1 {verdict.status} {HTTPStatus(verdict.status).phrase}\r\nServer: receiver\r\n"
-            "Connection: close\r\nContent-Type: application/problem+json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        if self.transport is not None:
-            self.transport.write(head.encode("ascii") + body)
-        self.force_close()
+        self._lingering.begin()
+        self._wire.write_eof()
 
-    def _note(self, verdict: Verdict, reason: str) -> None:
-        note = self._server.refusals.note
-        note(verdict.status, verdict.code, peer=self._peer, reason=reason)
+    def _close(self) -> None:
+        if not self._is_made:
+            self.evict()  # in the handshake there is nobody to take leave of
+            return
+        self._is_last = True
+        if self._wire is not None:
+            self._wire.close()
 
 
-def _verdict(status: int, exc: BaseException | None) -> Verdict:
-    if isinstance(exc, LineTooLong):
-        return Verdict.of("headers_too_large")
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Verdict.of("internal")
-    return Verdict.of("malformed_http", status=status)
+def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
+    target = head.target
+    if not target.startswith("/") and "://" in target:  # RFC 9112 §3.2.2: to a proxy, say
+        target = target[len("://") + target.index("://") :]
+        target = "/" + target.partition("/")[2]
+    path = target.partition("?")[0]
+    return Head(
+        method=head.method,
+        path=unquote(path) if "%" in path else path,
+        target=target,
+        headers=Headers(head.fields),
+        socket_peer=peer,
+        body=bytes(messages.body) if messages.is_whole else None,
+    )
+
+
+@functools.lru_cache(maxsize=128)
+def _start_of(
+    status: int, headers: tuple[tuple[str, str], ...], length: int, connection: str
+) -> bytes:
+    """Write an answer's head up to its date."""
+    fields = [*headers, ("Content-Length", str(length)), ("Server", "receiver")]
+    if connection:
+        fields.append(("Connection", connection))
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in fields]
+    return "\r\n".join([*lines, "Date: "]).encode("latin-1")
+
+
+@functools.lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode("ascii")
 
 
 class _Deadline:
-    """Calls a function, unless it is ended before."""
+    """Calls a function, unless it is ended before; to begin and to end one costs no timer."""
 
     def __init__(self, after: timedelta, then: Callable[[], None]) -> None:
         self._seconds = after.total_seconds()
         self._then = then
+        self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Begin, if it has not begun."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._then)
+        if self._due is None:
+            loop = asyncio.get_running_loop()
+            self._due = loop.time() + self._seconds
+            if self._timer is None:
+                self._timer = loop.call_at(self._due, self._look)
 
     def end(self) -> None:
         """Call nothing."""
+        self._due = None
+
+    def cancel(self) -> None:
+        """Call nothing, ever."""
+        self._due = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._due:
+            self._timer = loop.call_at(self._due, self._look)
+            return
+        self._due = None
+        self._then()

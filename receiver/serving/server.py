@@ -1,8 +1,7 @@
-"""The HTTP server: aiohttp's own, with the deadlines and bounds that it leaves to others.
+"""The HTTP server: its connections, how many there are, and how they end.
 
-aiohttp bounds a head's fields and the wait for the next request. Added here: a size and a deadline
-of the head, whatever trickles in; a deadline of an answer that nobody reads; caps on connections,
-from the moment that a socket is accepted; problem details in place of text where bytes are no HTTP.
+Each is counted, and has deadlines, from the moment that its socket is accepted; bytes that are no
+HTTP are answered with problem details, as everything is that is refused.
 """
 
 from __future__ import annotations
@@ -12,33 +11,32 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import cast
-
-from aiohttp import web
+from typing import TypeAlias, cast
 
 from pushkit.logs import RepeatedLog
+from pushkit.work import cancelled
 from receiver.connections import ConnectionLimits, Connections
+from receiver.edge import Answer
+from receiver.intake import ReadBody
 from receiver.refusals import Refusals
 from receiver.serving.connection import HttpConnection
+from receiver.verification import Head
 
-__all__ = ["HttpServer"]
+__all__ = ["Handler", "HttpServer"]
 
 _log = logging.getLogger("receiver")
 
-_Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
+Handler: TypeAlias = Callable[[Head, ReadBody], Awaitable[Answer]]
 
-# What was not read of a refused body is read for so long, so that the peer gets to its answer.
-_LINGERING_SECONDS = 2.0
-_MAX_FIELDS = 128
-_MAX_FIELD_BYTES = 8190
 _TLS_CLOSE_SECONDS = 5.0
+_LAST_WORDS = 1.0  # seconds in which the last answers are sent
 
 
-class HttpServer(web.Server):
+class HttpServer:
     """Makes a protocol for every connection.
 
     Args:
-        handler: Answers one request, and raises nothing.
+        handler: Answers one request, and raises nothing: `Edge.answer`.
         limits: What a connection may take.
         is_proxy: Says whether an address is a trusted proxy's.
         max_head_bytes: The largest head.
@@ -48,7 +46,7 @@ class HttpServer(web.Server):
 
     def __init__(
         self,
-        handler: _Handler,
+        handler: Handler,
         *,
         limits: ConnectionLimits,
         is_proxy: Callable[[str], bool],
@@ -56,21 +54,19 @@ class HttpServer(web.Server):
         tls: ssl.SSLContext | None = None,
         refusals: Refusals | None = None,
     ) -> None:
-        super().__init__(self._answer)
         self.limits = limits
         self.open: Connections[HttpConnection] = Connections(limits, is_proxy)
         self._tls = tls
         self._shaking: set[asyncio.Task[None]] = set()
-        self._handler = handler
+        self.handler: Handler = handler
         self.max_head_bytes = max_head_bytes
         self.refusals: Refusals = refusals or Refusals()
         self.repeated_log: RepeatedLog = RepeatedLog(_log)
-        self._stopping = False
-        self._answered = asyncio.Event()
+        self._in_work: set[asyncio.Task[None]] = set()
 
-    def __call__(self) -> asyncio.Protocol:  # type: ignore[override]  # the base says its own
+    def __call__(self) -> asyncio.Protocol:
         """Return the protocol of one connection."""
-        return self.connection() if self._tls is None else _Accepted(self, self._tls)
+        return HttpConnection(self) if self._tls is None else _Accepted(self, self._tls)
 
     def run(self, handshake: Coroutine[None, None, None]) -> None:
         """Run a handshake beside everything else."""
@@ -78,57 +74,30 @@ class HttpServer(web.Server):
         self._shaking.add(task)
         task.add_done_callback(self._shaking.discard)
 
-    def connection(self) -> HttpConnection:
-        """Return the protocol of one connection, once it is encrypted if it has to be."""
-        return HttpConnection(
-            self,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=self.limits.keep_alive.total_seconds(),
-            lingering_time=_LINGERING_SECONDS,
-            max_line_size=_MAX_FIELD_BYTES,
-            max_field_size=_MAX_FIELD_BYTES,
-            max_headers=_MAX_FIELDS,
-            auto_decompress=False,  # what is compressed is refused, not unpacked
-            access_log=None,
-        )
+    def works(self, task: asyncio.Task[None]) -> None:
+        """Note a request in work: it comes to its end also when its connection is lost."""
+        self._in_work.add(task)
+        task.add_done_callback(self._in_work.discard)
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
         """Answer what is in flight, then close every connection.
 
         Each answer is the last one of its connection; what is not answered in time is broken off.
         """
-        self._stopping = True
-        await asyncio.sleep(0)  # heads that are read become requests
-        for connection in self.open.waiting():
-            connection.force_close()
+        for connection in self.open:
+            connection.wind_down()
+        if self._in_work:
+            await asyncio.wait(self._in_work, timeout=timeout)
+        broken_off = list(self._in_work)
+        for task in broken_off:
+            task.cancel()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._until_quiet()
-        await self.shutdown(timeout=_LAST_WORDS)
-
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
-        connection = request.protocol
-        assert isinstance(connection, HttpConnection)  # noqa: S101  # made above
-        connection.begin()
-        last = True
-        try:
-            found = await self._handler(request)
-            unread = not request.content.is_eof()
-            last = self._stopping or unread or connection.is_last()
-            if last:
-                found.force_close()
-            return found
-        finally:
-            connection.end(last=last)
-            self._answered.set()
-
-    async def _until_quiet(self) -> None:
-        while self.open.busy:
-            self._answered.clear()
-            await self._answered.wait()
-
-
-_LAST_WORDS = 1.0  # seconds in which the last answers are sent
+            async with asyncio.timeout(0 if broken_off else _LAST_WORDS):
+                await self.open.until_none()
+        for connection in self.open:
+            connection.evict()
+        for task in [*broken_off, *self._shaking]:
+            await cancelled(task)
 
 
 class _Accepted(asyncio.Protocol):
@@ -141,7 +110,7 @@ class _Accepted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and begin the handshake; or end it."""
         transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        connection = self._server.connection()
+        connection = HttpConnection(self._server)
         if connection.accept(transport):
             self._server.run(self._shake_hands(transport, connection))
 

@@ -30,7 +30,6 @@ from pushkit.terminal.processes import (
     until_stopped,
 )
 from pushkit.terminal.systemd import told_to_systemd
-from receiver.app import handler
 from receiver.receiver import Receiver
 from receiver.reload import SettingsWatcher, watching
 from receiver.serving.server import HttpServer
@@ -242,7 +241,7 @@ async def _server(
 ) -> AsyncIterator[None]:
     """Accept connections; at the end accept none, and answer what is in flight."""
     server = HttpServer(
-        handler(receiver.edge),
+        receiver.edge.answer,
         limits=settings.connection_limits,
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=receiver.intake.limits.max_header_bytes,

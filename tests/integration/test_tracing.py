@@ -25,9 +25,9 @@ from pushkit import (
 from pushkit.events import AttemptMade, Event
 from pushkit.telemetry.tracing import Tracing
 from pushkit.traceparent import read_traceparent, trace_id_of
+from pushkit.webhook import Headers, WebhookRequest
 from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
-from receiver.app import handler
 from tests.eventually import eventually
 from tests.ports import free_port
 from tests.told import told
@@ -113,13 +113,17 @@ def scene(tmp_path: Path) -> Scene:
 
 async def serve(scene: Scene, receiver: Receiver, aiohttp_server: AiohttpServer) -> None:
     """Let a webhook fail once, and then be the receiver's."""
-    hand_on = handler(receiver.edge)
 
     async def answer(request: web.Request) -> web.Response:
         scene.headers += request.headers.getall("traceparent", [])
         if len(scene.headers) == 1:
             return web.Response(status=500)
-        return await hand_on(request)
+        headers = Headers(request.headers.items())
+        body = await request.read()
+        found = await receiver.receive(
+            WebhookRequest(target=request.raw_path, headers=headers, body=body)
+        )
+        return web.Response(status=found.status)
 
     app = web.Application()
     app.router.add_post("/a2a/push", answer)

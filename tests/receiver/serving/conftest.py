@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from receiver.app import handler
-from receiver.serving.server import HttpServer
-from tests.receiver.serving.sockets import Handler, Serve, Site, limits
+from receiver.serving.server import Handler, HttpServer
+from tests.receiver.serving.sockets import Serve, Site, limits
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World
@@ -33,7 +32,7 @@ async def serve(world: World) -> AsyncIterator[Serve]:
         ) -> Site:
             receiver = await of.start()
             server = HttpServer(
-                own or handler(receiver.edge),
+                own or receiver.edge.answer,
                 limits=limits(**changes),
                 is_proxy=receiver.edge.peers.is_proxy,
                 max_head_bytes=max_head_bytes,

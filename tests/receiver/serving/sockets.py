@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
 from receiver.connections import ConnectionLimits, Connections
 from receiver.serving.server import HttpServer
 from tests.eventually import DEADLINE, eventually
@@ -21,7 +19,7 @@ from tests.eventually import DEADLINE, eventually
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft
 
-__all__ = ["NEVER", "SOON", "Answer", "Client", "Handler", "Serve", "Site", "limits", "raw"]
+__all__ = ["NEVER", "SOON", "Answer", "Client", "Serve", "Site", "limits", "raw"]
 
 SOON = timedelta(milliseconds=150)
 NEVER = timedelta(hours=1)
@@ -102,7 +100,6 @@ class Site:
 
 
 Serve = Callable[..., Awaitable[Site]]
-Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
 def limits(**changes: object) -> ConnectionLimits:

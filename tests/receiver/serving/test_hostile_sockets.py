@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
-from aiohttp import web
 
 from receiver import Limits
+from receiver.connections import Connections
+from receiver.edge import Answer
+from receiver.intake import ReadBody
+from receiver.serving.connection import HttpConnection
+from receiver.verification import Head
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, raw
 
@@ -37,6 +41,10 @@ async def trickling(client: Client, data: bytes) -> AsyncIterator[None]:
         sending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sending
+
+
+def is_busy(connections: Connections[HttpConnection]) -> bool:
+    return any(connection.busy for connection in connections)
 
 
 def request_of(world: World, *lines: str, number: int = 1, body: bool = True) -> bytes:
@@ -195,9 +203,9 @@ async def test_the_log_has_no_text_of_what_is_no_http(
 async def test_a_peer_that_reads_no_answer_is_dropped(world: World, serve: Serve) -> None:
     answering = asyncio.Event()
 
-    async def verbose(_request: web.BaseRequest) -> web.Response:
+    async def verbose(_head: Head, _read: ReadBody) -> Answer:
         answering.set()
-        return web.Response(body=b"x" * 20_000_000)
+        return Answer(status=200, body=b"x" * 20_000_000)
 
     site = await serve(own=verbose, write_timeout=SOON)
     client = await site.connect(receive_buffer=4096)
@@ -241,14 +249,14 @@ async def test_one_address_has_its_share_of_connections(
 async def test_a_request_in_work_never_makes_room(world: World, serve: Serve) -> None:
     release = asyncio.Event()
 
-    async def slow(_request: web.BaseRequest) -> web.Response:
+    async def slow(_head: Head, _read: ReadBody) -> Answer:
         await release.wait()
-        return web.Response(status=202)
+        return Answer(status=202)
 
     site = await serve(own=slow, max_connections=1)
     first = await site.connect()
     await first.send(request_of(world))
-    await site.until(lambda connections: connections.busy)
+    await site.until(is_busy)
     second = await site.connect()
     assert await second.ended() == b""
     release.set()
@@ -260,7 +268,7 @@ async def test_what_is_in_flight_is_answered_at_the_end(world: World, serve: Ser
     idle, working = await site.connect(), await site.connect()
     request = request_of(world)
     await working.send(request[:-10])
-    await site.until(lambda connections: connections.busy)
+    await site.until(is_busy)
     draining = asyncio.create_task(site.server.drain(30))
     assert await idle.ended() == b""
     await working.send(request[-10:])
@@ -273,7 +281,7 @@ async def test_what_does_not_end_is_broken_off_at_the_end(world: World, serve: S
     site = await serve()
     client = await site.connect()
     await client.send(request_of(world)[:-10])
-    await site.until(lambda connections: connections.busy)
+    await site.until(is_busy)
     await site.server.drain(0.05)
     await client.ended()
     assert len(site.server.open) == 0
@@ -297,10 +305,10 @@ async def test_half_a_head_that_came_while_another_request_was_in_work_ends_at_i
 ) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
-    async def slow(_request: web.BaseRequest) -> web.Response:
+    async def slow(_head: Head, _read: ReadBody) -> Answer:
         begun.set()
         await release.wait()
-        return web.Response(status=202)
+        return Answer(status=202)
 
     site = await serve(own=slow, head_timeout=SOON)
     client = await site.connect()

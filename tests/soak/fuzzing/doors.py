@@ -71,12 +71,15 @@ class _Connection:
         raw = _raw(request)
         reused = self._streams is not None
         try:
-            return await self._exchange(raw)
+            answer = await self._exchange(raw)
         except (asyncio.IncompleteReadError, ConnectionError):
             self.close()
             if not reused:
                 return Answer(0, "", b"")
-        return await self.send(request)  # closed after the answer before
+            return await self.send(request)  # closed after the answer before
+        if request.wire is not Request.wire:  # what is left over would begin the next request
+            self.close()
+        return answer
 
     async def _exchange(self, raw: bytes) -> Answer:
         if self._streams is None:
