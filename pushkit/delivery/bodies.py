@@ -8,7 +8,7 @@ watches. A version that nobody turns out to want is not an error, even if it can
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -128,7 +128,7 @@ class Bodies:
         self._tenant = tenant
         self._made: dict[tuple[WireVersion, str | None], bytes | PushkitError] = {}
 
-    def unasked(self, recipients: Iterable[Recipient]) -> frozenset[tuple[WireVersion, str]]:
+    def unasked(self, recipients: Sequence[Recipient]) -> frozenset[tuple[WireVersion, str]]:
         """Return the versions and owners of recipients whose snapshot was not asked for yet."""
         if not callable(self._snapshot):
             return frozenset()
@@ -161,7 +161,7 @@ class Bodies:
             made = exc
         self._made[version, owner] = made
 
-    def note(self, recipients: Iterable[Recipient]) -> None:
+    def note(self, recipients: Sequence[Recipient]) -> None:
         """Remember who wanted it, for the task's updates that come."""
         task = (self._tenant, self._update.task_id or "")
         self._encoder.note(task, {each.version for each in recipients})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
 from pushkit.outbox import (
     Claim,
-    Delivery,
     DestinationKey,
     Enqueued,
     IdempotencyKey,
@@ -35,6 +35,8 @@ from pushkit.subscriptions import Recipient, SubscriptionStore
 
 __all__ = ["Enqueuer", "Notice", "Stored", "Unasked"]
 
+_BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
@@ -44,6 +46,7 @@ class Notice:
         update: What happened.
         bodies: Its bodies.
         tenant: The tenant of its task.
+        task_id: The task.
         idempotency_key: The caller's key, if any.
         traceparent: The trace that it belongs to, if there is one.
         worker: Whose slots its deliveries may take the moment they are stored; None for nobody's.
@@ -53,15 +56,11 @@ class Notice:
     update: AnyUpdate
     bodies: Bodies
     tenant: str
+    task_id: str
     idempotency_key: IdempotencyKey | None = None
     traceparent: str | None = None
     worker: Worker | None = None
     reserved: list[DestinationKey] = field(default_factory=list)
-
-    @property
-    def task_id(self) -> str:
-        """The task that it is about."""
-        return self.update.task_id or ""
 
     @property
     def is_last(self) -> bool:
@@ -95,16 +94,10 @@ class Notice:
                 self.worker.pump.wake()
 
     @property
-    def task_key(self) -> TaskKey | None:
-        """Its idempotency key within its task, if it has one."""
-        key = self.idempotency_key
-        return TaskKey(self.tenant, self.task_id, key.key) if key else None
-
-    @property
     def sought(self) -> TaskKey | None:
-        """That key, if something may have been stored under it before."""
+        """The key under which something may have been stored before, if there is one."""
         key = self.idempotency_key
-        return None if key is None or key.is_new else self.task_key
+        return None if key is None or key.is_new else TaskKey(self.tenant, self.task_id, key.key)
 
 
 @dataclass(slots=True)
@@ -211,12 +204,10 @@ class Enqueuer:
         recipients, apart = yield from self._hold(tasks, wait=wait)
         since = time.perf_counter()
         now = yield from self.database.now()
-        keys = dict.fromkeys(notice.sought for notice in notices)
-        enqueued = yield from find_enqueued([key for key in keys if key is not None])
-        lines = Lines(self.outbox, self.subscriptions)
-        yield from lines.open(recipients)
-        whole = _Share((yield from self.whole_backlog.of(None, now)))
-        adding = _Adding(self, now, lines, whole, enqueued)
+        sought = dict.fromkeys(notice.sought for notice in notices)
+        enqueued = yield from find_enqueued([key for key in sought if key is not None])
+        adding = _Adding(self, now, enqueued)
+        yield from adding.open(recipients)
         results: list[Stored | Unasked | Apart | Refused] = []
         for notice in notices:
             if (notice.tenant, notice.task_id) in apart:
@@ -255,59 +246,69 @@ class _Adding:
     """Updates on their way into the outbox, and what they take of the room there."""
 
     def __init__(
-        self,
-        enqueuer: Enqueuer,
-        now: datetime,
-        lines: Lines,
-        whole: _Share,
-        enqueued: dict[TaskKey, list[Enqueued]],
+        self, enqueuer: Enqueuer, now: datetime, enqueued: dict[TaskKey, list[Enqueued]]
     ) -> None:
         self._enqueuer = enqueuer
         self._now = now
-        self._lines = lines
-        self._whole = whole
         self._enqueued = enqueued
+        self._lines = Lines(enqueuer.outbox, enqueuer.subscriptions)
+        self._whole = _Share(0)
         self._shares: dict[str, _Share] = {}
-        self._begun: list[tuple[Stored, Delivery, int]] = []
+        self._begun: list[tuple[Stored, NewDelivery, int]] = []
         self._some_wait = False
+
+    def open(self, recipients: Sequence[Recipient]) -> Script[None]:
+        """Look at what waits for those whose rows are held, and at the room that there is."""
+        enqueuer = self._enqueuer
+        yield from self._lines.open(recipients)
+        self._whole = _Share((yield from enqueuer.whole_backlog.of(None, self._now)))
+        for owner in dict.fromkeys(recipient.owner for recipient in recipients):
+            self._shares[owner] = _Share((yield from enqueuer.owner_backlog.of(owner, self._now)))
 
     def add(self, notice: Notice) -> Script[Stored | Unasked | Refused]:
         """Add an update to every line that wants it and has room for it."""
-        made = self._made_by(notice)
+        made, key = self._made_by(notice), notice.idempotency_key
         try:
-            if notice.idempotency_key is not None:
-                notice.idempotency_key.check(made)
+            if made and key is not None:
+                key.check(made)
         except IdempotencyConflictError as exc:
             return Refused(exc)
-        has_it = {each.subscription_id for each in made}
         lines = self._lines.of_task(notice.tenant, notice.task_id)
         wanting = [line for line in lines if line.recipient.wanted.accepts(notice.update)]
+        unwanted = len(lines) - len(wanting)
+        has_it = {each.subscription_id for each in made}
         missing = [line for line in wanting if line.recipient.id not in has_it]
-        unasked = notice.bodies.unasked(line.recipient for line in missing)
+        unasked = notice.bodies.unasked([line.recipient for line in missing])
         if unasked:
             return Unasked(unasked)
-        notice.bodies.note(line.recipient for line in wanting)
-        refused, begun, some_wait = [], [], False
+        notice.bodies.note([line.recipient for line in wanting])
+        added, refused, begun, some_wait = list[NewDelivery](), [], [], False
         for line in missing:
+            recipient = line.recipient
             try:
-                new = yield from self._add_to(line, notice)
-            except PushkitError as exc:
-                refused.append(_refusal(line.recipient, exc))
+                body = notice.bodies.of(recipient)
+                if not self._has_room(line):
+                    yield from self._make_room(line, notice)
+            except PushkitError as exc:  # of it nothing was written, and nothing dropped
+                refused.append(_refusal(recipient, exc))
                 continue
-            made.append(_enqueued(new))
+            new = self._add_to(line, body, notice)
+            added.append(new)
             if new.claim is not None:
-                begun.append((new.as_claimed(), line.recipient.revision))
+                begun.append((new, recipient.revision))
             elif new.head:
                 some_wait = True
-        unwanted = len(lines) - len(wanting)
+            if self._lines.is_heavy:
+                yield from self._lines.write(self._now)
         if notice.is_last:
             self._lines.end(notice.tenant, notice.task_id)
         result = NotifyResult(
-            deliveries=tuple(map(_delivery, sorted(made, key=lambda each: each.subscription_id))),
+            deliveries=_notified([*made, *added]),
             refused=tuple(refused),
             unwanted=unwanted,
             at=self._now,
         )
+        made += map(_enqueued, added)
         stored = Stored(result, some_wait=some_wait)
         self._some_wait |= some_wait
         self._begun += [(stored, *each) for each in begun]
@@ -315,34 +316,28 @@ class _Adding:
 
     def _made_by(self, notice: Notice) -> list[Enqueued]:
         """Return what an update's key made already; what is added to that, it made, too."""
-        key = notice.task_key
-        return [] if key is None else self._enqueued.setdefault(key, [])
+        sought = notice.sought
+        return [] if sought is None else self._enqueued.setdefault(sought, [])
 
-    def _add_to(self, line: Line, notice: Notice) -> Script[NewDelivery]:
-        """Add an update to a line.
+    def _has_room(self, line: Line) -> bool:
+        return (
+            self._shares[line.recipient.owner].left > 0 < self._whole.left
+            and line.length < self._enqueuer.max_backlog
+        )
 
-        Raises:
-            PushkitError: It cannot have it. Nothing of it was written, and nothing dropped.
-        """
-        enqueuer, recipient, key = self._enqueuer, line.recipient, notice.idempotency_key
-        body = notice.bodies.of(recipient)
-        share = yield from self._share_of(recipient)
-        if not (share.left > 0 < self._whole.left and line.length < enqueuer.max_backlog):
-            yield from self._make_room(line, share, notice)
-        new = self._lines.add(
+    def _add_to(self, line: Line, body: bytes, notice: Notice) -> NewDelivery:
+        key = notice.idempotency_key
+        self._take(line.recipient.owner, 1)
+        return self._lines.add(
             line,
             body,
             now=self._now,
-            vault=enqueuer.vault,
+            vault=self._enqueuer.vault,
             status=_status_mark(notice.update),
             idempotency_key=key,
-            claim=notice.reserve(recipient, self._now) if line.is_free else None,
+            claim=notice.reserve(line.recipient, self._now) if line.is_free else None,
             traceparent=notice.traceparent,
         )
-        self._take(share, 1)
-        if self._lines.is_heavy:
-            yield from self._lines.write(self._now)
-        return new
 
     def end(self, since: float) -> Script[None]:
         """Write what was added, and wake who delivers what waits."""
@@ -351,27 +346,19 @@ class _Adding:
         if self._some_wait:
             yield from enqueuer.database.wake()
         ways = yield from enqueuer.routes.look_up(
-            {delivery.subscription_id: revision for _, delivery, revision in self._begun}
+            {new.subscription_id: revision for _, new, revision in self._begun}
         )
-        for stored, delivery, _ in self._begun:
-            stored.begun.append(Claimed(delivery, ways[delivery.subscription_id], since))
+        for stored, new, _ in self._begun:
+            stored.begun.append(Claimed(new.as_claimed(), ways[new.subscription_id], since))
         enqueuer.whole_backlog.added(None, self._whole.taken)
         for owner, share in self._shares.items():
             enqueuer.owner_backlog.added(owner, share.taken)
 
-    def _share_of(self, recipient: Recipient) -> Script[_Share]:
-        owner = recipient.owner
-        share = self._shares.get(owner)
-        if share is None:
-            share = _Share((yield from self._enqueuer.owner_backlog.of(owner, self._now)))
-            self._shares[owner] = share
-        return share
-
-    def _take(self, share: _Share, number: int) -> None:
-        share.take(number)
+    def _take(self, owner: str, number: int) -> None:
+        self._shares[owner].take(number)
         self._whole.take(number)
 
-    def _make_room(self, line: Line, share: _Share, notice: Notice) -> Script[None]:
+    def _make_room(self, line: Line, notice: Notice) -> Script[None]:
         """See that one more fits, dropping what was superseded if that was asked for.
 
         Each subscription has one place more, for the end of its task: a client always hears of it.
@@ -380,6 +367,7 @@ class _Adding:
             BacklogFullError: It does not fit.
         """
         enqueuer, recipient = self._enqueuer, line.recipient
+        share = self._shares[recipient.owner]
         yield from self._lines.write(self._now)
         backlog = yield from enqueuer.outbox.backlog(recipient.id, enqueuer.max_backlog)
         if backlog < enqueuer.max_backlog and min(share.left, self._whole.left) > 0:
@@ -392,7 +380,7 @@ class _Adding:
             )
             if dropped:  # one goes in for one at least that goes out, however full it is
                 yield from self._lines.look_again(line)
-                self._take(share, -dropped)
+                self._take(recipient.owner, -dropped)
                 return
         if notice.is_last and not line.ended:  # the reserved place
             return
@@ -429,12 +417,16 @@ def _cancel(notices: Sequence[Notice]) -> None:
         notice.cancel()
 
 
-def _delivery(enqueued: Enqueued) -> NotifiedDelivery:
-    return NotifiedDelivery(
-        id=enqueued.id,
-        owner=enqueued.owner,
-        config_id=enqueued.config_id,
-        subscription_id=enqueued.subscription_id,
+def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:
+    stored.sort(key=_BY_SUBSCRIPTION)
+    return tuple(
+        NotifiedDelivery(
+            id=each.id,
+            owner=each.owner,
+            config_id=each.config_id,
+            subscription_id=each.subscription_id,
+        )
+        for each in stored
     )
 
 

@@ -684,6 +684,7 @@ class PushSender:
                     update=update,
                     bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
                     tenant=tenant,
+                    task_id=update.task_id,
                     idempotency_key=key,
                     traceparent=span.traceparent if span else None,
                     # A caller's own connection begins nothing: there is nothing to see before it

@@ -47,7 +47,9 @@ def notice_of(sender: PushSender, update: TaskUpdate, key: str | None = None) ->
     """Return an update as it is stored."""
     bodies = sender._bodies.begin(update, None, now=sender._clock())
     known = None if key is None else IdempotencyKey.of(key, update)
-    return Notice(update=update, bodies=bodies, tenant="", idempotency_key=known)
+    return Notice(
+        update=update, bodies=bodies, tenant="", task_id=update.task_id or "", idempotency_key=known
+    )
 
 
 def _statement(sql: str, parameters: tuple[Any, ...]) -> Script[list[Row]]:
