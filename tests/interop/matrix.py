@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.interop.cells import COLUMNS, Cell, cells
+from tests.interop.defects import DEFECTS
 from tests.interop.environments import MissingToolError, UnavailableError
 from tests.interop.processes import PATIENCE, MismatchError
 
@@ -96,6 +97,24 @@ def _put(page: Path, rows: dict[str, str]) -> None:
     page.write_text(text, "utf-8")
 
 
+async def _still_wrong(only: str | None) -> int:
+    """Show what is wrong elsewhere; return how many of it are not so, or no longer."""
+    gone = 0
+    for defect in DEFECTS:
+        if only and only not in defect.peer:
+            continue
+        try:
+            await defect.shown()
+            told = "still so"
+        except MissingToolError as exc:
+            told = f"{NOT_RUN}: {exc}"
+        except (MismatchError, UnavailableError) as exc:
+            told, gone = str(exc), gone + 1
+        sys.stdout.write(f"wrong elsewhere: {defect.peer}: {defect.what}: {told}\n")
+        sys.stdout.flush()
+    return gone
+
+
 async def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -115,6 +134,7 @@ async def main() -> int:
         sys.stdout.write(row + (f" ({reason})" if known else "") + "\n")
         sys.stdout.flush()
         rows[_key(row)] = row
+    broken += await _still_wrong(arguments.only)
     if arguments.write is not None:
         _put(arguments.write, rows)
     sys.stdout.write("\n" + _matrix(rows))

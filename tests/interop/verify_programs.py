@@ -17,7 +17,7 @@ from tests.interop.environments import (
 )
 from tests.interop.processes import MismatchError
 
-__all__ = ["PROGRAMS", "judged", "vectors_before"]
+__all__ = ["PROGRAMS", "VECTORS", "judged", "vectors_before", "verdicts_of"]
 
 VECTORS = ROOT / "docs" / "vectors"
 _EXAMPLES = ROOT / "examples" / "verify"
@@ -35,18 +35,17 @@ PROGRAMS: dict[str, Callable[[], tuple[str, ...]]] = {
 async def vectors_before(program: str) -> str:
     """Build a program, put every vector of the JWT to it, and say how many it judged rightly."""
     command = await asyncio.to_thread(PROGRAMS[program])
-    answer = await asyncio.to_thread(_output_of, (*command, str(VECTORS)))
-    said = {line["id"]: line for line in map(json.loads, answer.splitlines())}
-    return judged(said)
+    return judged(await asyncio.to_thread(verdicts_of, (*command, str(VECTORS))))
 
 
-def _output_of(command: tuple[str, ...]) -> str:
+def verdicts_of(command: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return what a program says of each vector, by its id."""
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, check=False, timeout=120
     )
     if done.returncode:
         raise MismatchError(f"status {done.returncode}: {done.stderr.strip()[-200:]}")
-    return done.stdout
+    return {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
 def judged(said: dict[str, dict[str, Any]]) -> str:

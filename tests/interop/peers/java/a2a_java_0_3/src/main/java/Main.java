@@ -42,7 +42,9 @@ final class Main {
     @Override
     public void execute(RequestContext context, EventQueue queue) {
       TaskUpdater updater = new TaskUpdater(context, queue);
-      if (context.getTask() == null) {
+      if (context.getUserInput("").equals("a status first")) {
+        updater.submit();
+      } else if (context.getTask() == null) {
         // It keeps the push config of a stream when a task comes, not when a status does.
         queue.enqueueEvent(new Task.Builder()
             .id(context.getTaskId()).contextId(context.getContextId())
