@@ -19,6 +19,8 @@ from receiver.inbox import (
     FAIRNESS_MIGRATION,
     TRACES_MIGRATION,
     Backlog,
+    CallbackTrouble,
+    InboxFigures,
     InboxFilter,
     InboxRetention,
     InboxStats,
@@ -27,6 +29,8 @@ from receiver.inbox import (
     NotificationReport,
     NotificationSummary,
     Purge,
+    callback_troubles,
+    inbox_figures,
     task_lock,
 )
 from receiver.inbox import MIGRATION as INBOX_MIGRATION
@@ -130,6 +134,22 @@ class InboxAdmin:
     async def stats(self) -> InboxStats:
         """Return the inbox in numbers."""
         return await self._database.read(self._inspection.stats())
+
+    async def figures(self, *, within: timedelta = timedelta(hours=1)) -> InboxFigures:
+        """Return what an overview shows: counted up to a bound, in the same time of any number.
+
+        Args:
+            within: How far back what came is looked at.
+        """
+        return await self._database.read(self._figures_script(within))
+
+    def _figures_script(self, within: timedelta) -> Script[InboxFigures]:
+        now = yield from self._database.now()
+        return (yield from inbox_figures(now, within=within))
+
+    async def callback_troubles(self) -> list[CallbackTrouble]:
+        """Return the callbacks that fail, by how: of the newest dead letters, and of what waits."""
+        return await self._database.read(callback_troubles())
 
     async def backlog(self) -> Backlog:
         """Return what is not done, for metrics: cheap, however much is."""

@@ -27,6 +27,7 @@ class Refusal(NamedTuple):
         step: Of the verification (`receiver.verification`); None beside it.
         status: The HTTP status.
         means: What was found; a line of the log says more, an answer has the code alone.
+        mend: What its receiver's operator can do about it.
         retry_after: When to come again; an error that knows better says so itself.
         once_in: How often the log tells it of one sender, or of one address that has proven
             nothing. None: always of a sender, once a second of an address.
@@ -37,6 +38,7 @@ class Refusal(NamedTuple):
     step: int | None
     status: int
     means: str
+    mend: str
     retry_after: timedelta | None = None
     once_in: timedelta | None = None
     level: int = logging.WARNING
@@ -46,45 +48,233 @@ class Refusal(NamedTuple):
 REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
         # --- no notification ---
-        "malformed_http": Refusal(None, 400, "no HTTP request"),
-        "head_timeout": Refusal(None, 408, "the head came too slowly"),
-        "not_found": Refusal(None, 404, "no sender posts to this path"),
-        "method_not_allowed": Refusal(None, 405, "no POST"),
-        "invalid_validation_token": Refusal(None, 400, "no token that could be echoed"),
-        # --- the steps of the verification ---
-        "rate_limited": Refusal(1, 429, "the address, or in step 6 the sender", once_in=_MINUTE),
-        "headers_too_large": Refusal(1, 431, "more than max_header_bytes"),
-        "body_too_large": Refusal(1, 413, "more than max_body_bytes", closes=True),
-        "body_timeout": Refusal(1, 408, "not whole within request_timeout", closes=True),
-        "incomplete_body": Refusal(1, 400, "the body broke off", closes=True),
-        "unsupported_media_type": Refusal(1, 415, "no JSON by its Content-Type, or compressed"),
-        "unknown_sender": Refusal(2, 403, "no sender, or several, by path, iss and kid"),
-        "invalid_signature": Refusal(3, 401, "missing, malformed, or it does not hold"),
-        "keys_unavailable": Refusal(
-            3, 503, "the sender's keys cannot be had", 5 * _SECOND, _MINUTE
+        "malformed_http": Refusal(
+            None,
+            400,
+            "no HTTP request",
+            "A scanner, or TLS spoken to a plain port: nothing to do unless it is an "
+            "agent's proxy.",
         ),
-        "digest_mismatch": Refusal(3, 401, "the signature is over another body"),
-        "invalid_claims": Refusal(4, 401, "a claim is missing that this profile states"),
-        "stale_timestamp": Refusal(4, 401, "signed too long ago, ahead of time, or expired"),
-        "wrong_issuer": Refusal(4, 401, "another `iss` than the sender's"),
-        "wrong_audience": Refusal(4, 401, "signed for another webhook"),
-        "malformed_request": Refusal(4, 400, "ids that disagree, or a header that stands twice"),
-        "invalid_token": Refusal(5, 401, "a token or credentials, missing or wrong"),
-        "malformed_json": Refusal(6, 400, "the body is no JSON within the limits"),
-        "malformed_body": Refusal(6, 400, "the body is no JSON within the limits"),
-        "unrecognised_body": Refusal(6, 422, "JSON, but no notification of a known version"),
-        "id_conflict": Refusal(7, 409, "this id was accepted with another body"),
-        "being_stored": Refusal(7, 503, "a copy is being stored right now", _SECOND, _MINUTE),
-        "task_not_expected": Refusal(8, 404, "nobody here waits for this task"),
-        "backlog_full": Refusal(9, 429, "too much of this sender waits", 10 * _SECOND, _MINUTE),
-        "inbox_full": Refusal(9, 503, "too much waits of everybody", 10 * _SECOND, _MINUTE),
-        "storage": Refusal(9, 503, "our storage fails", _SECOND, _MINUTE, logging.ERROR),
+        "head_timeout": Refusal(
+            None,
+            408,
+            "the head came too slowly",
+            "A slow or idle client. If it is an agent: look at the proxy before it; "
+            "request_timeout_seconds.",
+        ),
+        "not_found": Refusal(
+            None,
+            404,
+            "no sender posts to this path",
+            "The agent posts to another path: compare its push config with the sender's path here.",
+        ),
+        "method_not_allowed": Refusal(
+            None,
+            405,
+            "no POST",
+            "Somebody looks at the address by hand, or probes it: probes belong to /healthz.",
+        ),
+        "invalid_validation_token": Refusal(
+            None,
+            400,
+            "no token that could be echoed",
+            "Who checks the ownership of this URL has to send one token of plain characters.",
+        ),
+        # --- the steps of the verification ---
+        "rate_limited": Refusal(
+            1,
+            429,
+            "the address, or in step 6 the sender",
+            "Genuine bursts: raise peer_rate or sender_rate. Behind a proxy: name it "
+            "in trusted_proxies.",
+            once_in=_MINUTE,
+        ),
+        "headers_too_large": Refusal(
+            1,
+            431,
+            "more than max_header_bytes",
+            "Raise max_header_bytes, if the proxy before it is yours and adds so much.",
+        ),
+        "body_too_large": Refusal(
+            1,
+            413,
+            "more than max_body_bytes",
+            "Raise max_body_bytes, or have the agent send artifacts by URL.",
+            closes=True,
+        ),
+        "body_timeout": Refusal(
+            1,
+            408,
+            "not whole within request_timeout",
+            "A slow link: raise request_timeout_seconds, or let the proxy take bodies in whole.",
+            closes=True,
+        ),
+        "incomplete_body": Refusal(
+            1,
+            400,
+            "the body broke off",
+            "The agent or a proxy hung up: its time-out is shorter than ours. It comes again.",
+            closes=True,
+        ),
+        "unsupported_media_type": Refusal(
+            1,
+            415,
+            "no JSON by its Content-Type, or compressed",
+            "The agent has to send application/json, or application/a2a+json, uncompressed.",
+        ),
+        "unknown_sender": Refusal(
+            2,
+            403,
+            "no sender, or several, by path, iss and kid",
+            "Trust it by a [[senders]] table of this path and issuer, or leave it refused.",
+        ),
+        "invalid_signature": Refusal(
+            3,
+            401,
+            "missing, malformed, or it does not hold",
+            "Does the sender's jwks_url, jwks_file or secret hold the key that signs "
+            "now? `receiver check` says what was found.",
+        ),
+        "keys_unavailable": Refusal(
+            3,
+            503,
+            "the sender's keys cannot be had",
+            "Can this machine reach jwks_url? `receiver check` tries it. The sender comes again.",
+            5 * _SECOND,
+            _MINUTE,
+        ),
+        "digest_mismatch": Refusal(
+            3,
+            401,
+            "the signature is over another body",
+            "A proxy between changes bodies: switch that off, bytes have to come as "
+            "they were signed.",
+        ),
+        "invalid_claims": Refusal(
+            4,
+            401,
+            "a claim is missing that this profile states",
+            "The agent signs by another profile: set `profile` of this sender, or "
+            "update the agent.",
+        ),
+        "stale_timestamp": Refusal(
+            4,
+            401,
+            "signed too long ago, ahead of time, or expired",
+            "One of the two clocks is wrong: look at NTP on both; else the request "
+            "was held up, or replayed.",
+        ),
+        "wrong_issuer": Refusal(
+            4,
+            401,
+            "another `iss` than the sender's",
+            "Set `issuer` of this sender to what the agent states, if that is its name.",
+        ),
+        "wrong_audience": Refusal(
+            4,
+            401,
+            "signed for another webhook",
+            "The agent signs for another URL: `url` and the path here have to be what "
+            "it was given.",
+        ),
+        "malformed_request": Refusal(
+            4,
+            400,
+            "ids that disagree, or a header that stands twice",
+            "A proxy doubles or rewrites header fields, or the agent is at fault: "
+            "compare both ends.",
+        ),
+        "invalid_token": Refusal(
+            5,
+            401,
+            "a token or credentials, missing or wrong",
+            "The agent has another token than it was handed, or none: hand out a new "
+            "one (`receiver expect`).",
+        ),
+        "malformed_json": Refusal(
+            6,
+            400,
+            "the body is no JSON within the limits",
+            "The agent's fault: it sends no JSON. `receiver listen` shows the body.",
+        ),
+        "malformed_body": Refusal(
+            6,
+            400,
+            "the body is no JSON within the limits",
+            "The agent's fault: it sends no JSON. `receiver listen` shows the body.",
+        ),
+        "unrecognised_body": Refusal(
+            6,
+            422,
+            "JSON, but no notification of a known version",
+            "The agent speaks a version of A2A that is not known here, or posts something else.",
+        ),
+        "id_conflict": Refusal(
+            7,
+            409,
+            "this id was accepted with another body",
+            "The agent uses one id for two updates: its fault. The first one was accepted.",
+        ),
+        "being_stored": Refusal(
+            7,
+            503,
+            "a copy is being stored right now",
+            "Nothing: the sender comes again, and is told what became of the copy.",
+            _SECOND,
+            _MINUTE,
+        ),
+        "task_not_expected": Refusal(
+            8,
+            404,
+            "nobody here waits for this task",
+            "Expect the task before the agent works on it (`receiver expect`), or set "
+            'tasks = "any".',
+        ),
+        "backlog_full": Refusal(
+            9,
+            429,
+            "too much of this sender waits",
+            "Callbacks of this sender do not keep up: look at them; max_backlog_per_sender.",
+            10 * _SECOND,
+            _MINUTE,
+        ),
+        "inbox_full": Refusal(
+            9,
+            503,
+            "too much waits of everybody",
+            "Callbacks do not keep up: look at them; max_backlog, callback_concurrency.",
+            10 * _SECOND,
+            _MINUTE,
+        ),
+        "storage": Refusal(
+            9,
+            503,
+            "our storage fails",
+            "Disk full, or the database out of reach: the log has its words. Senders come again.",
+            _SECOND,
+            _MINUTE,
+            logging.ERROR,
+        ),
         # --- our own faults ---
         "not_started": Refusal(
-            None, 503, "started by nobody", None, _MINUTE, logging.ERROR, closes=True
+            None,
+            503,
+            "started by nobody",
+            "The application has to start the receiver: `async with receiver`, or its lifespan.",
+            None,
+            _MINUTE,
+            logging.ERROR,
+            closes=True,
         ),
         "internal": Refusal(
-            None, 503, "a defect of this program", None, _MINUTE, logging.ERROR, closes=True
+            None,
+            503,
+            "a defect of this program",
+            "The log has the traceback: please report it. The sender comes again.",
+            None,
+            _MINUTE,
+            logging.ERROR,
+            closes=True,
         ),
     }
 )
@@ -167,7 +357,7 @@ class Refusals:
         """
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
         self.note(error.status, error.code, peer=peer, reason=str(error), proven=proven)
-        retry_after = getattr(error, "retry_after", None) or _row(error.code).retry_after
+        retry_after = getattr(error, "retry_after", None) or refusal_of(error.code).retry_after
         return Verdict(status=error.status, code=error.code, retry_after=retry_after)
 
     def note(
@@ -180,8 +370,8 @@ class Refusals:
         proven: Mapping[str, str | None] | None = None,
     ) -> None:
         """Log a refusal; the arguments are as above."""
-        self.tell(status, code, peer=peer, proven=proven)
-        row = _row(code)
+        self._tell(status, code, peer=peer, reason=reason, proven=proven)
+        row = refusal_of(code)
         known, about = _known(proven)
         args = (status, code, peer, about, reason)
         facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
@@ -202,25 +392,25 @@ class Refusals:
         proven: Mapping[str, str | None] | None = None,
     ) -> Verdict:
         """Log a fault of our own, with its traceback if it has one; return its verdict."""
-        verdict, row = Verdict.of(code), _row(code)
+        verdict, row = Verdict.of(code), refusal_of(code)
         known, about = _known(proven)
         args = (verdict.status, code, peer, about, says or row.means)
         facts = {"status": verdict.status, "code": code, "peer": peer} | known
         self._by_interval[_MINUTE].say(
             (code, type(error)), row.level, _REFUSED, *args, exc_info=error or False, extra=facts
         )
-        self.tell(verdict.status, code, peer=peer, proven=proven)
+        self._tell(verdict.status, code, peer=peer, reason=says or row.means, proven=proven)
         return verdict
 
-    def tell(
+    def _tell(
         self,
         status: int,
         code: str,
         *,
         peer: str,
-        proven: Mapping[str, str | None] | None = None,
+        reason: str,
+        proven: Mapping[str, str | None] | None,
     ) -> None:
-        """Tell of a refusal without a line in the log; the arguments are as above."""
         if self._events.wants(NotificationRefused.usual_level):
             known = proven or {}
             self._events.tell(
@@ -233,6 +423,7 @@ class Refusals:
                     status=status,
                     code=code,
                     peer=peer,
+                    reason=reason,
                 )
             )
 
@@ -243,8 +434,9 @@ def _known(proven: Mapping[str, str | None] | None) -> tuple[dict[str, str], str
     return known, "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
 
 
-def _row(code: str) -> Refusal:
+def refusal_of(code: str) -> Refusal:
+    """Return the row of a code."""
     return REFUSALS.get(code) or _UNLISTED
 
 
-_UNLISTED = Refusal(None, 400, "refused")
+_UNLISTED = Refusal(None, 400, "refused", "The log says more.")

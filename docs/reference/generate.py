@@ -310,10 +310,17 @@ def codes() -> Iterator[str]:
     yield "`202 accepted` and `200 duplicate` take a notification; all others refuse it. The answer"
     yield "has the code alone, the receiver's log says what was found and expected.\n"
     rows = [
-        (f"`{code}`", str(row.status), str(row.step or ""), _wait(row.retry_after), row.means)
+        (
+            f"`{code}`",
+            str(row.status),
+            str(row.step or ""),
+            _wait(row.retry_after),
+            row.means,
+            row.mend,
+        )
         for code, row in REFUSALS.items()
     ]
-    yield from _table(("code", "status", "step", "Retry-After", "means"), rows)
+    yield from _table(("code", "status", "step", "Retry-After", "means", "mend"), rows)
     yield "\n## Why a delivery failed\n"
     yield "`last_error` of a delivery, `error` of an attempt.\n"
     yield from _table(("code", ""), [(f"`{code}`", means) for code, means in ERROR_CODES.items()])

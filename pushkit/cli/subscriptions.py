@@ -83,7 +83,7 @@ def _row(subscription: Subscription) -> tuple[str, ...]:
 @database_option
 @json_option
 def show(*, subscription_id: str, database: str, as_json: bool) -> None:
-    """Show the subscription ID, and how many of its deliveries are in which state."""
+    """Show the subscription ID, and how many of its newest 4,000 deliveries are in which state."""
     report = look(database, SubscriptionAdmin, lambda admin: admin.show(subscription_id))
     if report is None:
         raise ConfigError(f"there is no subscription {subscription_id!r}: {_SEE}")

@@ -14,9 +14,9 @@ from pushkit.dashboard.openapi import openapi_document
 from pushkit.dashboard.pages import Pages, delivery_filter
 from pushkit.delivery.again import Redriven, Retried
 from pushkit.delivery.subscription_admin import Changed
-from pushkit.errors import ConfigError
 from pushkit.keys.source import KeySource
 from pushkit.webui.access import DashboardAccess
+from pushkit.webui.documents import limit_of
 from pushkit.webui.exchange import PageRequest, Refused, SeeOther
 from pushkit.webui.site import Site
 
@@ -151,13 +151,13 @@ def _add_api(site: Site, pages: Pages) -> None:
         return await pages.overview()
 
     async def deliveries(request: PageRequest) -> JsonObject:
-        return await pages.deliveries(dict(request.query), limit=_limit(request))
+        return await pages.deliveries(dict(request.query), limit=limit_of(request.query))
 
     async def subscriptions(request: PageRequest) -> JsonObject:
-        return await pages.subscriptions_page(dict(request.query), limit=_limit(request))
+        return await pages.subscriptions_page(dict(request.query), limit=limit_of(request.query))
 
     async def destinations(request: PageRequest) -> JsonObject:
-        return await pages.destinations(dict(request.query), limit=_limit(request))
+        return await pages.destinations(dict(request.query), limit=limit_of(request.query))
 
     async def keys(_request: PageRequest) -> JsonObject:
         return await pages.keys()
@@ -283,13 +283,6 @@ def _id(request: PageRequest) -> str:
     if len(found) > 128 or not found.isprintable():
         raise Refused(404, "there is nothing of this id")
     return found
-
-
-def _limit(request: PageRequest) -> int:
-    text = request.query.get("limit", "50")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= 200 and len(text) <= 3):
-        raise ConfigError("limit: expected a number from 1 to 200")
-    return int(text)
 
 
 def _again(done: str, found: Redriven | Retried) -> tuple[JsonObject, str]:

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum
 
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox import DeliveryState, OutboxFigures
+from pushkit.webui.findings import Finding, Severity
 
-__all__ = ["Finding", "Severity", "findings", "meaning", "mend"]
+__all__ = ["findings", "meaning", "mend"]
 
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
 
 
-class Severity(IntEnum):
-    """How bad a finding is; the worst one is what the overview says first."""
-
-    NOTE = 0
-    WARNING = 1
-    FAILURE = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that an operator should know.
-
-    Attributes:
-        severity: How bad it is.
-        says: What was found.
-        mend: What to do about it.
-        link: The page that shows it.
-    """
-
-    severity: Severity
-    says: str
-    mend: str
-    link: str = "/"
-
-
 def findings(figures: OutboxFigures, ring: KeyRing | None) -> list[Finding]:
-    """Return what is to be known, the worst first."""
+    """Return what is to be known."""
     found = [*_of_deliveries(figures)]
     if ring is not None:
         try:
@@ -57,7 +31,7 @@ def findings(figures: OutboxFigures, ring: KeyRing | None) -> list[Finding]:
                     link="/keys",
                 )
             )
-    return sorted(found, key=lambda each: -each.severity)
+    return found
 
 
 def _of_deliveries(figures: OutboxFigures) -> list[Finding]:

@@ -5,19 +5,31 @@ from __future__ import annotations
 from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.dashboard.pages import CURSOR_PATTERN, MAX_CHARS, TEXT_PATTERN
+from pushkit.dashboard.pages import CURSOR_PATTERN
 from pushkit.outbox import CancelledBy, DeliveryState
 from pushkit.subscriptions import SubscriptionState
-from pushkit.version import __version__
+from pushkit.webui.openapi import (
+    FLAG,
+    INTEGER,
+    LIMIT,
+    MOMENT,
+    NAME,
+    NUMBER,
+    NUMBERS,
+    SHOWN,
+    TEXT,
+    api_document,
+    get,
+    list_of,
+    nullable,
+    operation,
+    parameter,
+    record,
+    ref,
+)
 
 __all__ = ["openapi_document"]
 
-_TEXT: Final[JsonObject] = {"type": "string"}
-_NUMBER: Final[JsonObject] = {"type": "number"}
-_INTEGER: Final[JsonObject] = {"type": "integer"}
-_FLAG: Final[JsonObject] = {"type": "boolean"}
-_MOMENT: Final[JsonObject] = {"type": "string", "format": "date-time"}
-_NUMBERS: Final[JsonObject] = {"type": "array", "items": _NUMBER}
 _DELIVERY_STATES: Final[JsonObject] = {"type": "string", "enum": [*map(str, DeliveryState)]}
 _SUBSCRIPTION_STATES: Final[JsonObject] = {
     "type": "string",
@@ -25,245 +37,193 @@ _SUBSCRIPTION_STATES: Final[JsonObject] = {
 }
 
 
-def _nullable(schema: JsonObject) -> JsonObject:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _ref(name: str) -> JsonObject:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _list(schema: JsonObject) -> JsonObject:
-    return {"type": "array", "items": schema}
-
-
-def _record(properties: dict[str, JsonValue], *optional: str) -> JsonObject:
-    required: list[JsonValue] = [name for name in properties if name not in optional]
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
 _SUMMARY: Final[dict[str, JsonValue]] = {
-    "id": _TEXT,
-    "subscription_id": _TEXT,
-    "tenant": _TEXT,
-    "owner": _TEXT,
-    "task_id": _TEXT,
-    "config_id": _TEXT,
-    "seq": _INTEGER,
-    "origin": _TEXT,
-    "content_type": _TEXT,
-    "body_bytes": _INTEGER,
+    "id": TEXT,
+    "subscription_id": TEXT,
+    "tenant": TEXT,
+    "owner": TEXT,
+    "task_id": TEXT,
+    "config_id": TEXT,
+    "seq": INTEGER,
+    "origin": TEXT,
+    "content_type": TEXT,
+    "body_bytes": INTEGER,
     "state": _DELIVERY_STATES,
-    "attempts": _INTEGER,
-    "notified_at": _MOMENT,
-    "redriven_at": _nullable(_MOMENT),
-    "not_before": _MOMENT,
-    "finished_at": _nullable(_MOMENT),
-    "last_status": _nullable(_INTEGER),
-    "last_error": _nullable(_TEXT),
-    "cancelled_by": _nullable({"type": "string", "enum": [*map(str, CancelledBy)]}),
+    "attempts": INTEGER,
+    "notified_at": MOMENT,
+    "redriven_at": nullable(MOMENT),
+    "not_before": MOMENT,
+    "finished_at": nullable(MOMENT),
+    "last_status": nullable(INTEGER),
+    "last_error": nullable(TEXT),
+    "cancelled_by": nullable({"type": "string", "enum": [*map(str, CancelledBy)]}),
 }
 _SUBSCRIPTION: Final[dict[str, JsonValue]] = {
-    "id": _TEXT,
+    "id": TEXT,
     "state": _SUBSCRIPTION_STATES,
-    "tenant": _TEXT,
-    "task_id": _TEXT,
-    "owner": _TEXT,
-    "config_id": _TEXT,
-    "version": _TEXT,
+    "tenant": TEXT,
+    "task_id": TEXT,
+    "owner": TEXT,
+    "config_id": TEXT,
+    "version": TEXT,
     "url": {"type": "string", "description": "Its query is masked."},
-    "origin": _TEXT,
-    "profile": _TEXT,
-    "has_token": _FLAG,
-    "has_credentials": _FLAG,
-    "schemes": _list(_TEXT),
-    "states": _nullable(_list(_TEXT)),
-    "kinds": _nullable(_list(_TEXT)),
-    "last_chunk_only": _FLAG,
-    "last_seq": _INTEGER,
-    "task_ended": _FLAG,
-    "failing_since": _nullable(_MOMENT),
-    "disabled_by": _nullable(_TEXT),
-    "disabled_at": _nullable(_MOMENT),
-    "created_at": _MOMENT,
+    "origin": TEXT,
+    "profile": TEXT,
+    "has_token": FLAG,
+    "has_credentials": FLAG,
+    "schemes": list_of(TEXT),
+    "states": nullable(list_of(TEXT)),
+    "kinds": nullable(list_of(TEXT)),
+    "last_chunk_only": FLAG,
+    "last_seq": INTEGER,
+    "task_ended": FLAG,
+    "failing_since": nullable(MOMENT),
+    "disabled_by": nullable(TEXT),
+    "disabled_at": nullable(MOMENT),
+    "created_at": MOMENT,
 }
 _SCHEMAS: Final[dict[str, JsonValue]] = {
-    "AtMost": _record(
-        {"number": _INTEGER, "more": {**_FLAG, "description": "Counting ended at the number."}}
-    ),
-    "Overview": _record(
+    "Overview": record(
         {
-            "now": _MOMENT,
-            "verdict": {"type": "string", "enum": ["healthy", "attention", "failing"]},
-            "findings": _list(
-                _record(
-                    {
-                        "severity": {"type": "string", "enum": ["note", "warning", "failure"]},
-                        "says": _TEXT,
-                        "mend": _TEXT,
-                        "link": _TEXT,
-                    }
-                )
+            "now": MOMENT,
+            "verdict": ref("Verdict"),
+            "findings": ref("Findings"),
+            "pending": ref("AtMost"),
+            "in_flight": ref("AtMost"),
+            "dead": ref("AtMost"),
+            "failing_destinations": ref("AtMost"),
+            "oldest_pending_at": nullable(MOMENT),
+            "measured_since": MOMENT,
+            "delivered": INTEGER,
+            "delivered_per_minute": NUMBER,
+            "latency_seconds": ref("Percentiles"),
+            "ended": list_of(record({"at": MOMENT, "delivered": INTEGER, "other": INTEGER})),
+            "errors": list_of(
+                record({"code": TEXT, "deliveries": INTEGER, "means": TEXT, "mend": TEXT})
             ),
-            "pending": _ref("AtMost"),
-            "in_flight": _ref("AtMost"),
-            "dead": _ref("AtMost"),
-            "failing_destinations": _ref("AtMost"),
-            "oldest_pending_at": _nullable(_MOMENT),
-            "measured_since": _MOMENT,
-            "delivered": _INTEGER,
-            "delivered_per_minute": _NUMBER,
-            "latency_seconds": _record(
-                {name: _nullable(_NUMBER) for name in ("p50", "p95", "p99")}
-            ),
-            "ended": _list(_record({"at": _MOMENT, "delivered": _INTEGER, "other": _INTEGER})),
-            "errors": _list(
-                _record({"code": _TEXT, "deliveries": _INTEGER, "means": _TEXT, "mend": _TEXT})
-            ),
-            "signing_key": _nullable(_ref("Key")),
+            "signing_key": nullable(ref("Key")),
         }
     ),
-    "DeliverySummary": _record(_SUMMARY),
-    "Deliveries": _record(
+    "DeliverySummary": record(_SUMMARY),
+    "Deliveries": record(
         {
-            "deliveries": _list(_ref("DeliverySummary")),
-            "before": _nullable(_TEXT),
-            "is_cut": _FLAG,
+            "deliveries": list_of(ref("DeliverySummary")),
+            "before": nullable(TEXT),
+            "is_cut": FLAG,
         }
     ),
-    "Attempt": _record(
+    "Attempt": record(
         {
-            "number": _INTEGER,
-            "started_at": _MOMENT,
-            "duration_seconds": _NUMBER,
-            "resolve_seconds": _nullable(_NUMBER),
-            "connect_seconds": _nullable(_NUMBER),
-            "wait_seconds": _nullable(_NUMBER),
-            "body_seconds": _nullable(_NUMBER),
-            "address": _nullable(_TEXT),
-            "outcome": _TEXT,
-            "status": _nullable(_INTEGER),
-            "error": _nullable(_TEXT),
+            "number": INTEGER,
+            "started_at": MOMENT,
+            "duration_seconds": NUMBER,
+            "resolve_seconds": nullable(NUMBER),
+            "connect_seconds": nullable(NUMBER),
+            "wait_seconds": nullable(NUMBER),
+            "body_seconds": nullable(NUMBER),
+            "address": nullable(TEXT),
+            "outcome": TEXT,
+            "status": nullable(INTEGER),
+            "error": nullable(TEXT),
         }
     ),
-    "Request": _record(
+    "Request": record(
         {
-            "line": _TEXT,
-            "headers": _list(_record({"name": _TEXT, "value": _TEXT})),
-            "jwt_header": _nullable({"type": "object"}),
+            "line": TEXT,
+            "headers": list_of(record({"name": TEXT, "value": TEXT})),
+            "jwt_header": nullable({"type": "object"}),
             "jwt_claims": {"type": "object"},
         }
     ),
-    "Delivery": _record(
+    "Delivery": record(
         {
             **_SUMMARY,
-            "log": _list(_ref("Attempt")),
-            "answers": _nullable(_list(_record({"number": _INTEGER, "answer": _nullable(_TEXT)}))),
-            "keeps_answers": _FLAG,
-            "body": _nullable(_TEXT),
-            "is_sealed": _FLAG,
-            "why": _nullable(_record({"code": _TEXT, "means": _TEXT, "mend": _TEXT})),
-            "subscription": _nullable(_ref("Subscription")),
-            "request": _nullable(_ref("Request")),
+            "log": list_of(ref("Attempt")),
+            "answers": nullable(list_of(record({"number": INTEGER, "answer": nullable(TEXT)}))),
+            "keeps_answers": FLAG,
+            "body": nullable(TEXT),
+            "is_sealed": FLAG,
+            "why": nullable(record({"code": TEXT, "means": TEXT, "mend": TEXT})),
+            "subscription": nullable(ref("Subscription")),
+            "request": nullable(ref("Request")),
         }
     ),
-    "Subscription": _record(_SUBSCRIPTION),
-    "Subscriptions": _record(
+    "Subscription": record(_SUBSCRIPTION),
+    "Subscriptions": record(
         {
-            "subscriptions": _list(_ref("Subscription")),
-            "before": _nullable(_TEXT),
-            "is_cut": _FLAG,
+            "subscriptions": list_of(ref("Subscription")),
+            "before": nullable(TEXT),
+            "is_cut": FLAG,
         }
     ),
-    "SubscriptionReport": _record(
+    "SubscriptionReport": record(
         {
             **_SUBSCRIPTION,
-            "states_of_deliveries": {"type": "object", "additionalProperties": _INTEGER},
-            "newest": _list(_ref("DeliverySummary")),
+            "states_of_deliveries": {"type": "object", "additionalProperties": INTEGER},
+            "newest": list_of(ref("DeliverySummary")),
         }
     ),
-    "Destinations": _record(
+    "Destinations": record(
         {
-            "destinations": _list(
-                _record(
+            "destinations": list_of(
+                record(
                     {
-                        "tenant": _TEXT,
-                        "owner": _TEXT,
-                        "origin": _TEXT,
+                        "tenant": TEXT,
+                        "owner": TEXT,
+                        "origin": TEXT,
                         "state": {
                             "type": "string",
                             "enum": ["closed", "waits", "open", "half_open"],
                         },
-                        "failures": _INTEGER,
-                        "waits_until": _nullable(_MOMENT),
-                        "attempt_seconds": _NUMBERS,
+                        "failures": INTEGER,
+                        "waits_until": nullable(MOMENT),
+                        "attempt_seconds": NUMBERS,
                     }
                 )
             ),
-            "after": _nullable(_TEXT),
-            "lately": _list(
-                _record({"origin": _TEXT, "attempt_seconds": _NUMBERS, "p50": _nullable(_NUMBER)})
+            "after": nullable(TEXT),
+            "lately": list_of(
+                record({"origin": TEXT, "attempt_seconds": NUMBERS, "p50": nullable(NUMBER)})
             ),
         }
     ),
-    "Key": _record(
+    "Key": record(
         {
-            "kid": _TEXT,
-            "alg": _TEXT,
-            "state": _TEXT,
-            "signs": _FLAG,
-            "published_at": _MOMENT,
-            "activates_at": _nullable(_MOMENT),
-            "retires_at": _nullable(_MOMENT),
-            "revoked_at": _nullable(_MOMENT),
+            "kid": TEXT,
+            "alg": TEXT,
+            "state": TEXT,
+            "signs": FLAG,
+            "published_at": MOMENT,
+            "activates_at": nullable(MOMENT),
+            "retires_at": nullable(MOMENT),
+            "revoked_at": nullable(MOMENT),
         }
     ),
-    "Keys": _record({"is_known": _FLAG, "keys": _list(_ref("Key"))}),
-    "Done": _record(
+    "Keys": record({"is_known": FLAG, "keys": list_of(ref("Key"))}),
+    "Done": record(
         {
-            "ids": _list(_TEXT),
+            "ids": list_of(TEXT),
             "not_done": {
                 "type": "object",
-                "additionalProperties": _INTEGER,
+                "additionalProperties": INTEGER,
                 "description": "How many were left as they are, by why.",
             },
         }
     ),
-    "Problem": _record({"type": _TEXT, "status": _INTEGER, "detail": _TEXT}),
 }
 
 
-def _parameter(name: str, schema: JsonObject, says: str, where: str = "query") -> JsonObject:
-    return {
-        "name": name,
-        "in": where,
-        "required": where == "path",
-        "description": says,
-        "schema": schema,
-    }
-
-
-_NAME: Final[JsonObject] = {"type": "string", "maxLength": MAX_CHARS, "pattern": TEXT_PATTERN}
 _CURSOR: Final[JsonObject] = {"type": "string", "pattern": CURSOR_PATTERN}
-_ID: Final = _parameter(
+_ID: Final = parameter(
     "id", {"type": "string", "minLength": 1, "maxLength": 128}, "Its id.", "path"
 )
-_LIMIT: Final = _parameter(
-    "limit", {"type": "integer", "minimum": 1, "maximum": 200}, "How many at most; 50 by default."
-)
-_BEFORE: Final = _parameter("before", _NAME, "`before` of the page before.")
+_BEFORE: Final = parameter("before", NAME, "`before` of the page before.")
 _OF: Final = (
-    _parameter("task", _NAME, "Of this task; without `tenant`, of the tenant without a name."),
-    _parameter("tenant", _NAME, "Of this tenant."),
-    _parameter("owner", _NAME, "Of this owner."),
-    _parameter("origin", _NAME, "To this destination: https://host:port."),
+    parameter("task", NAME, "Of this task; without `tenant`, of the tenant without a name."),
+    parameter("tenant", NAME, "Of this tenant."),
+    parameter("owner", NAME, "Of this owner."),
+    parameter("origin", NAME, "To this destination: https://host:port."),
 )
-_SHOWN: Final[JsonObject] = {"type": "string", "enum": ["0", "1"]}
 
 
 def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
@@ -274,40 +234,40 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
         with_actions: Whether anything may be changed.
     """
     paths: JsonObject = {
-        "/overview": _get("Overview", "Whether the sender is healthy, in one look."),
-        "/deliveries": _get(
+        "/overview": get("Overview", "Whether the sender is healthy, in one look."),
+        "/deliveries": get(
             "Deliveries",
             "Deliveries, newest first. A page may end before it is full: go on by `before`.",
-            _parameter("state", _DELIVERY_STATES, "In this state."),
+            parameter("state", _DELIVERY_STATES, "In this state."),
             *_OF,
-            _parameter("subscription", _NAME, "Of this subscription."),
-            _parameter("error", _NAME, "Whose last error has this code."),
+            parameter("subscription", NAME, "Of this subscription."),
+            parameter("error", NAME, "Whose last error has this code."),
             _BEFORE,
-            _LIMIT,
+            LIMIT,
         ),
-        "/deliveries/{id}": _get(
+        "/deliveries/{id}": get(
             "Delivery",
             "One delivery with its attempts, and its request rebuilt.",
             _ID,
-            _parameter("body", _SHOWN, "1: with the body."),
-            _parameter("answers", _SHOWN, "1: with the answers that were kept."),
+            parameter("body", SHOWN, "1: with the body."),
+            parameter("answers", SHOWN, "1: with the answers that were kept."),
         ),
-        "/subscriptions": _get(
+        "/subscriptions": get(
             "Subscriptions",
             "Subscriptions, newest first, without secrets.",
-            _parameter("state", _SUBSCRIPTION_STATES, "In this state; all but withdrawn ones."),
+            parameter("state", _SUBSCRIPTION_STATES, "In this state; all but withdrawn ones."),
             *_OF,
             _BEFORE,
-            _LIMIT,
+            LIMIT,
         ),
-        "/subscriptions/{id}": _get("SubscriptionReport", "One subscription.", _ID),
-        "/destinations": _get(
+        "/subscriptions/{id}": get("SubscriptionReport", "One subscription.", _ID),
+        "/destinations": get(
             "Destinations",
             "Destinations that have failed, with their breakers.",
-            _parameter("after", _CURSOR, "`after` of the page before."),
-            _LIMIT,
+            parameter("after", _CURSOR, "`after` of the page before."),
+            LIMIT,
         ),
-        "/keys": _get("Keys", "The signing keys and their states."),
+        "/keys": get("Keys", "The signing keys and their states."),
     }
     if with_actions:
         for name, says in (
@@ -316,48 +276,11 @@ def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
             ("retry", "Try what is pending now."),
             ("cancel", "Cancel what is pending."),
         ):
-            paths[f"/deliveries/{{id}}/{name}"] = {"post": _operation("Done", says, _ID)}
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "pushkit dashboard",
-            "version": __version__,
-            "description": "What the sender's dashboard shows. Moments are in UTC.",
-        },
-        "servers": [{"url": server}],
-        "security": [{"token": []}],
-        "paths": paths,
-        "components": {
-            "schemas": _SCHEMAS,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-def _get(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
-    return {"get": _operation(schema, says, *parameters)}
-
-
-def _operation(schema: str, says: str, *parameters: JsonObject) -> JsonObject:
-    problem: JsonObject = {"application/problem+json": {"schema": _ref("Problem")}}
-    refusals = {
-        "400": "A parameter is wrong.",
-        "401": "No token, or a wrong one.",
-        "403": "Not allowed.",
-        "404": "There is none.",
-        "503": "The database cannot be read.",
-    }
-    return {
-        "summary": says,
-        "parameters": [*parameters],
-        "responses": {
-            "200": {
-                "description": "Found.",
-                "content": {"application/json": {"schema": _ref(schema)}},
-            },
-            **{
-                status: {"description": text, "content": problem}
-                for status, text in refusals.items()
-            },
-        },
-    }
+            paths[f"/deliveries/{{id}}/{name}"] = {"post": operation("Done", says, _ID)}
+    return api_document(
+        server,
+        title="pushkit dashboard",
+        says="What the sender's dashboard shows. Moments are in UTC.",
+        paths=paths,
+        schemas=_SCHEMAS,
+    )

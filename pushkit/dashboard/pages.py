@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
-from pushkit.dashboard.health import Severity, findings, meaning, mend
+from pushkit.dashboard.health import findings, meaning, mend
 from pushkit.dashboard.request import rebuilt_request
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import (
@@ -24,34 +23,34 @@ from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.keys.source import KeySource
 from pushkit.outbox import (
-    AtMost,
     DeliveryFilter,
     DeliveryState,
     DestinationKey,
     DestinationStanding,
     Finished,
-    OutboxFigures,
 )
 from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
 from pushkit.terminal.output import document
+from pushkit.webui.documents import (
+    at_most,
+    buckets,
+    moment_or_none,
+    percentile,
+    percentiles,
+    shown_body,
+    text_of,
+)
+from pushkit.webui.findings import verdict_document
 
-__all__ = ["CURSOR_PATTERN", "MAX_CHARS", "TEXT_PATTERN", "Pages", "delivery_filter"]
+__all__ = ["CURSOR_PATTERN", "Pages", "delivery_filter"]
 
 _S = TypeVar("_S", DeliveryState, SubscriptionState)
 
-_VERDICTS: Final = {
-    Severity.NOTE: "healthy",
-    Severity.WARNING: "attention",
-    Severity.FAILURE: "failing",
-}
-_BUCKETS: Final = 60
+_DELIVERED: Final = DeliveryState.DELIVERED
 _SPARK_ATTEMPTS: Final = 40
 _SPARKED: Final = 200  # of what ended last, whose attempts are looked at
-MAX_CHARS: Final = 512
-TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
 _PART: Final = "([A-Za-z0-9_.~-]|%[2-9A-F][0-9A-F])"
 CURSOR_PATTERN: Final = f"^({_PART}*/){{2}}{_PART}+$"
-_TEXT: Final = re.compile(TEXT_PATTERN)
 _CURSOR: Final = re.compile(CURSOR_PATTERN)
 _JWT: Final = re.compile(rb"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
@@ -87,36 +86,30 @@ class Pages:
         figures = await self.outbox.figures()
         ring = self._keys.ring() if self._keys else None
         found = findings(figures, ring)
-        worst = max((each.severity for each in found), default=Severity.NOTE)
-        delivered = [each for each in figures.finished if each.state is DeliveryState.DELIVERED]
-        took = sorted((each.finished_at - each.notified_at).total_seconds() for each in delivered)
+        delivered = [each for each in figures.finished if each.state is _DELIVERED]
+        took = [(each.finished_at - each.notified_at).total_seconds() for each in delivered]
         minutes = max((figures.now - figures.finished_since).total_seconds() / 60, 1 / 60)
         return {
             "now": figures.now.isoformat(),
-            "verdict": _VERDICTS[worst],
-            "findings": [
-                {
-                    "severity": each.severity.name.lower(),
-                    "says": each.says,
-                    "mend": each.mend,
-                    "link": each.link,
-                }
-                for each in found
-            ],
-            "pending": _at_most(figures.pending),
-            "in_flight": _at_most(figures.in_flight),
-            "dead": _at_most(figures.dead),
-            "failing_destinations": _at_most(figures.failing),
-            "oldest_pending_at": _moment(figures.oldest_pending_at),
+            **verdict_document(found),
+            "pending": at_most(figures.pending),
+            "in_flight": at_most(figures.in_flight),
+            "dead": at_most(figures.dead),
+            "failing_destinations": at_most(figures.failing),
+            "oldest_pending_at": moment_or_none(figures.oldest_pending_at),
             "measured_since": figures.finished_since.isoformat(),
             "delivered": len(delivered),
             "delivered_per_minute": round(len(delivered) / minutes, 2),
-            "latency_seconds": {
-                "p50": _percentile(took, 0.50),
-                "p95": _percentile(took, 0.95),
-                "p99": _percentile(took, 0.99),
-            },
-            "ended": _buckets(figures),
+            "latency_seconds": percentiles(took),
+            "ended": buckets(
+                (
+                    (each.finished_at, "delivered" if each.state is _DELIVERED else "other")
+                    for each in figures.finished
+                ),
+                ("delivered", "other"),
+                figures.finished_since,
+                figures.now,
+            ),
             "errors": [
                 {"code": code, "deliveries": number, "means": meaning(code), "mend": mend(code)}
                 for code, number in figures.errors.items()
@@ -129,7 +122,7 @@ class Pages:
     async def deliveries(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
         """Return a page of deliveries, newest first."""
         wanted = delivery_filter(query)
-        page = await self.outbox.browse(wanted, before=_text(query, "before"), limit=limit)
+        page = await self.outbox.browse(wanted, before=text_of(query, "before"), limit=limit)
         return {
             "deliveries": [document(each) for each in page.items],
             "before": page.before,
@@ -157,7 +150,7 @@ class Pages:
             **found,
             "answers": answers if with_answers else None,
             "keeps_answers": any(attempt.answer is not None for attempt in report.attempts),
-            "body": _shown_body(report.body) if with_body else None,
+            "body": shown_body(report.body) if with_body else None,
             "is_sealed": report.body is None,
             "why": {"code": error, "means": meaning(error), "mend": mend(error)} if error else None,
             "subscription": subscription_document(of.subscription) if of else None,
@@ -175,12 +168,12 @@ class Pages:
         """Return a page of subscriptions, newest first."""
         wanted = SubscriptionFilter(
             state=_state(SubscriptionState, query),
-            tenant=_text(query, "tenant"),
-            owner=_text(query, "owner"),
-            task_id=_text(query, "task"),
-            origin=_text(query, "origin"),
+            tenant=text_of(query, "tenant"),
+            owner=text_of(query, "owner"),
+            task_id=text_of(query, "task"),
+            origin=text_of(query, "origin"),
         )
-        page = await self.subscriptions.browse(wanted, before=_text(query, "before"), limit=limit)
+        page = await self.subscriptions.browse(wanted, before=text_of(query, "before"), limit=limit)
         return {
             "subscriptions": [subscription_document(each) for each in page.items],
             "before": page.before,
@@ -218,7 +211,7 @@ class Pages:
                 {
                     "origin": origin,
                     "attempt_seconds": [*seconds],
-                    "p50": _percentile(sorted(seconds), 0.5),
+                    "p50": percentile(sorted(seconds), 0.5),
                 }
                 for origin, seconds in sorted(speeds.items())
             ],
@@ -282,21 +275,13 @@ def delivery_filter(query: Mapping[str, str]) -> DeliveryFilter:
     """
     return DeliveryFilter(
         state=_state(DeliveryState, query),
-        tenant=_text(query, "tenant"),
-        owner=_text(query, "owner"),
-        task_id=_text(query, "task"),
-        subscription_id=_text(query, "subscription"),
-        origin=_text(query, "origin"),
-        error=_text(query, "error"),
+        tenant=text_of(query, "tenant"),
+        owner=text_of(query, "owner"),
+        task_id=text_of(query, "task"),
+        subscription_id=text_of(query, "subscription"),
+        origin=text_of(query, "origin"),
+        error=text_of(query, "error"),
     )
-
-
-def _text(query: Mapping[str, str], name: str) -> str | None:
-    """Return a value of a query; an empty field of a form is none."""
-    found = query.get(name) or None
-    if found is not None and (len(found) > MAX_CHARS or not _TEXT.fullmatch(found)):
-        raise ConfigError(f"{name}: expected at most {MAX_CHARS} characters, none of control")
-    return found
 
 
 def _state(states: type[_S], query: Mapping[str, str]) -> _S | None:
@@ -321,40 +306,3 @@ def _destination_key(after: str | None) -> DestinationKey | None:
 
 def _cursor(each: DestinationStanding) -> str:
     return "/".join(quote(part, safe="") for part in (each.tenant, each.owner, each.origin))
-
-
-def _at_most(found: AtMost) -> JsonObject:
-    return {"number": found.number, "more": found.more}
-
-
-def _moment(found: datetime | None) -> str | None:
-    return found.isoformat() if found else None
-
-
-def _percentile(ordered: Sequence[float], part: float) -> float | None:
-    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
-
-
-def _buckets(figures: OutboxFigures) -> list[JsonValue]:
-    """Return how many ended in each sixtieth of the time that was measured."""
-    whole = max(figures.now - figures.finished_since, timedelta(seconds=1))
-    found = [{"delivered": 0, "other": 0} for _ in range(_BUCKETS)]
-    for each in figures.finished:
-        place = int((each.finished_at - figures.finished_since) / whole * _BUCKETS)
-        name = "delivered" if each.state is DeliveryState.DELIVERED else "other"
-        found[min(max(place, 0), _BUCKETS - 1)][name] += 1
-    return [
-        {"at": (figures.finished_since + whole * n / _BUCKETS).isoformat(), **each}
-        for n, each in enumerate(found)
-    ]
-
-
-def _shown_body(body: bytes | None) -> str | None:
-    """Return a body as people read it: JSON in lines, anything else as it is."""
-    if body is None:
-        return None
-    text = body.decode("utf-8", "backslashreplace")
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text

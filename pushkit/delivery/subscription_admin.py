@@ -36,7 +36,7 @@ _PAUSE = timedelta(milliseconds=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionReport:
-    """One subscription, and how many of its deliveries are in which state."""
+    """One subscription, and how many of its newest 4,000 deliveries are in which state."""
 
     subscription: Subscription
     deliveries: dict[DeliveryState, int]

@@ -57,6 +57,7 @@ class NotificationRefused(ReceiverEvent):
         status: The status of the answer.
         code: Why.
         peer: The address that it came from.
+        reason: What was found and what was expected, as the log says it.
     """
 
     kind: ClassVar[EventKind] = EventKind.NOTIFICATION_REFUSED
@@ -64,6 +65,7 @@ class NotificationRefused(ReceiverEvent):
     status: int
     code: str
     peer: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

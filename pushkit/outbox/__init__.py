@@ -8,7 +8,6 @@ from pushkit.outbox.attempts import (
     is_folded,
 )
 from pushkit.outbox.browsing import (
-    AtMost,
     DestinationStanding,
     Finished,
     OutboxFigures,
@@ -70,7 +69,6 @@ __all__ = [
     "KEYS_MIGRATION",
     "MIGRATION",
     "TRACES_MIGRATION",
-    "AtMost",
     "AttemptLog",
     "CancelledBy",
     "Claim",

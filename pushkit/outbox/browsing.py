@@ -24,18 +24,19 @@ from pushkit.outbox.model import DeliveryState
 from pushkit.outbox.rows import UNFINISHED
 from pushkit.storage import (
     WINDOW,
+    AtMost,
     Page,
     Script,
     SqlValue,
     Statement,
     among,
+    count_at_most,
     from_micros,
     moment_or_none,
     to_micros,
 )
 
 __all__ = [
-    "AtMost",
     "DestinationStanding",
     "Finished",
     "OutboxFigures",
@@ -46,7 +47,6 @@ __all__ = [
     "outbox_figures",
 ]
 
-_MOST_COUNTED = 10_000
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
 _MOST_HEADS = 1000
@@ -55,19 +55,6 @@ _FILTERED = (
     "id, seq, tenant, owner, task_id, subscription_id, origin, state, head, last_error,"
     " cancelled_by"
 )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class AtMost:
-    """A number that was counted up to a bound.
-
-    Attributes:
-        number: How many; the bound, if there are more.
-        more: Whether there are more.
-    """
-
-    number: int
-    more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +202,10 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
         within: How far back it looks at what ended.
         failures: From how many failures in a row on a destination is on probation.
     """
-    in_flight = yield from _count("pushkit_deliveries WHERE state = 'in_flight'")
-    unfinished = yield from _count(f"pushkit_deliveries WHERE {UNFINISHED}")
-    dead = yield from _count("pushkit_deliveries WHERE state = 'dead'")
-    failing = yield from _count(
+    in_flight = yield from count_at_most("pushkit_deliveries WHERE state = 'in_flight'")
+    unfinished = yield from count_at_most(f"pushkit_deliveries WHERE {UNFINISHED}")
+    dead = yield from count_at_most("pushkit_deliveries WHERE state = 'dead'")
+    failing = yield from count_at_most(
         f"(SELECT * FROM pushkit_destinations LIMIT {_MOST_DESTINATIONS}) h"
         " WHERE until > $1 OR failures >= CAST($2 AS BIGINT)",
         (to_micros(now), failures),
@@ -314,12 +301,3 @@ def finished_since(since: datetime) -> Script[list[Finished]]:
         )
         for row in rows
     ]
-
-
-def _count(source: str, values: tuple[SqlValue, ...] = ()) -> Script[AtMost]:
-    rows = yield Statement(
-        f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) counted",
-        values,
-    )
-    found = int(rows[0]["found"])
-    return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)

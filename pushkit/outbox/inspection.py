@@ -13,7 +13,7 @@ from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.model import DeliveryState
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Row, Script, Statement, from_micros, moment_or_none
+from pushkit.storage import WINDOW, Row, Script, Statement, from_micros, moment_or_none
 
 __all__ = [
     "SUMMARY_COLUMNS",
@@ -195,10 +195,10 @@ class Inspection:
         )
 
     def states_of(self, subscription_id: str) -> Script[dict[DeliveryState, int]]:
-        """Return how many deliveries of a subscription are in which state."""
+        """Return how many of the newest deliveries of a subscription are in which state."""
         rows = yield Statement(
-            "SELECT state, COUNT(*) AS found FROM pushkit_deliveries WHERE subscription_id = $1"
-            " GROUP BY state",
+            "SELECT state, COUNT(*) AS found FROM (SELECT state FROM pushkit_deliveries"
+            f" WHERE subscription_id = $1 ORDER BY seq DESC LIMIT {WINDOW}) n GROUP BY state",
             (subscription_id,),
         )
         counted = dict.fromkeys(DeliveryState, 0)

@@ -4,7 +4,7 @@ from pushkit.storage.database import Database, open_location, opened, upgrade
 from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.location import is_file, masked
 from pushkit.storage.migrations import Access, Migration, Schema
-from pushkit.storage.paging import WINDOW, Page
+from pushkit.storage.paging import WINDOW, AtMost, Page, count_at_most
 from pushkit.storage.script import (
     APART,
     Apart,
@@ -34,6 +34,7 @@ __all__ = [
     "WINDOW",
     "Access",
     "Apart",
+    "AtMost",
     "Database",
     "Ending",
     "Group",
@@ -51,6 +52,7 @@ __all__ = [
     "alone",
     "among",
     "chunks",
+    "count_at_most",
     "from_micros",
     "is_file",
     "masked",

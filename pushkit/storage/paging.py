@@ -1,11 +1,13 @@
-"""A page of what a script found, newest first, and where the next one begins."""
+"""What a page shows of many rows: some of them, newest first, and numbers up to a bound."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-__all__ = ["WINDOW", "Page"]
+from pushkit.storage.script import Script, SqlValue, Statement
+
+__all__ = ["WINDOW", "AtMost", "Page", "count_at_most"]
 
 T = TypeVar("T")
 
@@ -26,3 +28,29 @@ class Page(Generic[T]):
     items: tuple[T, ...]
     before: str | None = None
     is_cut: bool = False
+
+
+_MOST_COUNTED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A number that was counted up to a bound.
+
+    Attributes:
+        number: How many; the bound, if there are more.
+        more: Whether there are more.
+    """
+
+    number: int
+    more: bool = False
+
+
+def count_at_most(source: str, values: tuple[SqlValue, ...] = ()) -> Script[AtMost]:
+    """Count the rows of a table and its conditions, as they stand behind `FROM`."""
+    rows = yield Statement(
+        f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {source} LIMIT {_MOST_COUNTED + 1}) counted",
+        values,
+    )
+    found = int(rows[0]["found"])
+    return AtMost(min(found, _MOST_COUNTED), more=found > _MOST_COUNTED)

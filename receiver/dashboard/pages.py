@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -11,60 +11,90 @@ from typing import Final
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
 from pushkit.terminal.output import document
-from receiver.admin import InboxAdmin
-from receiver.inbox import (
-    CallbackState,
-    InboxFilter,
-    InboxStatus,
-    NotificationReport,
-    NotificationSummary,
+from pushkit.webui.documents import (
+    at_most,
+    buckets,
+    moment_or_none,
+    percentiles,
+    shown_body,
+    text_of,
 )
+from pushkit.webui.findings import verdict_document
+from receiver.admin import InboxAdmin
+from receiver.dashboard.health import findings
+from receiver.dashboard.memory import Calls, Memory, Refused
+from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
+from receiver.inbox import CallbackTrouble, InboxFilter, InboxStatus, NotificationSummary
+from receiver.refusals import refusal_of
 
-__all__ = ["InboxPages"]
+__all__ = ["InboxPages", "inbox_filter"]
 
-_MAX_CHARS: Final = 512
-_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _OF_TASK: Final = 200
+_MAX_DIGITS: Final = 18
 
 
 class InboxPages:
-    """Documents over the inbox.
+    """Documents over the inbox, and over what a receiver in this process told.
 
     Args:
         inbox: The inbox.
         clock: Returns now, aware, in UTC.
+        memory: What such a receiver told; None without one.
+        degraded: What such a receiver says is wrong for some.
     """
 
-    def __init__(self, inbox: InboxAdmin, *, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        inbox: InboxAdmin,
+        *,
+        clock: Callable[[], datetime],
+        memory: Memory | None = None,
+        degraded: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self.inbox = inbox
         self._clock = clock
+        self._memory = memory
+        self._degraded = degraded
 
     async def overview(self) -> JsonObject:
-        """Return what says whether callbacks keep up, in one look."""
-        stats, now = await self.inbox.stats(), self._clock()
+        """Return what says whether notifications come in and are called back, in one look."""
+        figures = await self.inbox.figures()
+        troubles = await self.inbox.callback_troubles()
         dead = await self.inbox.browse(InboxFilter(status=InboxStatus.DEAD), limit=5)
         newest = await self.inbox.browse(limit=5)
-        oldest = stats.oldest_unfinished_at
-        waits = (now - oldest).total_seconds() if oldest else 0.0
-        verdict = "healthy"
-        if stats.statuses[InboxStatus.DEAD]:
-            verdict = "attention"
-        if waits > 600:
-            verdict = "failing"
+        kept = self._memory.refusals() if self._memory else []
+        minutes = max((figures.now - figures.arrivals_since).total_seconds() / 60, 1 / 60)
         return {
-            "verdict": verdict,
-            "statuses": {status.value: number for status, number in stats.statuses.items()},
-            "oldest_unfinished_at": oldest.isoformat() if oldest else None,
-            "senders": [document(each) for each in stats.senders],
-            "dead": [_summary(each) for each in dead.items],
-            "newest": [_summary(each) for each in newest.items],
+            "now": figures.now.isoformat(),
+            **verdict_document(findings(figures, troubles, kept, self._degraded())),
+            "received": at_most(figures.received),
+            "in_progress": at_most(figures.in_progress),
+            "dead": at_most(figures.dead),
+            "unmatched": at_most(figures.unmatched),
+            "incomplete": at_most(figures.incomplete),
+            "oldest_unfinished_at": moment_or_none(figures.oldest_unfinished_at),
+            "measured_since": figures.arrivals_since.isoformat(),
+            "accepted": len(figures.arrivals),
+            "accepted_per_minute": round(len(figures.arrivals) / minutes, 2),
+            "seconds_until_called_back": percentiles(
+                (done - came).total_seconds() for came, done in figures.arrivals if done
+            ),
+            "came": buckets(
+                ((came, "done" if done else "unfinished") for came, done in figures.arrivals),
+                ("done", "unfinished"),
+                figures.arrivals_since,
+                figures.now,
+            ),
+            "refusals": self._refusals_document(),
+            "newest_dead": [document(each) for each in dead.items],
+            "newest": [document(each) for each in newest.items],
         }
 
     async def notifications(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
         """Return a page of notifications, newest first."""
         page = await self.inbox.browse(inbox_filter(query), before=_before(query), limit=limit)
         return {
-            "notifications": [_summary(each) for each in page.items],
+            "notifications": [document(each) for each in page.items],
             "before": page.before,
             "is_cut": page.is_cut,
         }
@@ -75,20 +105,77 @@ class InboxPages:
         if report is None:
             return None
         return {
-            **_summary(report.notification),
-            "steps": _steps(report),
-            "callbacks": [_callback(each) for each in report.callbacks],
-            "body": _shown(report.body) if with_body else None,
+            **document(report.notification),
+            "steps": [*steps_of_accepted(report)],
+            "callbacks": [document(each) for each in report.callbacks],
+            "body": shown_body(report.body) if with_body else None,
         }
 
-    async def task(self, task_id: str, sender: str | None) -> JsonObject:
+    async def task(self, query: Mapping[str, str]) -> JsonObject:
         """Return the notifications of a task in the order of `seq`, with what never came."""
-        wanted = InboxFilter(task_id=task_id, sender=sender)
+        task_id = text_of(query, "task")
+        if task_id is None:
+            raise ConfigError("task: expected the id of a task")
+        wanted = InboxFilter(task_id=task_id, sender=text_of(query, "sender"))
         page = await self.inbox.browse(wanted, limit=_OF_TASK)
         return {
             "task_id": task_id,
             "lines": _lines(page.items),
             "is_cut": page.before is not None,
+        }
+
+    async def callbacks(self) -> JsonObject:
+        """Return the callbacks that fail, by how, and how those of this process end."""
+        troubles = await self.inbox.callback_troubles()
+        calls = self._memory.calls if self._memory else {}
+        by_name: dict[str, list[CallbackTrouble]] = defaultdict(list)
+        for each in troubles:
+            by_name[each.callback].append(each)
+        return {
+            "since": self._memory.since.isoformat() if self._memory else None,
+            "callbacks": [
+                {
+                    "callback": name,
+                    "troubles": [_trouble(each) for each in by_name.get(name, [])],
+                    "calls": _calls(calls[name]) if name in calls else None,
+                }
+                for name in sorted({*by_name, *calls})
+            ],
+        }
+
+    async def refusals(self, query: Mapping[str, str], *, limit: int = 50) -> JsonObject:
+        """Return how many were refused by reason, and a page of them, newest first."""
+        code, before = text_of(query, "code"), _before(query)
+        kept = self._memory.refusals(code) if self._memory else []
+        older = [each for each in kept if before is None or each.number < before]
+        page = older[:limit]
+        return {
+            **self._refusals_document(),
+            "refusals": [_refused(each) for each in page],
+            "before": str(page[-1].number) if len(older) > limit else None,
+        }
+
+    async def refusal(self, number: int) -> JsonObject | None:
+        """Return one refusal with every step; None if it is not kept any more."""
+        found = self._memory.find(number) if self._memory else None
+        if found is None:
+            return None
+        row = refusal_of(found.event.code)
+        return {
+            **_refused(found),
+            "means": row.means,
+            "mend": row.mend,
+            "steps": [*steps_of_refused(found.event)],
+        }
+
+    def _refusals_document(self) -> JsonObject:
+        counts = self._memory.counts.most_common() if self._memory else []
+        return {
+            "is_known": self._memory is not None,
+            "since": self._memory.since.isoformat() if self._memory else None,
+            "process": os.getpid() if self._memory else None,
+            "number": sum(number for _, number in counts),
+            "reasons": [_reason(code, number) for code, number in counts],
         }
 
 
@@ -103,89 +190,90 @@ def inbox_filter(query: Mapping[str, str]) -> InboxFilter:
         raise ConfigError(f"status: expected one of {', '.join(InboxStatus)}")
     return InboxFilter(
         status=InboxStatus(status) if status else None,
-        sender=_text(query, "sender"),
-        task_id=_text(query, "task"),
+        sender=text_of(query, "sender"),
+        task_id=text_of(query, "task"),
         unmatched=query.get("unmatched") == "1",
     )
-
-
-def _text(query: Mapping[str, str], name: str) -> str | None:
-    found = query.get(name) or None
-    if found is not None and (len(found) > _MAX_CHARS or not _TEXT.fullmatch(found)):
-        raise ConfigError(f"{name}: expected at most {_MAX_CHARS} characters, none of control")
-    return found
 
 
 def _before(query: Mapping[str, str]) -> int | None:
     found = query.get("before") or None
     if found is None:
         return None
-    if not (found.isascii() and found.isdigit() and len(found) <= 18):
+    if not (found.isascii() and found.isdigit() and len(found) <= _MAX_DIGITS):
         raise ConfigError("before: expected what a page before returned as `before`")
     return int(found)
 
 
-def _summary(found: NotificationSummary) -> JsonObject:
-    return document(found)
+def _refused(found: Refused) -> JsonObject:
+    event = found.event
+    return {
+        "number": found.number,
+        "at": event.at.isoformat(),
+        "code": event.code,
+        "status": event.status,
+        "sender": event.sender,
+        "task_id": event.task_id,
+        "delivery_id": event.delivery_id,
+        "peer": event.peer,
+        "reason": found.reason,
+    }
 
 
-def _callback(found: CallbackState) -> JsonObject:
-    return document(found)
+def _reason(code: str, number: int) -> JsonObject:
+    row = refusal_of(code)
+    return {
+        "code": code,
+        "number": number,
+        "status": row.status,
+        "step": row.step,
+        "means": row.means,
+        "mend": row.mend,
+    }
 
 
-def _steps(report: NotificationReport) -> list[JsonValue]:
-    """Return the steps of the verification (`receiver.verification`) with what each has proven.
+def _trouble(found: CallbackTrouble) -> JsonObject:
+    return {name: value for name, value in document(found).items() if name != "callback"}
 
-    Whatever is in the inbox has passed all of them.
-    """
-    found = report.notification
-    done = sum(each.done for each in report.callbacks)
-    late = (found.received_at - found.issued_at).total_seconds()
-    of_task = f"task {found.task_id}" if found.task_id else "no task"
-    passed = (
-        ("address, head and size", f"{found.body_bytes:,} bytes"),
-        ("trusted sender", found.sender),
-        (
-            "signature, over this body",
-            f"key {found.kid}" if found.kid else "this sender signs none",
-        ),
-        ("times, audience, issuer", f"signed {late:.1f} s before it came"),
-        ("token and credentials", "as this sender has to show"),
-        ("the body can be read", of_task),
-        ("no replay", f"the first of id {found.delivery_id}"),
-        ("the task is expected", of_task),
-        ("there was room", f"stored {found.received_at:%Y-%m-%d %H:%M:%S} UTC"),
-    )
-    steps: list[JsonValue] = [
-        {"step": number, "checks": checks, "found": proven, "result": "passed"}
-        for number, (checks, proven) in enumerate(passed, start=1)
-    ]
-    ended = {
-        InboxStatus.DONE: "passed",
-        InboxStatus.DEAD: "failed",
-    }.get(found.status, "waits")
-    said = f"{done} of {len(report.callbacks)} had it"
-    if found.unmatched:
-        said = "no callback wanted it"
-    steps.append({"step": 10, "checks": "callbacks", "found": said, "result": ended})
-    return steps
+
+def _calls(found: Calls) -> JsonObject:
+    took = [each.total_seconds() for each in found.took]
+    return {
+        "number": found.calls,
+        "failed": found.failed,
+        "seconds": [*took],
+        "latency_seconds": percentiles(took),
+        "failures": [
+            {
+                "at": each.at.isoformat(),
+                "notification_id": each.notification_id,
+                "task_id": each.task_id,
+                "error": each.error,
+            }
+            for each in reversed(found.failures)
+        ],
+    }
 
 
 def _lines(found: Sequence[NotificationSummary]) -> list[JsonValue]:
-    """Return the notifications of each sender and config by `seq`, gaps as lines of their own."""
+    """Return the notifications of each sender and config by `seq`, gaps as lines of their own.
+
+    A gap is what had not come when the next one did, but for what came after all.
+    """
+    came: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for each in found:
+        if each.seq is not None:
+            came[each.sender, each.config_id or ""].add(each.seq)
     lines: list[JsonValue] = []
     for each in sorted(found, key=lambda n: (n.sender, n.config_id or "", n.seq or 0, n.id)):
-        if each.missing:
-            last = (each.seq or 0) - 1
-            first = last - each.missing + 1
-            lines.append({"gap": True, "sender": each.sender, "first": first, "last": last})
-        lines.append({"gap": False, **_summary(each)})
+        if each.missing and each.seq is not None:
+            first, last = each.seq - each.missing, each.seq - 1
+            numbers = sorted(
+                n for n in came[each.sender, each.config_id or ""] if first <= n <= last
+            )
+            for begin, end in zip([first - 1, *numbers], [*numbers, last + 1], strict=True):
+                if end - begin > 1:
+                    gap = {"first": begin + 1, "last": end - 1}
+                    lines.append({"gap": True, "sender": each.sender, **gap})
+        lines.append({"gap": False, **document(each)})
     return lines
-
-
-def _shown(body: bytes) -> str:
-    text = body.decode("utf-8", "backslashreplace")
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text

@@ -1,6 +1,12 @@
 """The inbox: what was accepted, and what became of it."""
 
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
+from receiver.inbox.figures import (
+    CallbackTrouble,
+    InboxFigures,
+    callback_troubles,
+    inbox_figures,
+)
 from receiver.inbox.inspection import (
     Backlog,
     InboxFilter,
@@ -36,9 +42,11 @@ __all__ = [
     "Backlog",
     "BacklogFullError",
     "CallbackState",
+    "CallbackTrouble",
     "Capacity",
     "ClaimedNotification",
     "Inbox",
+    "InboxFigures",
     "InboxFilter",
     "InboxFullError",
     "InboxRetention",
@@ -55,5 +63,7 @@ __all__ = [
     "Sequences",
     "StoredIds",
     "StoredNotification",
+    "callback_troubles",
+    "inbox_figures",
     "task_lock",
 ]

@@ -25,6 +25,7 @@ import asyncpg
 import click
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec
 from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
@@ -59,6 +60,7 @@ from pushkit.secrets.sealing import SecretKey
 from pushkit.terminal.log_output import JsonLines
 from pushkit.webui.access import DashboardAccess
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver.dashboard.app import dashboard_of
 from tests.eventually import eventually
 from tests.security.canaries import Canaries
 
@@ -575,8 +577,27 @@ async def receiving(house: House, seen: list[Notification]) -> AsyncIterator[str
     await runner.setup()
     await web.SockSite(runner, listener).start()
     house.output.note("expectation", await found.expect(version="1.0"))
-    yield f"{url}/a2a/push"
+    site = dashboard_of(found, access=DashboardAccess())
+    async with TestClient(TestServer(site.app())) as browser:
+        yield f"{url}/a2a/push"
+        await look_at_every_page(house, found, browser)
     await runner.cleanup()
+
+
+async def look_at_every_page(
+    house: House, found: Receiver, browser: TestClient[web.Request, web.Application]
+) -> None:
+    """Keep what the pages and the API of a receiver's dashboard show, all but the bodies."""
+    paths = ["/", "/notifications", "/callbacks", "/refusals", "/task?task=task-1"]
+    paths += [f"/notifications/{each.id}" for each in await found.inbox.find()]
+    async with browser.get("/api/v1/refusals") as answer:
+        refused = (await answer.json())["refusals"]
+    assert "invalid_token" in {each["code"] for each in refused}
+    paths += [f"/refusals/{each['number']}" for each in refused]
+    for path in (*paths, *(f"/api/v1{each}" for each in paths if each != "/"), "/api/v1/overview"):
+        async with browser.get(path) as page:
+            assert page.status == 200, path
+            house.output.note(f"dashboard {path}", await page.text())
 
 
 async def run_receiver(house: House) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 import schemathesis
-from aiohttp import web
-from hypothesis import given, settings
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
@@ -23,9 +19,10 @@ from pushkit.dashboard.app import dashboard_app
 from pushkit.dashboard.openapi import openapi_document
 from pushkit.keys.source import StaticKeySource
 from pushkit.webui.access import DashboardAccess
+from pushkit.webui.site import Site
 from tests.pushkit.dashboard.conftest import ISSUER, TOKEN, Browser, House
+from tests.site_thread import SiteThread, check_answers
 
-EXAMPLES = 25
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 SCHEMA = schemathesis.openapi.from_dict(openapi_document("/api/v1", with_actions=True))
 Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
@@ -46,84 +43,57 @@ async def _fill(sender: PushSender) -> tuple[str, str]:
     return ids[0], subscription.id
 
 
-class _Service(threading.Thread):
-    """The dashboard in an event loop of its own: schemathesis asks from this thread."""
+@dataclass
+class Served:
+    """What is served, and the ids that are in it."""
 
-    def __init__(self, database: Path) -> None:
-        super().__init__(name="dashboard")
-        self._database = database
-        self._loop = asyncio.new_event_loop()
-        self.listens = threading.Event()
-        self.api = ""
-        self.delivery_id = self.subscription_id = ""
+    thread: SiteThread
+    ids: dict[str, str]
 
-    def run(self) -> None:
-        """Serve until told to stop."""
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
 
-    def stop(self) -> None:
-        """End it."""
-        self._loop.call_soon_threadsafe(self._ending.set)
-        self.join()
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    ids: dict[str, str] = {}
+    database = tmp_path_factory.mktemp("dashboard") / "outbox.db"
 
-    async def _serve(self) -> None:
-        self._ending = asyncio.Event()
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Site]:
         ring = KeyRing.create(utc_now())
         sender = PushSender(
             issuer=ISSUER,
             keys=ring,
-            database=self._database,
+            database=database,
             allow=["127.0.0.1:*"],
             options=SenderOptions(timeout=timedelta(seconds=5)),
         )
         await sender.open()
-        self.delivery_id, self.subscription_id = await _fill(sender)
-        site = dashboard_app(
+        ids["deliveries"], ids["subscriptions"] = await _fill(sender)
+        yield dashboard_app(
             sender.outbox,
             sender.subscription_admin,
             access=DashboardAccess(token=TOKEN, allow_actions=True),
             keys=StaticKeySource(ring),
         )
-        runner = web.AppRunner(site.app(), access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.api = f"http://127.0.0.1:{runner.addresses[0][1]}/api/v1"
-        self.listens.set()
-        await self._ending.wait()
-        await runner.cleanup()
         await sender.close()
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Service]:
-    service = _Service(tmp_path_factory.mktemp("dashboard") / "outbox.db")
-    service.start()
-    assert service.listens.wait(30)
-    yield service
-    service.stop()
+    with SiteThread(opened) as thread:
+        yield Served(thread, ids)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: str(operation.label))
 def test_every_answer_is_as_described(
-    service: _Service, operation: APIOperation[Any, Any, Any, Any]
+    served: Served, operation: APIOperation[Any, Any, Any, Any]
 ) -> None:
-    @given(case=operation.as_strategy())
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
-    def check(case: schemathesis.Case[Any]) -> None:
-        case.call_and_validate(base_url=service.api, headers=BEARER)
-
-    check()
+    check_answers(operation, served.thread, TOKEN)
 
 
 @pytest.mark.parametrize("kind", ["deliveries", "subscriptions"])
-def test_what_is_there_is_as_described(service: _Service, kind: str) -> None:
-    ids = {"deliveries": service.delivery_id, "subscriptions": service.subscription_id}
+def test_what_is_there_is_as_described(served: Served, kind: str) -> None:
     case = SCHEMA[f"/{kind}/{{id}}"]["GET"].Case(
-        path_parameters={"id": ids[kind]}, query={"body": "1", "answers": "1"}
+        path_parameters={"id": served.ids[kind]}, query={"body": "1", "answers": "1"}
     )
-    answer = case.call_and_validate(base_url=service.api, headers=BEARER)
+    answer = case.call_and_validate(base_url=f"{served.thread.base}/api/v1", headers=BEARER)
     assert answer.status_code == 200
 
 

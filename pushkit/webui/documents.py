@@ -1,0 +1,101 @@
+"""Parts of documents that both dashboards show, and values of queries that both take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import ConfigError
+from pushkit.storage import AtMost
+
+__all__ = [
+    "MAX_CHARS",
+    "TEXT_PATTERN",
+    "at_most",
+    "buckets",
+    "limit_of",
+    "moment_or_none",
+    "percentile",
+    "percentiles",
+    "shown_body",
+    "text_of",
+]
+
+MAX_CHARS: Final = 512
+TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
+_TEXT: Final = re.compile(TEXT_PATTERN)
+_BUCKETS: Final = 60
+
+
+def at_most(found: AtMost) -> JsonObject:
+    """Return a number that was counted up to a bound."""
+    return {"number": found.number, "more": found.more}
+
+
+def moment_or_none(found: datetime | None) -> str | None:
+    """Return a moment as text."""
+    return found.isoformat() if found else None
+
+
+def percentile(ordered: Sequence[float], part: float) -> float | None:
+    """Return what so great a part of some values does not exceed; None of none."""
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)] if ordered else None
+
+
+def percentiles(values: Iterable[float]) -> JsonObject:
+    """Return the median of some values, and what 95 and 99 of a hundred do not exceed."""
+    ordered = sorted(values)
+    return {f"p{part}": percentile(ordered, part / 100) for part in (50, 95, 99)}
+
+
+def buckets(
+    found: Iterable[tuple[datetime, str]], names: Sequence[str], since: datetime, now: datetime
+) -> list[JsonValue]:
+    """Return how much there is of each name in each sixtieth of a time."""
+    whole = max(now - since, timedelta(seconds=1))
+    counted: list[dict[str, int]] = [dict.fromkeys(names, 0) for _ in range(_BUCKETS)]
+    for at, name in found:
+        place = int((at - since) / whole * _BUCKETS)
+        counted[min(max(place, 0), _BUCKETS - 1)][name] += 1
+    return [
+        {"at": (since + whole * n / _BUCKETS).isoformat(), **each} for n, each in enumerate(counted)
+    ]
+
+
+def shown_body(body: bytes | None) -> str | None:
+    """Return a body as people read it: JSON in lines, anything else as it is."""
+    if body is None:
+        return None
+    text = body.decode("utf-8", "backslashreplace")
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def text_of(query: Mapping[str, str], name: str) -> str | None:
+    """Return a value of a query; an empty field of a form is none.
+
+    Raises:
+        ConfigError: It cannot stand in a database.
+    """
+    found = query.get(name) or None
+    if found is not None and (len(found) > MAX_CHARS or not _TEXT.fullmatch(found)):
+        raise ConfigError(f"{name}: expected at most {MAX_CHARS} characters, none of control")
+    return found
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """Return how many a page of the API may have.
+
+    Raises:
+        ConfigError: It is no number, or too large.
+    """
+    text = query.get("limit", "50")
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 200):
+        raise ConfigError("limit: expected a number from 1 to 200")
+    return int(text)

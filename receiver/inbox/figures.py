@@ -1,0 +1,137 @@
+"""What an overview shows of an inbox of any size, as scripts that read no more than so much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pushkit.storage import (
+    WINDOW,
+    AtMost,
+    Script,
+    Statement,
+    count_at_most,
+    from_micros,
+    moment_or_none,
+    to_micros,
+)
+
+__all__ = ["CallbackTrouble", "InboxFigures", "callback_troubles", "inbox_figures"]
+
+_UNFINISHED: Final = "status IN ('received', 'in_progress')"
+_MOST_ARRIVALS: Final = 2000
+_MOST_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxFigures:
+    """The inbox at one moment.
+
+    Attributes:
+        now: The moment.
+        received: What waits for its callbacks.
+        in_progress: What is with them.
+        dead: Dead letters.
+        unmatched: What no callback wanted.
+        incomplete: What came late, or behind a gap.
+        oldest_unfinished_at: Since when the oldest waits, among the first 10,000.
+        due_since: Since when what could be called back is not taken; None if nothing is due.
+        arrivals: When the newest came and were done, the newest first; within an hour.
+        arrivals_since: From when on these are all that came.
+    """
+
+    now: datetime
+    received: AtMost
+    in_progress: AtMost
+    dead: AtMost
+    unmatched: AtMost
+    incomplete: AtMost
+    oldest_unfinished_at: datetime | None
+    due_since: datetime | None
+    arrivals: tuple[tuple[datetime, datetime | None], ...]
+    arrivals_since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackTrouble:
+    """A callback that failed in one way.
+
+    Attributes:
+        callback: Its name.
+        error: How.
+        waiting: How many notifications it is called again for.
+        dead: How many are dead letters by it.
+        last_at: When it was called last, and failed.
+        newest: The newest of these notifications.
+    """
+
+    callback: str
+    error: str
+    waiting: int
+    dead: int
+    last_at: datetime | None
+    newest: int
+
+
+def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
+    """Return the inbox at this moment, and what came within a time."""
+    unfinished = yield from count_at_most(f"pushkit_inbox WHERE {_UNFINISHED}")
+    in_progress = yield from count_at_most("pushkit_inbox WHERE status = 'in_progress'")
+    dead = yield from count_at_most("pushkit_inbox WHERE status = 'dead'")
+    unmatched = yield from count_at_most("pushkit_inbox WHERE unmatched = 1")
+    incomplete = yield from count_at_most("pushkit_inbox WHERE missing > 0 OR late = 1")
+    oldest = yield Statement(
+        "SELECT MIN(received_at) AS moment FROM (SELECT received_at FROM pushkit_inbox"
+        f" WHERE {_UNFINISHED} LIMIT {_MOST_ROWS}) u"
+    )
+    due = yield Statement(
+        "SELECT MIN(not_before) AS moment FROM (SELECT not_before FROM pushkit_inbox"
+        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_ROWS}) h WHERE not_before <= $1",
+        (to_micros(now),),
+    )
+    newest = yield Statement(
+        "SELECT received_at, finished_at FROM pushkit_inbox ORDER BY id DESC"
+        f" LIMIT {_MOST_ARRIVALS}"
+    )
+    came = [(from_micros(row["received_at"]), moment_or_none(row["finished_at"])) for row in newest]
+    since = now - within
+    is_all = len(came) < _MOST_ARRIVALS or came[-1][0] < since
+    return InboxFigures(
+        now=now,
+        received=AtMost(max(unfinished.number - in_progress.number, 0), unfinished.more),
+        in_progress=in_progress,
+        dead=dead,
+        unmatched=unmatched,
+        incomplete=incomplete,
+        oldest_unfinished_at=moment_or_none(oldest[0]["moment"]),
+        due_since=moment_or_none(due[0]["moment"]),
+        arrivals=tuple(each for each in came if each[0] >= since),
+        arrivals_since=since if is_all else came[-1][0],
+    )
+
+
+def callback_troubles() -> Script[list[CallbackTrouble]]:
+    """Return the callbacks that fail, by how: of the newest dead letters, and of what waits."""
+    rows = yield Statement(
+        "SELECT c.callback, c.last_error AS error, MAX(c.last_at) AS last_at,"
+        " MAX(n.id) AS newest, SUM(n.dead) AS dead, COUNT(*) AS found FROM ("
+        f"SELECT id, 1 AS dead FROM (SELECT id FROM pushkit_inbox WHERE status = 'dead'"
+        f" ORDER BY finished_at DESC LIMIT {WINDOW}) d"
+        " UNION ALL SELECT id, 0 AS dead FROM (SELECT id, attempts FROM pushkit_inbox"
+        f" WHERE head = 1 AND status = 'received' LIMIT {WINDOW}) w WHERE attempts > 0"
+        ") n JOIN pushkit_callbacks c ON c.notification_id = n.id"
+        " WHERE c.done = 0 AND c.last_error IS NOT NULL"
+        " GROUP BY c.callback, c.last_error ORDER BY found DESC, c.callback, c.last_error LIMIT 200"
+    )
+    return [
+        CallbackTrouble(
+            callback=row["callback"],
+            error=row["error"],
+            waiting=int(row["found"]) - int(row["dead"]),
+            dead=int(row["dead"]),
+            last_at=moment_or_none(row["last_at"]),
+            newest=row["newest"],
+        )
+        for row in rows
+    ]

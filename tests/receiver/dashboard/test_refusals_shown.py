@@ -1,0 +1,184 @@
+"""The dashboard of a receiver in this process: who was refused, why, and what mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient
+from pytest_aiohttp.plugin import AiohttpClient
+
+from pushkit.errors import ConfigError
+from pushkit.events import NotificationRefused
+from pushkit.webui.access import DashboardAccess
+from receiver.dashboard.app import dashboard_of, receiver_dashboard
+from receiver.dashboard.memory import Memory
+from receiver.dashboard.steps import steps_of_refused
+from receiver.refusals import REFUSALS
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from receiver import Notification
+    from tests.receiver.conftest import World
+
+Client = TestClient[web.Request, web.Application]
+Shown = Callable[[str], Awaitable[str]]
+
+
+@pytest.fixture
+async def client(world: World, aiohttp_client: AiohttpClient) -> Client:
+    receiver = world.receiver
+    site = dashboard_of(receiver, access=DashboardAccess(), clock=world.clock)
+    return await aiohttp_client(site.app())
+
+
+async def page(client: Client, path: str) -> str:
+    async with client.get(path) as answer:
+        text = await answer.text()
+        assert answer.status == 200, text
+        return text
+
+
+async def document(client: Client, path: str) -> Any:
+    async with client.get(f"/api/v1{path}") as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+
+async def test_a_refusal_is_found_understood_and_its_mend_named(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    draft = world.draft()
+    draft.claim(aud="https://elsewhere.example.com/a2a/push")
+    assert (await world.receive(draft)).code == "wrong_audience"
+
+    found = await page(client, "/")
+    assert "wrong_audience" in found
+    found = await page(client, "/refusals")
+    assert REFUSALS["wrong_audience"].mend.split(":")[0] in found
+    link = re.search(r'href="(/refusals/\d+)"', found)
+    assert link
+    found = await page(client, link[1])
+    assert "https://elsewhere.example.com/a2a/push" in found
+    assert re.search(r"4\. times, audience, issuer</strong><span class=\"state failed\"", found)
+    assert found.count("not reached") == 8
+
+
+async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    stranger = world.draft()
+    stranger.claim(iss="https://somebody.example.com")
+    await world.receive(stranger)
+    assert (await document(client, "/overview"))["verdict"] == "healthy"
+
+    await world.receive(world.draft(token="guessed-by-the-agent"))
+    found = await document(client, "/overview")
+    assert found["verdict"] == "attention"
+    assert "guessed" not in str(found)
+    world.clock.now += timedelta(hours=2)
+    assert (await document(client, "/overview"))["verdict"] == "healthy"
+
+
+async def test_refusals_come_newest_first_in_pages_and_by_reason(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    for number in range(3):
+        await world.receive(world.draft(number, token="guessed-by-the-agent"))
+    stranger = world.draft()
+    stranger.claim(iss="https://somebody.example.com")
+    await world.receive(stranger)
+    first = await document(client, "/refusals?limit=2")
+    second = await document(client, f"/refusals?limit=2&before={first['before']}")
+    assert second["before"] is None
+    shown = [each["number"] for page in (first, second) for each in page["refusals"]]
+    assert shown == [4, 3, 2, 1]
+    found = await document(client, "/refusals?code=unknown_sender")
+    assert [each["number"] for each in found["refusals"]] == [4]
+
+
+async def test_calls_are_timed_and_their_failures_kept(world: World, client: Client) -> None:
+    @world.receiver.on_update(name="told")
+    async def told(_: Notification) -> None:
+        raise ValueError("a-word-of-the-error")
+
+    await world.start()
+    await world.receive(world.draft())
+
+    async def called() -> bool:
+        found = await document(client, "/callbacks")
+        return bool(found["callbacks"])
+
+    await eventually(called)
+    [found] = (await document(client, "/callbacks"))["callbacks"]
+    assert found["calls"]["failed"] == 1
+    assert found["calls"]["failures"][0]["error"] == "ValueError"
+    shown = await page(client, "/callbacks")
+    assert "a-word-of-the-error" not in shown
+
+
+def test_a_flood_of_strangers_pushes_out_neither_senders_nor_other_reasons(world: World) -> None:
+    memory = Memory(world.clock)
+
+    def refuse(code: str, sender: str | None) -> None:
+        memory.hear(
+            NotificationRefused(
+                at=world.clock.now,
+                sender=sender,
+                task_id=None,
+                delivery_id=None,
+                status=401,
+                code=code,
+                peer="192.0.2.1",
+                reason="found this, expected that " * 100,
+            )
+        )
+
+    refuse("invalid_token", "agent")
+    refuse("unknown_sender", None)
+    for _ in range(1000):
+        refuse("invalid_token", None)
+    kept = memory.refusals()
+    assert len(kept) == 102
+    assert [each.number for each in kept[-2:]] == [2, 1]
+    assert memory.counts["invalid_token"] == 1001
+    assert max(len(each.reason) for each in kept) <= 500
+
+
+@pytest.mark.parametrize("sender", ["agent", None])
+@pytest.mark.parametrize("code", REFUSALS)
+def test_every_refusal_fails_at_one_step_and_passes_none_after_it(
+    world: World, code: str, sender: str | None
+) -> None:
+    steps = steps_of_refused(
+        NotificationRefused(
+            at=world.clock.now,
+            sender=sender,
+            task_id=None,
+            delivery_id=None,
+            status=REFUSALS[code].status,
+            code=code,
+            peer="192.0.2.1",
+            reason="found this",
+        )
+    )
+    if REFUSALS[code].step is None:
+        assert steps == []
+        return
+    results = [str(each["result"]) for each in steps]
+    place = results.index("failed")
+    assert set(results[:place]) <= {"passed", "not_told"}
+    assert set(results[place + 1 :]) == {"not_reached"}
+    assert steps[place]["found"] == "found this"
+
+
+def test_a_mounted_dashboard_needs_a_token(world: World) -> None:
+    with pytest.raises(ConfigError, match="20 visible"):
+        receiver_dashboard(world.receiver, token="short", hosts=["ops.example.com"])
