@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
+
+from pushkit.terminal.options import PATH, Given, gathered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,47 +32,36 @@ class DashboardOptions:
     audit_log: Path | None = None
 
 
-def dashboard_options(
-    *, listen: str, variable: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options, which it gets as one `DashboardOptions`, named `options`.
+def dashboard_options(*, listen: str, variable: str) -> Given:
+    """Give a command these options, as one `DashboardOptions` that it calls `options`.
 
     Args:
         listen: Where it listens by default.
         variable: The environment variable that may hold the token.
     """
-    path = click.Path(dir_okay=False, path_type=Path)
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @click.option(
+    return gathered(
+        "options",
+        functools.partial(DashboardOptions, variable=variable),
+        listen=click.option(
             "--listen",
             default=listen,
             show_default=True,
             help="Address and port. Beyond loopback a token is needed.",
-        )
-        @click.option("--host", "hosts", multiple=True, help="A name that it is served under.")
-        @click.option(
+        ),
+        hosts=click.option(
+            "--host", "hosts", multiple=True, help="A name that it is served under."
+        ),
+        token_file=click.option(
             "--token-file",
-            type=path,
+            type=PATH,
             help=f"A file with the token, mode 0600.  [env var: {variable} holds the token itself]",
-        )
-        @click.option("--allow-actions", is_flag=True, help="Let who has the token redrive, …")
-        @click.option(
+        ),
+        allow_actions=click.option(
+            "--allow-actions", is_flag=True, help="Let who has the token redrive, …"
+        ),
+        audit_log=click.option(
             "--audit-log",
-            type=path,
+            type=PATH,
             help="A file that a line is added to for every action.  [default: standard error]",
-        )
-        @functools.wraps(command)
-        def gathered(**given: Any) -> None:
-            options = DashboardOptions(
-                variable=variable,
-                **{name: given.pop(name) for name in _NAMES},
-            )
-            command(options=options, **given)
-
-        return gathered
-
-    return decorate
-
-
-_NAMES = ("listen", "hosts", "token_file", "allow_actions", "audit_log")
+        ),
+    )
