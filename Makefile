@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast simulate dist dist-check deploy-check docs bench interop check format clean
 
-demo: $(READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace.
-	$(BIN)/python examples/demo/demo.py $(if $(TRACE),--trace)
+demo: $(READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace, PROMETHEUS=1 has both sides scraped.
+	$(BIN)/python examples/demo/demo.py $(if $(TRACE),--trace) $(if $(PROMETHEUS),--prometheus)
 
 # Workers take over each other's waiting tests: neighbours stay together, and share what a module sets up.
 PARALLEL := -n logical --dist worksteal

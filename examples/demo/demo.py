@@ -5,7 +5,8 @@ this client, which sends a message with a push config and watches the callbacks 
 attacks, and how each is refused. Exit status 0 only if all of it happened.
 
 With `--trace` the three processes make spans (OpenTelemetry's SDK), and the demo prints the one
-trace of the task as a tree: `make demo TRACE=1`.
+trace of the task as a tree: `make demo TRACE=1`. With `--prometheus` one of its own scrapes both
+sides: `make demo PROMETHEUS=1`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -104,6 +106,7 @@ class World:
     folder: Path
     agent: str
     receiver: str
+    ops: str
     callbacks: asyncio.Queue[dict[str, object]]
 
     @property
@@ -121,9 +124,9 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def world(folder: Path, *, traced: bool) -> AsyncIterator[World]:
+async def world(folder: Path, *, traced: bool, scraped: bool) -> AsyncIterator[World]:
     """Start agent and receiver as processes of their own, and end them."""
-    agent_port, receiver_port = free_port(), free_port()
+    agent_port, receiver_port, ops = free_port(), free_port(), f"127.0.0.1:{free_port()}"
     agent, receiver = f"http://127.0.0.1:{agent_port}", f"http://127.0.0.1:{receiver_port}"
     config = CONFIG.format(agent=agent, receiver=receiver, port=receiver_port)
     agent_program: tuple[str | Path, ...] = (EXAMPLES / "a2a_sdk_agent" / "agent.py",)
@@ -132,6 +135,9 @@ async def world(folder: Path, *, traced: bool) -> AsyncIterator[World]:
         config = f"tracing = true\n{config}"
         agent_program = (EXAMPLES / "demo" / "traced.py", "agent")
         receiver_program = (EXAMPLES / "demo" / "traced.py", "receiver")
+    if scraped:
+        config = f'ops_listen = "{ops}"\n{config}'
+        agent_program = (EXAMPLES / "demo" / "scraped.py",)
     (folder / "receiver.toml").write_text(config)
     (folder / "demo_handlers.py").write_text(HANDLERS)
     run(folder, "-m", "pushkit.cli.main", "keys", "new", "keys.json")
@@ -151,7 +157,7 @@ async def world(folder: Path, *, traced: bool) -> AsyncIterator[World]:
     ):
         await until_answering(f"{agent}/.well-known/jwks.json")
         await until_answering(receiver)
-        yield World(folder=folder, agent=agent, receiver=receiver, callbacks=callbacks)
+        yield World(folder=folder, agent=agent, receiver=receiver, ops=ops, callbacks=callbacks)
 
 
 def run(folder: Path, *arguments: str | Path) -> str:
@@ -436,8 +442,14 @@ def print_trace(folder: Path, task_id: str) -> bool:
 async def main() -> int:
     """Run the demo and return its exit status."""
     parser = argparse.ArgumentParser(description="A real agent, the receiver, and five attacks.")
-    parser.add_argument("--trace", action="store_true", help="print the trace of the task")
-    traced = parser.parse_args().trace
+    wanted = parser.add_mutually_exclusive_group()
+    wanted.add_argument("--trace", action="store_true", help="print the trace of the task")
+    wanted.add_argument("--prometheus", action="store_true", help="have both sides scraped")
+    given = parser.parse_args()
+    traced, scraped = given.trace, given.prometheus
+    if scraped and shutil.which("prometheus") is None:
+        print("--prometheus: it is missing: apt install prometheus", file=sys.stderr)
+        return 2
     if traced and not found_sdk():
         print(
             "--trace: OpenTelemetry's SDK is missing: pip install 'opentelemetry-sdk>=1.27'",
@@ -447,7 +459,10 @@ async def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pushkit-demo-") as name:
         folder = Path(name)
-        async with world(folder, traced=traced) as here:
+        async with (
+            world(folder, traced=traced, scraped=scraped) as here,
+            watched(here, scraped=scraped) as report_metrics,
+        ):
             print(f"{DIM}agent    {here.agent}  (a2a-sdk, pushkit inside)")
             print(f"receiver {here.receiver}  (receiver serve){OFF}\n")
             tracer = None
@@ -461,11 +476,34 @@ async def main() -> int:
             print(f"\n{count} updates, each signed, delivered in order and called back once.\n")
             print("Now somebody tries to get in:\n")
             passed = await attack(here)
+            passed &= await report_metrics(count + 1)  # the genuine one of the attacks
         if traced:  # both have ended: all their spans are there
             passed &= print_trace(folder, task_id)
     verdict = f"{GREEN}All of it held{OFF}" if passed else f"{RED}Something did not hold{OFF}"
     print(f"\n{verdict}, in {time.monotonic() - began:.1f} s.")
     return 0 if passed else 1
+
+
+@contextlib.asynccontextmanager
+async def watched(here: World, *, scraped: bool) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
+    """Have a Prometheus scrape both sides; return what prints what it found."""
+
+    async def say_nothing(_updates: int) -> bool:
+        return True
+
+    if not scraped:
+        yield say_nothing
+        return
+    from scraped import scraping
+
+    pages = {"agent": here.agent.removeprefix("http://"), "receiver": here.ops}
+    async with scraping(here.folder, free_port(), pages) as prometheus:
+
+        async def say(updates: int) -> bool:
+            print("\nPrometheus has scraped both sides:\n")
+            return await prometheus.report(updates)
+
+        yield say
 
 
 def found_sdk() -> bool:
