@@ -59,12 +59,7 @@ def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now)
     Raises:
         ConfigError: A DSN, and the driver is not installed.
     """
-    return open_location(
-        location,
-        component="receiver",
-        migrations=MIGRATIONS,
-        clock=clock,
-    )
+    return open_location(location, component="receiver", migrations=MIGRATIONS, clock=clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +98,7 @@ class InboxAdmin:
     ) -> list[NotificationSummary]:
         """Return a page of notifications without their bodies, oldest first.
 
-        Args:
-            wanted: Which ones; all if None.
-            after: The last id of the page before.
-            limit: How many at most.
+        `after` is the last id of the page before.
         """
         script = self._inspection.find(wanted or InboxFilter(), after=after, limit=limit)
         return await self._database.read(script)
@@ -117,12 +109,7 @@ class InboxAdmin:
         """Return a page of notifications without their bodies, newest first.
 
         It takes the same time of any number of them, and may end before it is full
-        (`Page.is_cut`).
-
-        Args:
-            wanted: Which ones; all if None.
-            before: `Page.before` of the page before.
-            limit: How many at most.
+        (`Page.is_cut`). `before` is `Page.before` of the page before.
         """
         script = self._inspection.browse(wanted or InboxFilter(), before=before, limit=limit)
         return await self._database.read(script)

@@ -36,12 +36,7 @@ class HideMalformedRequests(logging.Filter):
 
 
 def application(edge: Edge, running: AbstractAsyncContextManager[object]) -> web.Application:
-    """Return an application that starts and stops with a receiver.
-
-    Args:
-        edge: Answers its requests.
-        running: The receiver, from its start to its end.
-    """
+    """Return an application that starts and stops with a receiver, which is `running` meanwhile."""
 
     async def answer(request: web.Request) -> web.Response:
         path = f"/{request.match_info['path']}"

@@ -47,11 +47,7 @@ class Lifespan(Protocol):
 
 
 class AsgiApp:
-    """A receiver as an ASGI application.
-
-    Args:
-        receiver: Whose requests.
-    """
+    """A receiver as an ASGI application."""
 
     def __init__(self, receiver: Lifespan) -> None:
         self._receiver = receiver

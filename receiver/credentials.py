@@ -67,12 +67,7 @@ class ProvenSecret:
 
 
 def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None) -> Presented:
-    """Read the secrets of a request.
-
-    Args:
-        headers: The request's.
-        sender: The sender that it is from.
-        jwt: Its notification JWT, which may stand in `Authorization` and is no secret.
+    """Read the secrets of a request; its JWT may stand in `Authorization`, and is none.
 
     Raises:
         TokenError: The token headers carry different tokens.

@@ -140,10 +140,8 @@ class ExpectedStore:
     def replace(self, old: str, new: Registration, *, overlap: timedelta) -> Script[str | None]:
         """Let a new token stand for what an old one stands for; return the task, if it has one.
 
-        Args:
-            old: The hash of the token that goes; it is good for `overlap` from now.
-            new: What takes its place; its task and its `expectation` are the old one's.
-            overlap: For how long both are good.
+        `old` is the hash of the token that goes, and is good for `overlap` from now; what is `new`
+        takes over its task and its `expectation`.
 
         Raises:
             ConfigError: The old token is none that is good.

@@ -49,17 +49,7 @@ def hand_out(
 ) -> Script[Expectation]:
     """Mint a token for a sender, store it as a hash, and return what to give to the agent.
 
-    Args:
-        store: Where it is expected from now on.
-        sender: Who may use it.
-        url: Where the agent posts to.
-        task_id: See `Receiver.expect`, as for what follows.
-        version: See there.
-        expires_in: For how long it is good; None for ever.
-        authentication: See there.
-        replaces: See there.
-        overlap: See there.
-        now: The present.
+    The arguments are those of `Receiver.expect`; here no `expires_in` means for ever.
 
     Raises:
         ConfigError: No such version or scheme, a version whose tokens need their task, no time in

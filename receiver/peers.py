@@ -57,12 +57,7 @@ class Peers:
         return parsed is not None and self._trusts(parsed)
 
     def of(self, socket_peer: str, headers: Headers) -> str:
-        """Return the address that a request came from.
-
-        Args:
-            socket_peer: The other end of the socket.
-            headers: The request's header fields.
-        """
+        """Return the address that a request came from, by its socket and its headers."""
         hop = _parse(socket_peer)
         if hop is None or not self._trusts(hop):
             return socket_peer if hop is None else str(hop)

@@ -45,14 +45,7 @@ async def pin_card(
     now: datetime,
     policy: CardPolicy = FULL_COVERAGE,
 ) -> PinnedCard:
-    """Fetch an agent's card, verify it, and return what it pins.
-
-    Args:
-        url: Of the card, or of its agent.
-        trust: The operator's keys by origin.
-        transport: Fetches the card, under its destination policy.
-        now: The present, aware.
-        policy: Which signatures count.
+    """Fetch the card at a URL, or of the agent there, verify it, and return what it pins.
 
     Raises:
         CardRefusedError: No signature counts; the message says why.

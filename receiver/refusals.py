@@ -298,12 +298,7 @@ class Verdict:
 
     @classmethod
     def of(cls, code: str, *, status: int | None = None) -> Verdict:
-        """Return the verdict that a row of the table is.
-
-        Args:
-            code: The row.
-            status: Another status than the row's, where the kind of a fault says more.
-        """
+        """Return the verdict that a row is, or with another status where a fault says more."""
         row = REFUSALS[code]
         return cls(status=status or row.status, code=code, retry_after=row.retry_after)
 
@@ -350,10 +345,7 @@ class Refusals:
     ) -> Verdict:
         """Return the verdict that an error is, and log its reason.
 
-        Args:
-            error: The refusal.
-            peer: The address that the request came from.
-            proven: What the signature has shown before, for the log: sender, task, delivery id.
+        `proven` is what the signature has shown before, for the log: sender, task, delivery id.
         """
         # The reason is for the log; the answer tells an outsider nothing about keys and tokens.
         self.note(error.status, error.code, peer=peer, reason=str(error), proven=proven)

@@ -26,10 +26,7 @@ _LIVE = frozenset({"senders"})
 class SettingsWatcher:
     """Follows a configuration file, and the files of tokens, secrets and keys that it names.
 
-    Args:
-        receiver: Whose senders are replaced.
-        settings: What it was built from.
-        poll: How often the files are looked at.
+    The receiver was built from these settings; `poll` is how often the files are looked at.
     """
 
     def __init__(

@@ -38,12 +38,7 @@ class _Entry:
 
 
 class Trust:
-    """The trusted senders, each with where its keys are found. Replaced whole, never changed.
-
-    Args:
-        url: The base URL of this receiver.
-        senders: The senders, with their keys.
-    """
+    """The trusted senders, each with where its keys are found. Replaced whole, never changed."""
 
     def __init__(self, url: str, senders: Iterable[tuple[TrustedSender, VerificationKeys]]) -> None:
         self.url: str = base_url(url)
@@ -68,29 +63,18 @@ class Trust:
     ) -> Trust:
         """Return the trust in these senders.
 
-        Args:
-            url: The base URL of this receiver.
-            senders: The senders.
-            transport: What fetches their JWK Sets.
-            clock: Returns now.
-            before: What is being replaced: the keys that it fetched are kept, of senders whose
-                `jwks_url` and `stale_for` are the same.
+        The keys that were fetched `before`, for the trust that is being replaced, are kept of
+        senders whose `jwks_url` and `stale_for` are the same.
 
         Raises:
             ConfigError: The senders cannot be told apart, or a key source is unusable.
         """
         check_senders(senders)
         fetched = before._fetched() if before else {}
-        return cls(
-            url,
-            [
-                (
-                    sender,
-                    fetched.get(_source(sender)) or sender_keys(sender, transport, clock),
-                )
-                for sender in senders
-            ],
+        keys = (
+            fetched.get(_source(each)) or sender_keys(each, transport, clock) for each in senders
         )
+        return cls(url, zip(senders, keys, strict=True))
 
     def senders(self) -> list[TrustedSender]:
         """Return the senders."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, Self, TypeAlias, cast
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -98,9 +98,13 @@ class VerificationKey:
         kid = thumbprint(public_key) if kid is None else kid
         return cls(kid=kid, algorithm=algorithm or _fitting(public_key)[0], public_key=public_key)
 
+    def to_verification_key(self) -> Self:
+        """Return itself, as a pair of keys returns its public half."""
+        return self
+
 
 class KeyPair(Protocol):
-    """A key that signs, wherever its private half is."""
+    """A key, wherever its private half is, if that is known at all."""
 
     def to_verification_key(self) -> VerificationKey:
         """Return the public half."""
@@ -200,9 +204,9 @@ def _algorithm(jwk: Mapping[str, JsonValue]) -> Algorithm:
     return algorithm
 
 
-def public_jwk(key: KeyPair | VerificationKey) -> JsonObject:
+def public_jwk(key: KeyPair) -> JsonObject:
     """Write the public JWK (RFC 7517 §4) of a key: public members only, with kid, alg and use."""
-    public = key if isinstance(key, VerificationKey) else key.to_verification_key()
+    public = key.to_verification_key()
     material = JWK.from_pyca(public.public_key).export_public(as_dict=True)
     return {
         **{name: material[name] for name in _MATERIAL[material["kty"]]},
@@ -212,10 +216,9 @@ def public_jwk(key: KeyPair | VerificationKey) -> JsonObject:
     }
 
 
-def public_pem(key: KeyPair | VerificationKey) -> bytes:
+def public_pem(key: KeyPair) -> bytes:
     """Write the public key as SubjectPublicKeyInfo PEM (RFC 7468 §13)."""
-    public = key if isinstance(key, VerificationKey) else key.to_verification_key()
-    return cast("bytes", JWK.from_pyca(public.public_key).export_to_pem())
+    return cast("bytes", JWK.from_pyca(key.to_verification_key().public_key).export_to_pem())
 
 
 def signing_key_from_pem(
@@ -259,10 +262,7 @@ def verification_key_from_pem(
 ) -> VerificationKey:
     """Read a public key in PEM: SubjectPublicKeyInfo, or a certificate, whose dates have no say.
 
-    Args:
-        pem: The key.
-        kid: The key's name; its thumbprint if None.
-        algorithm: What it verifies; if None, what follows from its type (RSA: RS256).
+    `kid` and `algorithm` are as for `signing_key_from_pem`.
 
     Raises:
         KeyFileError: No public key, a private one, a type that is not supported, or an algorithm

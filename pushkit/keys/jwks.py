@@ -13,6 +13,7 @@ from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.caching import DocumentResponse, document_response
 from pushkit.errors import JwksError, MalformedJsonError
 from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
+from pushkit.logs import printable
 
 if TYPE_CHECKING:
     from pushkit.keys.ring import KeyRing
@@ -21,7 +22,6 @@ MAX_JWKS_BYTES: Final = 64 * 1024
 MAX_JWKS_KEYS: Final = 32
 
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
-_SHOWN_CHARACTERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,7 @@ def jwks_document(ring: KeyRing, now: datetime) -> bytes:
 def jwks_response(
     ring: KeyRing, now: datetime, if_none_match: str | None = None
 ) -> DocumentResponse:
-    """Answer a GET for the JWK Set.
-
-    Args:
-        ring: The sender's keys.
-        now: The present.
-        if_none_match: The request's `If-None-Match`, several joined with commas.
-    """
+    """Answer a GET for the JWK Set, given its `If-None-Match`, several joined with commas."""
     body = jwks_document(ring, now)
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     return document_response(body, _MEDIA_TYPE, tag, ring.max_age, if_none_match)
@@ -91,15 +85,10 @@ def parse_jwks(body: bytes) -> KeySet:
             key = verification_key(member)
         except JwksError as exc:
             kid = member.get("kid")
-            label = _cut(kid) if isinstance(kid, str) else f"keys[{position}]"
+            label = printable(kid) if isinstance(kid, str) else f"keys[{position}]"
             refused.append((label, str(exc)))
         else:
             found.setdefault(key.kid, []).append(key)
     keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
-    ambiguous = [(_cut(kid), "several different keys") for kid in found if kid not in keys]
+    ambiguous = [(printable(kid), "several different keys") for kid in found if kid not in keys]
     return KeySet(keys=keys, refused=(*refused, *ambiguous))
-
-
-def _cut(kid: str) -> str:
-    # What goes to a log is printable and short, whatever a stranger wrote.
-    return ascii(kid)[1:-1][:_SHOWN_CHARACTERS]

@@ -135,9 +135,7 @@ def ed25519_public_bytes(key: SigningKey | VerificationKey) -> bytes:
     Raises:
         ConfigError: A key of another type.
     """
-    public = key.to_verification_key() if isinstance(key, SigningKey) else key
-    if not isinstance(public.public_key, ed25519.Ed25519PublicKey):
+    public_key = key.to_verification_key().public_key
+    if not isinstance(public_key, ed25519.Ed25519PublicKey):
         raise ConfigError(f"the key is for {key.algorithm}, expected an Ed25519 key")
-    return public.public_key.public_bytes(
-        serialization.Encoding.Raw, serialization.PublicFormat.Raw
-    )
+    return public_key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)

@@ -130,13 +130,8 @@ class KeyRing:
     ) -> KeyRing:
         """Return a ring of one key that is active at once, for nobody has cached a set yet.
 
-        Args:
-            now: The present.
-            algorithm: The default algorithm, when a key is to be generated.
-            key: The first key, which then says the default algorithm.
-            max_age: See the class.
-            activation_lead: See the class; `max_age` and 30 s if None.
-            grace: See the class.
+        The key says the default algorithm; without one, a key of `algorithm` is generated. The
+        other options are those of the class, `activation_lead` by default `max_age` and 30 s.
         """
         first = key or generate_key(algorithm)
         return cls(
@@ -274,30 +269,21 @@ class KeyRing:
         return active.key
 
     def find(self, kid: str) -> RingKey:
-        """Return a key by its name.
-
-        Raises:
-            KeyRingError: No such key.
-        """
+        """Return a key by its name, or raise `KeyRingError`."""
         found = next((entry for entry in self.keys if entry.kid == kid), None)
         if found is None:
             raise KeyRingError(f"no key {kid!r} in the ring")
         return found
 
     def state(self, kid: str, now: datetime) -> KeyState:
-        """Return where a key is in its life.
-
-        Raises:
-            KeyRingError: No such key.
-        """
+        """Return where a key is in its life, or raise `KeyRingError` if there is none."""
         _require_utc(now)
         return self._state(self.find(kid), now)
 
     def retires_at(self, kid: str) -> datetime | None:
         """Return until when a key stays published, after it stopped signing; None if not planned.
 
-        Raises:
-            KeyRingError: No such key.
+        Raises `KeyRingError` if there is no such key.
         """
         entry = self.find(kid)
         stops_at = self._stops_at(entry) if entry.took_over_at() else None

@@ -89,12 +89,7 @@ class Access:
 
 
 class Credentials:
-    """What the operator configured, by destination.
-
-    Args:
-        configured: One per destination and owner.
-        transport: How authorization servers are reached.
-        clock: Returns now, aware, in UTC.
+    """What the operator configured, one for each destination and owner.
 
     Raises:
         ConfigError: An origin is not one, comes twice, or a file cannot be used.
@@ -126,12 +121,9 @@ class Credentials:
         *,
         clients: tuple[str, str] | None = None,
     ) -> Access:
-        """Return what the operator adds for an owner's subscription; possibly nothing.
+        """Return what the operator adds for an owner's (tenant and name) subscription, if anything.
 
-        Args:
-            destination: Where it goes.
-            owner: Tenant and name of whose subscription it is.
-            clients: The header field that the client's own credentials fill.
+        `clients` is the header field that the client's own credentials fill: it is theirs.
         """
         origin = destination.origin
         found = self._by_key.get((origin, owner)) or self._by_key.get((origin, None))

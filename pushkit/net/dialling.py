@@ -36,12 +36,9 @@ _PROXY_HEAD: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 
 
 class Dialler:
-    """Dials lanes.
+    """Dials lanes, through the egress proxy if there is one.
 
-    Args:
-        guard: Judges names and addresses.
-        resolver: Looks up what the operator named.
-        proxy: The egress proxy, if any; what the operator named is dialled without it.
+    What the operator named is looked up by `resolver`, unguarded, and dialled without the proxy.
     """
 
     def __init__(self, guard: Guard, resolver: AbstractResolver, proxy: EgressProxy | None) -> None:

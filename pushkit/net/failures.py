@@ -44,14 +44,7 @@ _BY_ERRNO: Final = {errno.ECONNREFUSED: ConnectionFailedError, errno.ETIMEDOUT: 
 def transport_error(
     exc: Exception, destination: Destination, *, seconds: float, probe: Probe
 ) -> TransportError:
-    """Return what the caller of a request is told.
-
-    Args:
-        exc: What the request broke by.
-        destination: Where it went.
-        seconds: How long it had.
-        probe: Its time, and whether an address was refused.
-    """
+    """Return what the caller of a request is told that had so many seconds."""
     timing = probe.timing()
     if isinstance(exc, TimeoutError):
         return AnswerTimeoutError(

@@ -81,14 +81,9 @@ class Resolver(AbstractResolver):
 
 
 class Guard(AbstractResolver):
-    """Resolves and dials what a policy permits.
+    """Resolves and dials what a policy permits, this machine's own addresses never.
 
     A refusal is an `OSError`, because aiohttp lets others escape raw.
-
-    Args:
-        policy: Which addresses are permitted.
-        resolver: Who looks names up.
-        is_own: Says whether an address is this machine's own.
     """
 
     def __init__(

@@ -256,11 +256,6 @@ def _lifetime(headers: Headers) -> timedelta:
 async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) -> Answer:
     """Get a JWK Set over HTTP, under the transport's destination policy; see `FetchJwks`.
 
-    Args:
-        transport: Follows no redirect, reads at most 64 KiB.
-        url: The pinned URL.
-        etag: The entity tag that is held, if any.
-
     Raises:
         DestinationRefusedError: The policy refuses the URL.
         JwksError: The answer is compressed, although that was not accepted, or too large.

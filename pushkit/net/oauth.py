@@ -87,12 +87,8 @@ class OAuthClient:
 class OAuthTokens:
     """The token of one client, fetched when it is needed (see `pushkit.work.renewing`).
 
-    In the last minute of a token's life it is still used, and another one fetched meanwhile.
-
-    Args:
-        client: Whose.
-        transport: How the token endpoint is reached, under which policy.
-        clock: Returns now, aware, in UTC.
+    In the last minute of a token's life it is still used, and another one fetched meanwhile. The
+    token endpoint is under the transport's destination policy.
     """
 
     def __init__(

@@ -66,12 +66,7 @@ class EgressProxy:
 
 
 class ProxyDialler(AbstractResolver):
-    """Resolves and dials the one proxy, and nothing else.
-
-    Args:
-        proxy: The operator's choice, so its address may be private.
-        resolver: Who looks its name up.
-    """
+    """Resolves and dials the one proxy, and nothing else; its address may be private."""
 
     def __init__(self, proxy: EgressProxy, resolver: AbstractResolver) -> None:
         self.proxy = proxy

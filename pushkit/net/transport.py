@@ -96,14 +96,7 @@ class Transport:
         max_body_bytes: int = MAX_ANSWER_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """Send one GET and return the answer, whatever its status.
-
-        Args:
-            destination: Where to.
-            headers: The header fields.
-            timeout: For all of it.
-            max_body_bytes: How much of the answer's body is read.
-            tls: As in `post`.
+        """Send one GET and return the answer, whatever its status; the rest is as for `post`.
 
         Raises:
             TransportError: No complete answer head within the timeout.

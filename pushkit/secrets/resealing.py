@@ -140,14 +140,9 @@ def _count_keys(column: SecretColumn) -> Script[Counter[str | None]]:
 def find_other_keys(
     column: SecretColumn, keys: SecretKeys, *, plain: bool, after: str, limit: int
 ) -> Script[Sequence[Row]]:
-    """Return a page of rows whose secret is not sealed with the first key.
+    """Return a page of rows whose secret is not sealed with the first key, or plain, if asked.
 
-    Args:
-        column: Where.
-        keys: The first one is the right one.
-        plain: Return what is not sealed, too.
-        after: The last id of the page before.
-        limit: How many at most.
+    `after` is the last id of the page before.
     """
     names = ", ".join(dict.fromkeys(["id", column.name, *column.belongs_to]))
     return (
@@ -164,12 +159,7 @@ def find_other_keys(
 def write_resealed(
     column: SecretColumn, resealed: Sequence[tuple[Row, str | bytes]]
 ) -> Script[int]:
-    """Write values; return how many rows were still as they were found.
-
-    Args:
-        column: Where.
-        resealed: Rows as they were found, in id order, with what they are to hold.
-    """
+    """Write rows as they were found, in id order, anew; return how many still were as found."""
     as_found = ("id", column.name, *(name for name in column.belongs_to if name != "id"))
     same = " AND ".join(f"{name} = ${place}" for place, name in enumerate(as_found, start=2))
     written = 0

@@ -221,12 +221,7 @@ def verify_signature(
     *,
     algorithms: Collection[Algorithm] = frozenset(Algorithm),
 ) -> VerifiedJwt:
-    """Prove a token with the key that is trusted for its `kid`.
-
-    Args:
-        unverified: The parsed token.
-        key: The key; its algorithm is the only one that is tried.
-        algorithms: Which algorithms the sender may use at all.
+    """Prove a token with the key that is trusted for its `kid`, by the key's own algorithm.
 
     Raises:
         InvalidSignatureError: Another algorithm than the key's, a bad signature, or claims that
@@ -234,7 +229,7 @@ def verify_signature(
     """
     if key.algorithm not in algorithms:
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
-    if not _names_algorithm(unverified.algorithm, key.algorithm):
+    if Algorithm.parse(unverified.algorithm) is not key.algorithm:
         raise InvalidSignatureError("the JWS header names another algorithm than its key has")
     if not signature_holds(key, unverified.jws.signed, unverified.jws.signature):
         raise InvalidSignatureError("the signature does not hold")
@@ -248,10 +243,6 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
         InvalidSignatureError: Claims that are missing or of the wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
-
-
-def _names_algorithm(name: str, algorithm: Algorithm) -> bool:
-    return Algorithm.parse(name) is algorithm
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
@@ -314,10 +305,8 @@ def check_issuer(verified: JwtClaims, issuer: str) -> None:
 def check_audience(verified: JwtClaims, audiences: Collection[str], target: str) -> None:
     """Refuse a notification that was signed for another webhook.
 
-    Args:
-        verified: The proven claims.
-        audiences: The receiver's own URLs, normalised, from its configuration.
-        target: The request target: its query may stand in `aud`.
+    `audiences` are the receiver's own URLs, normalised, from its configuration; the query of the
+    request target may stand in `aud`.
     """
     accepted = {*audiences, *(audience_with_query(own, target) for own in audiences)}
     if not accepted.intersection(verified.audience):

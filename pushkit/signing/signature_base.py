@@ -65,12 +65,9 @@ _DERIVED: Final[Mapping[str, Callable[[SignedMessage], str]]] = {
 
 
 def signature_base(message: SignedMessage, components: Sequence[str], parameters: str) -> bytes:
-    """Return the signature base.
+    """Return the signature base over these components, in order.
 
-    Args:
-        message: The request.
-        components: The names of what is covered, in order.
-        parameters: The value of `@signature-params`: components and parameters as they are signed.
+    `parameters` is the value of `@signature-params`: components and parameters as they are signed.
 
     Raises:
         InvalidSignatureError: A component twice, unknown, not in lower case, or not in the request.

@@ -63,10 +63,7 @@ class SenderSettings(BaseModel):
         return self
 
     def build(self, folder: Path) -> TrustedSender:
-        """Return the sender, its files of tokens and secrets read.
-
-        Args:
-            folder: Where relative paths are found.
+        """Return the sender, its files of tokens and secrets in this folder read.
 
         Raises:
             ConfigError: Such a file cannot be read, or holds no webhook secret or card.
