@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_origin
@@ -86,7 +87,8 @@ def sender_options() -> Iterator[str]:
 def receiver_settings() -> Iterator[str]:
     """The TOML file of `receiver serve`, and `Limits`."""
     from pushkit import AlertOptions
-    from receiver import InboxRetention, Limits, TrustedSender
+    from receiver import InboxRetention, Limits, Receiver, TrustedSender
+    from receiver.connections import ConnectionLimits
     from receiver.settings.alerts import AlertSettings
     from receiver.settings.dashboard import DashboardSettings
     from receiver.settings.handlers import CallbackSettings, ForwardSettings
@@ -96,7 +98,7 @@ def receiver_settings() -> Iterator[str]:
     yield "# Settings of the receiver\n"
     yield "The TOML file of `receiver serve`. Each setting of the top level may also come from the"
     yield "environment, as `RECEIVER_` and its name in capitals, which wins."
-    yield from _settings("The file", ReceiverSettings)
+    yield from _settings("The file", ReceiverSettings, Receiver, Limits, ConnectionLimits)
     yield from _settings("`[[senders]]`", SenderSettings, TrustedSender)
     yield from _settings("`[[callbacks]]`", CallbackSettings)
     yield from _settings("`[[forwards]]`", ForwardSettings)
@@ -121,8 +123,8 @@ def _options(kind: type, said: Mapping[str, str] = MappingProxyType({})) -> Iter
     yield from _table(("option", "default", ""), rows)
 
 
-def _settings(title: str, model: type[BaseModel], like: type | None = None) -> Iterator[str]:
-    docs = {**(_members(like) if like else {}), **_members(model)}
+def _settings(title: str, model: type[BaseModel], *like: type) -> Iterator[str]:
+    docs = dict(chain.from_iterable(_members(kind).items() for kind in (*like, model)))
     rows = []
     for name, field in model.model_fields.items():
         base = re.sub(r"_(seconds|days|hours|file)$", "", name)

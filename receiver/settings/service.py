@@ -70,10 +70,9 @@ class RetentionSettings(BaseModel):
 
 
 class ReceiverSettings(BaseSettings):
-    """The whole file.
+    """The whole file; the rest is as `Receiver`, `Limits` and `ConnectionLimits` say.
 
     Attributes:
-        url: The base URL at which agents reach this receiver.
         listen: `host:port` to listen on.
         ops_listen: `host:port` for `/metrics`, `/healthz` and `/readyz` of operators; none if not
             set.
@@ -82,29 +81,17 @@ class ReceiverSettings(BaseSettings):
             say.
         tracing: Whether spans are made (OpenTelemetry).
         database: A SQLite file, relative to the configuration file, or a PostgreSQL DSN.
-        replay: A Redis URL, for the memory of ids alone.
-        retention: How long things stay in the inbox.
         allow: Hosts named for development, as `host:port` or `host:*`.
-        max_body_bytes: The largest body.
         peer_rate: Requests a second from one address, before the signature; twice that at once.
         sender_rate: Notifications a second from one sender, after it; twice that at once.
-        max_backlog: How many notifications may be unfinished in the inbox.
-        max_backlog_per_sender: How many of one sender.
         callback_concurrency: How many callbacks at once.
         callback_timeout_seconds: How long one call may take; `"none"` for any time.
-        drain_seconds: How long callbacks may go on at the end.
-        max_header_bytes: The largest header section.
         request_timeout_seconds: For the head of a request, and for its body.
-        keep_alive_seconds: How long a connection may wait for its next request.
         stop_timeout_seconds: How long requests in flight are given at the end.
         max_connections: How many at once, in each process.
-        max_connections_per_peer: How many from one address.
-        trusted_proxies: Addresses and networks of the reverse proxies in front.
         forwarded_header: Which header they write: `X-Forwarded-For` or `Forwarded`.
-        validation_echo: Whether `GET ?validationToken=` is answered with the token.
         tls: Certificate and key.
         alerts: Where alerts go.
-        senders: Who is trusted.
         callbacks: What is called.
         forwards: Where notifications are handed on to.
     """
