@@ -117,8 +117,9 @@ PEERS = (
         form=CardForm.PYTHON_0_3,
     ),
 )
-# A card that is changed after it was signed: it must be refused on both sides.
-CHANGED = "changed"
+# A card that is changed after it was signed, and one without signatures: refused on both sides.
+CHANGED, UNSIGNED = "changed", "unsigned"
+FORGED = {CHANGED, UNSIGNED}
 VERIFIES = "pushkit verifies"
 
 
@@ -194,9 +195,11 @@ def is_for(peer: Peer, name: str, signed: SignedCard) -> bool:
     return any(canonicalize(signed.card, form).payload == hashed for form in signed.forms)
 
 
-def changed(cards: dict[str, Any]) -> dict[str, Any]:
-    """Return cards, and one of them changed."""
-    return {**cards, CHANGED: {**next(iter(cards.values())), "name": "Changed"}}
+def and_forged(cards: dict[str, Any]) -> dict[str, Any]:
+    """Return cards, and two that nobody signed so."""
+    card = next(iter(cards.values()))
+    unsigned = {name: value for name, value in card.items() if name != "signatures"}
+    return {**cards, CHANGED: {**card, "name": "Changed"}, UNSIGNED: unsigned}
 
 
 def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
@@ -209,7 +212,9 @@ def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
             "verify": {
                 f"{called}/{name}": card
                 for called, cards in ours.items()
-                for name, card in changed({n: signed.card for n, signed in cards.items()}).items()
+                for name, card in and_forged(
+                    {n: signed.card for n, signed in cards.items()}
+                ).items()
             },
             "sign": cards_of(peer),
             "public_pem": public_pem(KEY).decode(),
@@ -219,13 +224,13 @@ def check(peer: Peer, folder: Path) -> dict[str, dict[str, str | None]]:
     )
     theirs: dict[str, str | None] = dict(answer["failed"])
     policy = CardPolicy(admit=frozenset({peer.form}))
-    for name, card in changed(answer["signed"]).items():
+    for name, card in and_forged(answer["signed"]).items():
         content = json.dumps(card, ensure_ascii=False).encode()
         verdict = verify_card(content, TRUST, now=NOW, policy=policy)
         theirs[name] = None if verdict.verified else verdict.reason
     found = {
         f"pushkit signs, {called}": {
-            name: answer["verified"][f"{called}/{name}"] for name in (*cards, CHANGED)
+            name: answer["verified"][f"{called}/{name}"] for name in (*cards, *sorted(FORGED))
         }
         for called, cards in ours.items()
     }
@@ -240,16 +245,16 @@ def unexpected(
         direction = f"pushkit signs, {called}"
         signed = signed_for(peer, forms)
         for name, reason in found[direction].items() if direction in directions else ():
-            good = name != CHANGED and is_for(peer, name, signed[name])
+            good = name not in FORGED and is_for(peer, name, signed[name])
             if (reason is None) is not good:
                 yield f"{peer.name}: {direction}: {name}: {reason or 'verifies all the same'}"
     for name, reason in found[VERIFIES].items() if VERIFIES in directions else ():
-        if (reason is None) is (name in {CHANGED, *peer.refused}):
+        if (reason is None) is (name in {*FORGED, *peer.refused}):
             yield f"{peer.name}: {VERIFIES}: {name}: {reason or 'verifies all the same'}"
 
 
 def count(cards: dict[str, str | None]) -> str:
-    return f"{sum(reason is None for reason in cards.values())} of {len(cards) - 1}"
+    return f"{sum(reason is None for reason in cards.values())} of {len(cards) - len(FORGED)}"
 
 
 def summary(peer: Peer, found: dict[str, dict[str, str | None]]) -> str:
