@@ -8,16 +8,21 @@ from pushkit.a2a.codec import (
     parse_update,
     push_body,
 )
-from pushkit.a2a.config import Authentication, PushConfig
-from pushkit.a2a.config_wire import format_push_config, parse_push_config
-from pushkit.a2a.inline import parse_inline_config
-from pushkit.a2a.native import AnyUpdate, NativeUpdate
+from pushkit.a2a.push_config import (
+    Authentication,
+    PushConfig,
+    format_push_config,
+    parse_inline_config,
+    parse_push_config,
+)
 from pushkit.a2a.updates import (
+    AnyUpdate,
     Artifact,
     ArtifactUpdate,
     DataPart,
     Message,
     MessageUpdate,
+    NativeUpdate,
     Part,
     RawPart,
     Role,

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pushkit.a2a.config import Authentication
 from pushkit.a2a.kinds import (
     BASE64,
     CONTENT,
@@ -29,6 +28,7 @@ from pushkit.a2a.kinds import (
     parts,
     read_base64,
 )
+from pushkit.a2a.push_config import Authentication
 from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, lost, reading
 from pushkit.a2a.updates import (
     Artifact,

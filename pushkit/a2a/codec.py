@@ -6,19 +6,27 @@ A notification does not name its version, and its content type is not reliable (
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from pushkit.a2a.agentvault import AGENTVAULT
 from pushkit.a2a.kinds import format_timestamp
-from pushkit.a2a.message_ids import with_ids
-from pushkit.a2a.native import AnyUpdate, NativeUpdate
+from pushkit.a2a.members import MESSAGE
 from pushkit.a2a.notifications import V0_1, V0_3, V1_0
 from pushkit.a2a.table import Dialect, MismatchError, Writing, json_copy, reading
 from pushkit.a2a.updates import (
+    AnyUpdate,
+    ArtifactUpdate,
+    Message,
+    MessageUpdate,
+    NativeUpdate,
     StatusUpdate,
     Task,
     TaskSnapshot,
+    TaskStatus,
     TaskUpdate,
     UpdateKind,
     WireVersion,
@@ -96,7 +104,7 @@ def encode_update(
     writing = Writing(update.origin is version)
     try:
         if update.origin in _WITHOUT_IDS and version not in _WITHOUT_IDS:
-            update = with_ids(update)
+            update = _with_ids(update)
         document = DIALECTS[version].writers[update.kind](update, writing)
         if now is not None and version is WireVersion.AGENTVAULT_0_2:
             document.setdefault("timestamp", format_timestamp(now))
@@ -159,6 +167,43 @@ def push_body(
         f"A2A {version} notifications carry the whole task, found no more than {update.kind}:"
         " pass snapshot="
     )
+
+
+# --- ids that a version does not have, so that 0.3 and 1.0 can say them --------------------------
+
+
+def _with_ids(update: TaskUpdate) -> TaskUpdate:
+    """Return an update with the ids that it lacks.
+
+    A message gets one that is derived from its content, so that the same message, sent again, keeps
+    it; a task without a context is its own.
+    """
+    match update:
+        case TaskSnapshot(task=task):
+            history = tuple(_identified(message) for message in task.history)
+            context_id, status = task.context_id or task.id, _with_identified(task.status)
+            task = replace(task, context_id=context_id, status=status, history=history)
+            return replace(update, task=task)
+        case StatusUpdate():
+            context_id = update.context_id or update.task_id
+            return replace(update, context_id=context_id, status=_with_identified(update.status))
+        case ArtifactUpdate():
+            return replace(update, context_id=update.context_id or update.task_id)
+        case MessageUpdate():
+            return replace(update, message=_identified(update.message))
+
+
+def _with_identified(status: TaskStatus) -> TaskStatus:
+    return replace(status, message=_identified(status.message)) if status.message else status
+
+
+def _identified(message: Message) -> Message:
+    if message.message_id:
+        return message
+    # Read again: what it holds is JSON then, and its names can be sorted.
+    written = json_copy(MESSAGE[WireVersion.V0_1].write(message, Writing(True)))
+    said = json.dumps(written, sort_keys=True)
+    return replace(message, message_id=f"msg-{hashlib.sha256(said.encode()).hexdigest()[:32]}")
 
 
 # --- version by shape --------------------------------------------------------------------------

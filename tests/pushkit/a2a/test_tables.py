@@ -18,7 +18,7 @@ from pushkit.a2a import (
     WireVersion,
 )
 from pushkit.a2a.codec import DIALECTS
-from pushkit.a2a.config_wire import CONFIGS
+from pushkit.a2a.push_config import CONFIGS
 from pushkit.a2a.table import Lost, Member, Table
 
 PAGE = (Path(__file__).parents[3] / "docs" / "versions.md").read_text("utf-8")

@@ -1,0 +1,337 @@
+"""Push-notification configs: what they say, free of any A2A version, and as clients register them.
+
+A2A 1.0 §4.3.1, 0.3 §6.8 and §6.10, 0.1 §6.8 and §6.10, and AgentVault's `webhookUrl`. A client that
+mixes the members of two versions is refused: whichever were dropped, it would not get what it asked
+for.
+
+What a config carries becomes header values of requests, so it is checked where it comes in, however
+it is made: a line break in a token would let a client write headers of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pushkit.a2a.columns import Elsewhere, Row, columns, one_of
+from pushkit.a2a.kinds import DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS
+from pushkit.a2a.table import (
+    Build,
+    Kind,
+    Member,
+    Need,
+    Table,
+    Writing,
+    json_copy,
+    reading,
+    snake_case,
+)
+from pushkit.a2a.updates import WireVersion
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.errors import InvalidPushConfigError
+
+_SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2: token
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_CREDENTIALS = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+_MAX_SCHEMES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authentication:
+    """How the sender authenticates itself to the webhook.
+
+    Raises:
+        InvalidPushConfigError: A scheme or the credentials cannot be a header value.
+    """
+
+    schemes: tuple[str, ...] = ()
+    credentials: str | None = field(default=None, repr=False)
+    extra: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.schemes) > _MAX_SCHEMES:
+            raise InvalidPushConfigError(
+                f"authentication.schemes: {len(self.schemes)}, expected at most {_MAX_SCHEMES}"
+            )
+        for scheme in self.schemes:
+            _check_header_value("authentication scheme", scheme, _SCHEME)
+        _check_header_value("authentication.credentials", self.credentials, _CREDENTIALS)
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme that is used: the first; 1.0 knows only one."""
+        return self.schemes[0] if self.schemes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushConfig:
+    """Where and how a client wants its notifications.
+
+    The URL is only checked to be there: which destinations are allowed is the policy's question. A
+    repr shows neither token nor URL, whose query may be a secret.
+    `extra` holds unknown members, written back in the version that they came in (`origin`).
+
+    Raises:
+        InvalidPushConfigError: No URL, or a token that cannot be a header value.
+    """
+
+    url: str = field(repr=False)
+    id: str | None = None
+    token: str | None = field(default=None, repr=False)
+    authentication: Authentication | None = None
+    task_id: str | None = None
+    tenant: str | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=dict, repr=False)
+    origin: WireVersion | None = None
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            raise InvalidPushConfigError("url: expected a string that is not empty")
+        _check_header_value("token", self.token, _TOKEN)
+
+
+_MAX_HEADER_VALUE = 4096
+
+
+def _check_header_value(name: str, value: str | None, allowed: re.Pattern[str]) -> None:
+    # RFC 9110 §5.5: CR, LF and NUL in a field value are an injection.
+    if value is None:
+        return
+    if len(value) > _MAX_HEADER_VALUE:
+        raise InvalidPushConfigError(
+            f"{name}: {len(value)} characters, expected at most {_MAX_HEADER_VALUE}:"
+            " it travels in a header"
+        )
+    if not allowed.fullmatch(value):
+        raise InvalidPushConfigError(
+            f"{name}: expected visible ASCII characters, without line breaks"
+        )
+
+
+# --- as each version writes it -------------------------------------------------------------------
+
+# What needs no credentials of the client: the sender's own signature, or means beside the config.
+_NEEDS_NO_CREDENTIALS = frozenset({"bearer", "jwt", "mtls", "mutualtls", "oauth2", "openidconnect"})
+
+
+V0_1, V0_3, V1_0 = WireVersion.V0_1, WireVersion.V0_3, WireVersion.V1_0
+_NAMES = {V0_1: ("schemes", "scheme"), V0_3: ("schemes", "scheme"), V1_0: ("scheme", "schemes")}
+
+
+def _build_authentication(version: WireVersion) -> Build:
+    own, foreign = _NAMES[version]
+
+    def build(found: dict[str, Any], rest: JsonObject) -> Authentication | None:
+        if rest.pop(foreign, None):
+            raise InvalidPushConfigError(f"authentication.{foreign}: {version} has {own} instead")
+        schemes = tuple(filter(None, found.get("schemes", ())))
+        credentials = found.get("credentials")
+        if not schemes and credentials:
+            raise InvalidPushConfigError(f"authentication.{own}: expected a scheme's name")
+        if not schemes and version is V1_0:
+            return None  # a message of defaults only is as good as none
+        made = Authentication(schemes=schemes, credentials=credentials, extra=rest)
+        known = {scheme.lower() for scheme in schemes}
+        if schemes and not credentials and known.isdisjoint(_NEEDS_NO_CREDENTIALS):
+            raise InvalidPushConfigError(
+                "authentication.credentials: expected, because none of the schemes works without;"
+                " Bearer does, with the sender's own signature"
+            )
+        return made
+
+    return build
+
+
+_ALL = Kind(read=TEXTS.read, write=TEXTS.write, absent=(), empty_says=True)
+_FIRST = Kind(
+    read=lambda value: (TEXT.read(value) or "",),
+    write=lambda value, writing: TEXT.write(value[0], writing),
+    absent=(),
+)
+_SCHEMES = {V0_1: _ALL, V0_3: _ALL, V1_0: _FIRST}
+# fmt: off
+AUTHENTICATION = columns(  # 0.3 §6.9, 1.0 §4.3.2
+    Authentication,
+    Row("schemes",     _SCHEMES, "schemes",     "schemes",     "scheme"),
+    Row("credentials", TEXT,     "credentials", "credentials", "credentials"),
+    build=_build_authentication,
+)
+_AUTH = one_of(AUTHENTICATION) | {WireVersion.AGENTVAULT_0_2: TEXT}  # which has none
+_AROUND = Elsewhere("`id` around it")
+CONFIGS = columns(  # 0.1 §6.8, 0.3 §6.8, 1.0 §4.3.1; params of AgentVault's `tasks/send`
+    PushConfig,
+    Row("id",      TEXT,       None,      "id",      "id",      None),
+    Row("url",     EXACT_TEXT, "url",     "url",     "url",     "webhookUrl", need=Need.BOTH),
+    Row("token",   TEXT,       "token",   "token",   "token",   None),
+    Row("authentication", _AUTH, *["authentication"] * 3, None),
+    Row("task_id", TEXT,       _AROUND,   "taskId",  "taskId",  None),
+    Row("tenant",  TEXT,       None,      "tenant",  "tenant",  None),
+    has_origin=True,
+)
+# fmt: on
+# 0.1 §6.10, 0.3 §6.10: where the config stands in a member of its own, beside its task.
+_TASK_IDS = {V0_1: "id", V0_3: "taskId"}
+_WRAPPED = {
+    version: Table(
+        dict,
+        Member("task_id", name, TEXT),
+        Member("config", "pushNotificationConfig", DATA_OBJECT, Need.BOTH),
+        extra="",
+    )
+    for version, name in _TASK_IDS.items()
+}
+
+# Which members are whose, in both spellings.
+_WRAPPERS = frozenset({"pushNotificationConfig", "push_notification_config"})
+_WEBHOOK_URLS = frozenset({"webhookUrl", "webhook_url"})
+_OF_A_CONFIG = frozenset({"url", "token", "authentication"})
+_FOREIGN = {
+    WireVersion.V0_1: _WEBHOOK_URLS,
+    WireVersion.V0_3: _WEBHOOK_URLS,
+    WireVersion.V1_0: _WEBHOOK_URLS | _WRAPPERS,
+    WireVersion.AGENTVAULT_0_2: _WRAPPERS | _OF_A_CONFIG,
+}
+
+
+def parse_push_config(document: Mapping[str, JsonValue], version: WireVersion) -> PushConfig:
+    """Read a config as a client registers it.
+
+    Args:
+        document: 0.1 and 0.3: `PushNotificationConfig`, or the `TaskPushNotificationConfig` around
+            it; the flat `TaskPushNotificationConfig` of 1.0; AgentVault: an object with
+            `webhookUrl`. Empty strings count as absent.
+        version: The version that the client speaks.
+
+    Raises:
+        InvalidPushConfigError: A member is missing, of a wrong type, of another version, or cannot
+            be a header value.
+    """
+    _refuse_foreign(document, _FOREIGN[version], version)
+    with reading(InvalidPushConfigError):
+        copy = json_copy(document)
+        if _WRAPPERS.isdisjoint(copy):
+            config: PushConfig = CONFIGS[version].read(copy)
+            return config
+        _refuse_foreign(copy, _OF_A_CONFIG, version)
+        wrapped = _WRAPPED[version].read(copy)
+        _refuse_foreign(wrapped["config"], _FOREIGN[version] | _WRAPPERS, version)
+        config = CONFIGS[version].read(wrapped["config"])
+        return replace(config, task_id=wrapped.get("task_id") or config.task_id)
+
+
+def _refuse_foreign(
+    document: Mapping[str, JsonValue], foreign: frozenset[str], version: WireVersion
+) -> None:
+    found = sorted(foreign & document.keys())
+    if found:
+        raise InvalidPushConfigError(
+            f"{found[0]}: not where {version} has it; a config has the members of one version"
+        )
+
+
+def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
+    """Write a config; in 0.1 and 0.3 with its wrapper if it belongs to a task.
+
+    What a version cannot say is dropped: before 1.0 the tenant, in 0.1 the id, in 1.0 every scheme
+    but the first, for AgentVault everything but the URL. The result carries the token and the
+    credentials.
+    """
+    if version is WireVersion.V1_0 and config.authentication and not config.authentication.schemes:
+        config = replace(config, authentication=None)  # 1.0 §4.3.2: the scheme is required
+    writing = Writing(config.origin is version)
+    if version not in _TASK_IDS:
+        return CONFIGS[version].write(config, writing)
+    written = CONFIGS[version].write(replace(config, task_id=None, tenant=None), writing)
+    if config.task_id is None:
+        return written
+    return {_TASK_IDS[version]: config.task_id, "pushNotificationConfig": written}
+
+
+# --- configs that come with a message instead of through a method of their own --------------------
+
+# Within `configuration` in 0.3 and 1.0, beside the message in 0.1 and AgentVault.
+_PLACES = {
+    WireVersion.V1_0: ("configuration.", "taskPushNotificationConfig"),
+    WireVersion.V0_3: ("configuration.", "pushNotificationConfig"),
+    WireVersion.V0_1: ("", "pushNotification"),
+    WireVersion.AGENTVAULT_0_2: ("", "webhookUrl"),
+}
+
+
+def parse_inline_config(
+    params: Mapping[str, JsonValue], version: WireVersion | str
+) -> PushConfig | None:
+    """Read the config that the params of a message carry, if they carry one.
+
+    Its `task_id` is that of the message, where the message is of a task that exists, and its
+    `tenant` that of the request.
+
+    Args:
+        params: The params of `SendMessage`, `message/send` or `tasks/send` (or the body of
+            `POST /message:send`), as the client sent them.
+        version: The version that the client speaks.
+
+    Raises:
+        InvalidPushConfigError: The config is malformed, or stands where another version has it.
+        UnsupportedVersionError: A version that pushkit does not speak.
+    """
+    version = WireVersion.parse(str(version))
+    found = None
+    for other, (path, name) in _PLACES.items():
+        document = _object(params, "configuration") if path else params
+        given = _either_spelling(document, path, name)
+        if other is version:
+            found = given
+        elif given:
+            raise InvalidPushConfigError(
+                f"{path}{name}: of {other}, but the client speaks {version}"
+            )
+    if found is None:
+        return None
+    spelling, value = found
+    if version is WireVersion.AGENTVAULT_0_2:
+        value = {"webhookUrl": value}
+    elif not isinstance(value, dict):
+        raise InvalidPushConfigError(f"{spelling}: expected an object")
+    config = parse_push_config(value, version)
+    return replace(
+        config,
+        task_id=config.task_id or _task_id(params, version),
+        tenant=config.tenant or (_text(params, "tenant") if version is WireVersion.V1_0 else None),
+    )
+
+
+def _task_id(params: Mapping[str, JsonValue], version: WireVersion) -> str | None:
+    if not _PLACES[version][0]:
+        return _text(params, "id")
+    message = _object(params, "message")
+    return _text(message, "taskId") or _text(message, "task_id")
+
+
+def _either_spelling(
+    document: Mapping[str, JsonValue], path: str, name: str
+) -> tuple[str, JsonValue] | None:
+    found = [each for each in (name, snake_case(name)) if document.get(each) is not None]
+    if len(found) > 1:
+        raise InvalidPushConfigError(f"{path}{name}: given in both spellings")
+    return (path + found[0], document[found[0]]) if found else None
+
+
+def _object(document: Mapping[str, JsonValue], name: str) -> Mapping[str, JsonValue]:
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidPushConfigError(f"{name}: expected an object")
+    return value
+
+
+def _text(document: Mapping[str, JsonValue], name: str) -> str | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidPushConfigError(f"{name}: expected a string")
+    return value or None
