@@ -29,7 +29,8 @@ from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
-from pushkit.outbox.model import Delivery, DeliveryState, Outcome, new_delivery_id
+from pushkit.outbox.model import Delivery, new_delivery_id
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.secrets.vault import Vault
 from pushkit.subscriptions import (
     Profile,

@@ -41,10 +41,8 @@ from pushkit.outbox.leases import Leases, Taken
 from pushkit.outbox.model import (
     Claim,
     Delivery,
-    DeliveryState,
     Made,
     NewDelivery,
-    Outcome,
     Result,
     StatusMark,
     new_delivery_id,
@@ -57,6 +55,7 @@ from pushkit.outbox.schema import (
     TRACES_MIGRATION,
 )
 from pushkit.outbox.shares import owner_may_take, reserved_of
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 
 __all__ = [

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pushkit.net.timing import Timing
-from pushkit.outbox.model import Delivery, Made, Outcome, Result
+from pushkit.outbox.model import Delivery, Made, Result
+from pushkit.outbox.states import Outcome
 from pushkit.storage import (
     Migration,
     Row,

@@ -20,8 +20,7 @@ from pushkit.outbox.inspection import (
     DeliverySummary,
     summary_of,
 )
-from pushkit.outbox.model import DeliveryState
-from pushkit.outbox.rows import UNFINISHED
+from pushkit.outbox.states import UNFINISHED, DeliveryState
 from pushkit.storage import (
     WINDOW,
     AtMost,

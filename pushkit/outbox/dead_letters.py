@@ -13,7 +13,7 @@ from datetime import datetime
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.model import DeliveryState
+from pushkit.outbox.states import CANCELLED, REVIVED, DeliveryState
 from pushkit.storage import Row, Script, Statement, among, to_micros
 
 __all__ = ["DeadLetters", "Standing"]
@@ -100,12 +100,10 @@ class DeadLetters:
         first, second = (*states, states[-1])[:2]
         for clause, values in among(ids, after=5):
             rows = yield Statement(
-                "UPDATE pushkit_deliveries SET state = 'pending', head = 0, attempts = 0,"
-                " redriven_at = $3, not_before = $3, finished_at = NULL, cancelled_by = NULL,"
-                " origin = $4, fruitless_claims = 0"
-                " WHERE subscription_id = $1 AND state IN ($2, $5)"
-                f" AND id {clause} RETURNING id",
-                (subscription_id, first.value, to_micros(now), origin, second.value, *values),
+                REVIVED.where(
+                    f"subscription_id = $1 AND state IN ($4, $5) AND id {clause} RETURNING id"
+                ),
+                (subscription_id, to_micros(now), origin, first.value, second.value, *values),
             )
             revived += [str(row["id"]) for row in rows]
         if revived:
@@ -124,12 +122,10 @@ class DeadLetters:
     def cancel(self, subscription_id: str, ids: Sequence[str], now: datetime) -> Script[list[str]]:
         """Cancel pending deliveries of one subscription; return those that were pending."""
         cancelled: list[str] = []
-        for clause, values in among(ids, after=2):
+        for clause, values in among(ids, after=3):
             rows = yield Statement(
-                "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, finished_at = $2,"
-                f" cancelled_by = '{CancelledBy.OPERATOR}'"
-                f" WHERE subscription_id = $1 AND state = 'pending' AND id {clause} RETURNING id",
-                (subscription_id, to_micros(now), *values),
+                CANCELLED.where(f"subscription_id = $1 AND id {clause} RETURNING id"),
+                (subscription_id, to_micros(now), CancelledBy.OPERATOR.value, *values),
             )
             cancelled += [str(row["id"]) for row in rows]
         if cancelled:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pushkit.outbox.rows import UNFINISHED
+from pushkit.outbox.states import UNFINISHED
 from pushkit.storage import Script, Statement, padded, rows_of_places
 
 __all__ = ["hold_back", "mark_oldest", "pass_heads_on"]

@@ -10,7 +10,7 @@ from datetime import datetime
 from pushkit.errors import SealedSecretError
 from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.cancelling import CancelledBy
-from pushkit.outbox.model import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage import WINDOW, Row, Script, Statement, from_micros, moment_or_none

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pushkit.outbox.attempts import fold, is_folded
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import pass_heads_on
-from pushkit.outbox.model import Claim, Delivery, DeliveryState, Outcome, Result
+from pushkit.outbox.model import Claim, Delivery, Result
 from pushkit.outbox.parking import (
     PARKING,
     Turns,
@@ -26,8 +26,16 @@ from pushkit.outbox.parking import (
     park,
     take_turns,
 )
-from pushkit.outbox.rows import DELIVERY, UNFINISHED, delivery_of
+from pushkit.outbox.rows import DELIVERY, delivery_of
 from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
+from pushkit.outbox.states import (
+    CLAIMED,
+    LOST,
+    SETTLED,
+    SETTLING,
+    UNFINISHED,
+    DeliveryState,
+)
 from pushkit.storage import (
     Rows,
     Script,
@@ -340,19 +348,14 @@ def _look_around(worker: str, now: int) -> Script[_Present]:
     )
 
 
-_TAKE = (
-    "UPDATE pushkit_deliveries SET state = 'in_flight', head = 1, lease_worker = $1,"
-    " lease_until = $2, claims = claims + 1, fruitless_claims = fruitless_claims + 1"
-)
-
-
 def _take(ids: Sequence[str], claim: Claim) -> Script[list[Delivery]]:
     claimed: dict[str, Delivery] = {}
     for clause, values in among(ids, after=2):
         rows = yield Statement(
-            f"{_TAKE} WHERE id IN (SELECT id FROM pushkit_deliveries"
-            f" WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)"
-            f" RETURNING {DELIVERY}",
+            CLAIMED.where(
+                f"id IN (SELECT id FROM pushkit_deliveries WHERE id {clause} AND head > 0"
+                f" AND state = 'pending' FOR UPDATE SKIP LOCKED) RETURNING {DELIVERY}"
+            ),
             (claim.worker, to_micros(claim.until), *values),
         )
         claimed |= {row["id"]: delivery_of(row) for row in rows}
@@ -384,10 +387,9 @@ def _take_next(
 def _taking_next(number: int) -> str:
     ids = range(4, 4 + 2 * number, 2)
     origins = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in ids)
-    return (
-        f"{_TAKE} WHERE id IN ({', '.join(f'${n}' for n in ids)})"
-        f" AND origin = CASE id {origins} END"
-        " AND state = 'pending' AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
+    return CLAIMED.where(
+        f"id IN ({', '.join(f'${n}' for n in ids)}) AND origin = CASE id {origins} END"
+        " AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
         " (SELECT 1 FROM pushkit_subscriptions s WHERE s.id = pushkit_deliveries.subscription_id"
         " AND s.paused = 1) AND NOT EXISTS"
         " (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
@@ -406,17 +408,12 @@ def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
         wait = min(after_fruitless_claims(claims - 1), _LONGEST_AFTER_A_DEATH)
         again_at = to_micros(now + wait) if wait else None
         for clause, values in among(ids, after=2):
-            yield Statement(
-                "UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,"
-                " lease_until = NULL, last_error = $1, not_before = COALESCE($2, not_before)"
-                f" WHERE id {clause}",
-                (error, again_at, *values),
-            )
+            yield Statement(LOST.where(f"id {clause}"), (error, again_at, *values))
 
 
 def _columns_after(delivery: Delivery, result: Result, now: int) -> tuple[SqlValue, ...]:
     """Return whether the attempt is folded; and the first six parameters of `_settling`."""
-    state = _STATE_AFTER[result.outcome]
+    state = SETTLED[result.outcome]
     return (
         is_folded(delivery, result),
         state.value,
@@ -453,12 +450,7 @@ def _settling(number: int, *, folds: bool) -> str:
         folded = ""
         which = f"({' OR '.join(f'(id = ${n} AND claims = ${n + 1})' for n in firsts)})"
     return (
-        "UPDATE pushkit_deliveries SET state = $1, last_status = $2, last_error = $3,"
-        " not_before = COALESCE($4, not_before), finished_at = $5,"
-        " attempts = attempts + CAST($6 AS INTEGER),"
-        " fruitless_claims = CASE CAST($6 AS INTEGER) WHEN 1 THEN 0 ELSE fruitless_claims END,"
-        f" lease_worker = NULL, lease_until = NULL, head = 0{folded}"
-        " WHERE lease_worker = $7 AND state = 'in_flight'"
+        f"{SETTLING}{folded} WHERE lease_worker = $7 AND state = 'in_flight'"
         f" AND {which} RETURNING id, claims, {_NEXT_ID}"
     )
 
@@ -469,12 +461,4 @@ _NEXT_ID = (
     f" AND n.id <> pushkit_deliveries.id AND n.{UNFINISHED} ORDER BY n.seq LIMIT 1) AS next_id"
 )
 
-_STATE_AFTER = {
-    Outcome.DELIVERED: DeliveryState.DELIVERED,
-    Outcome.RETRY: DeliveryState.PENDING,
-    Outcome.LOCAL_FAULT: DeliveryState.PENDING,
-    Outcome.DEAD: DeliveryState.DEAD,
-    Outcome.GONE: DeliveryState.DEAD,
-}
-
-_AGAIN = {outcome for outcome, state in _STATE_AFTER.items() if state is DeliveryState.PENDING}
+_AGAIN = {outcome for outcome, state in SETTLED.items() if state is DeliveryState.PENDING}

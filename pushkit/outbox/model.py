@@ -1,14 +1,4 @@
-"""A delivery and its states.
-
-PENDING ─claim→ IN_FLIGHT ─2xx→ DELIVERED
-   ▲               ├─retry→ PENDING (not_before; one attempt more)
-   │               ├─local fault→ PENDING (not_before; no attempt)
-   │               └─give up→ DEAD
-   └── an expired lease counts as PENDING again, in the claim itself
-PENDING | IN_FLIGHT ─subscription removed, 410→ CANCELLED
-PENDING ─cancelled by hand→ CANCELLED
-DEAD ─redrive→ PENDING;  DELIVERED ─resend→ PENDING
-"""
+"""A delivery: as it comes in, as it is stored, and what an attempt of it came to."""
 
 from __future__ import annotations
 
@@ -18,28 +8,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pushkit.net.timing import Timing
+from pushkit.outbox.states import DeliveryState, Outcome
 
 __all__ = [
     "Claim",
     "Delivery",
-    "DeliveryState",
     "Made",
     "NewDelivery",
-    "Outcome",
     "Result",
     "StatusMark",
     "new_delivery_id",
 ]
-
-
-class DeliveryState(StrEnum):
-    """Where a delivery stands."""
-
-    PENDING = "pending"
-    IN_FLIGHT = "in_flight"
-    DELIVERED = "delivered"
-    DEAD = "dead"
-    CANCELLED = "cancelled"
 
 
 class StatusMark(StrEnum):
@@ -49,19 +28,6 @@ class StatusMark(StrEnum):
     """That it is working, and no more: a newer status says all that it says."""
     FULL = "full"
     """Something that a receiver must not miss."""
-
-
-class Outcome(StrEnum):
-    """What one attempt means for its delivery."""
-
-    DELIVERED = "delivered"
-    RETRY = "retry"
-    DEAD = "dead"
-    LOCAL_FAULT = "local_fault"
-    """Something failed on this side before the webhook was asked: not its business. It is tried
-    again, and its schedule is not used up."""
-    GONE = "gone"
-    """Answered 410: dead for this subscription, pending deliveries and all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

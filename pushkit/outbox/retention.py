@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.outbox.model import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from pushkit.storage import Script, Statement, among, to_micros
 
 __all__ = ["Purge", "Retention"]

@@ -1,14 +1,12 @@
-"""What scripts over `pushkit_deliveries` share: a delivery's columns, and what is unfinished."""
+"""What scripts over `pushkit_deliveries` share: a delivery's columns."""
 
 from __future__ import annotations
 
-from pushkit.outbox.model import Delivery, DeliveryState
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.states import DeliveryState
 from pushkit.storage import Row, from_micros, moment_or_none
 
-__all__ = ["DELIVERY", "UNFINISHED", "delivery_of"]
-
-# The condition of an index: SQLite uses that only where the condition reads the same.
-UNFINISHED = "state IN ('pending', 'in_flight')"
+__all__ = ["DELIVERY", "delivery_of"]
 
 # What `delivery_of` reads, in its order.
 DELIVERY = (

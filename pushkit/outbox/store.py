@@ -12,8 +12,9 @@ from datetime import datetime
 
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.model import Claim, Delivery, DeliveryState, NewDelivery
-from pushkit.outbox.rows import DELIVERY, UNFINISHED, delivery_of
+from pushkit.outbox.model import Claim, Delivery, NewDelivery
+from pushkit.outbox.rows import DELIVERY, delivery_of
+from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN, DeliveryState
 from pushkit.storage import Script, Statement, among, rows_of_places, slices, to_micros
 
 __all__ = ["OutboxStore"]
@@ -56,9 +57,7 @@ class OutboxStore:
     ) -> Script[int]:
         """Cancel what is unfinished of a subscription; return how many deliveries that was."""
         rows = yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, lease_worker = NULL,"
-            " lease_until = NULL, finished_at = $2, cancelled_by = $3"
-            f" WHERE subscription_id = $1 AND {UNFINISHED} RETURNING id",
+            WITHDRAWN.where("subscription_id = $1 RETURNING id"),
             (subscription_id, to_micros(now), by.value),
         )
         return len(rows)
@@ -120,13 +119,13 @@ class OutboxStore:
             now: The present.
         """
         rows = yield Statement(
-            "UPDATE pushkit_deliveries SET state = 'cancelled', head = 0, finished_at = $2,"
-            f" last_error = 'superseded', cancelled_by = '{CancelledBy.SUPERSEDED}'"
-            f" WHERE subscription_id = $1 AND state = 'pending' AND {UNFINISHED}"
-            " AND status = 'bare' AND (CAST($3 AS BIGINT) = 1 OR seq <"
-            " (SELECT MAX(seq) FROM pushkit_deliveries WHERE subscription_id = $1"
-            f" AND {UNFINISHED} AND status IS NOT NULL)) RETURNING id",
-            (subscription_id, to_micros(now), int(by_new_status)),
+            SUPERSEDED.where(
+                f"subscription_id = $1 AND {UNFINISHED} AND status = 'bare'"
+                " AND (CAST($4 AS BIGINT) = 1 OR seq <"
+                " (SELECT MAX(seq) FROM pushkit_deliveries WHERE subscription_id = $1"
+                f" AND {UNFINISHED} AND status IS NOT NULL)) RETURNING id"
+            ),
+            (subscription_id, to_micros(now), CancelledBy.SUPERSEDED.value, int(by_new_status)),
         )
         if rows:
             yield from mark_oldest(subscription_id)

@@ -1,4 +1,4 @@
-"""The state table of `pushkit.outbox.model`, line by line."""
+"""The state table of `pushkit.outbox.states`, line by line."""
 
 from __future__ import annotations
 
