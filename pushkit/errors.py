@@ -54,11 +54,7 @@ class UnsupportedVersionError(ConfigError, code="unsupported_version"):
 
 
 class DestinationRefusedError(InvalidPushConfigError, code="destination_refused"):
-    """The webhook URL breaks a rule of the destination policy.
-
-    Attributes:
-        decision: Which rule.
-    """
+    """The webhook URL breaks a rule of the destination policy: its `decision`."""
 
     def __init__(self, message: str, *, decision: Decision) -> None:
         super().__init__(message)
@@ -144,8 +140,7 @@ class OutboundError(PushkitError, code="outbound"):
 class TransportError(OutboundError, code="transport"):
     """No complete answer: a reset, an answer that is no HTTP; its subclasses are the usual causes.
 
-    Attributes:
-        timing: Where the time went until it failed, where that is known.
+    `timing` says where the time went until it failed, where that is known.
     """
 
     def __init__(self, message: str, *, timing: Timing | None = None) -> None:
@@ -156,8 +151,7 @@ class TransportError(OutboundError, code="transport"):
 class AddressRefusedError(TransportError, code="address_refused"):
     """The destination's name leads to an address that may not be dialled; nothing was sent.
 
-    Attributes:
-        decision: Why it may not.
+    `decision` says why it may not.
     """
 
     def __init__(self, message: str, *, decision: Decision, timing: Timing | None = None) -> None:
@@ -188,8 +182,7 @@ class OAuthError(OutboundError, code="oauth"):
 class OwnershipError(OutboundError, code="ownership_unproven"):
     """A destination did not prove that it wants notifications; nothing was sent to it.
 
-    Attributes:
-        status: What it answered instead.
+    `status` is what it answered instead.
     """
 
     def __init__(self, message: str, *, status: int) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TextIO
@@ -18,11 +17,11 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.files import load_key_ring
-from pushkit.net.jwks_client import VerificationKeys
 from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
 from pushkit.terminal.command import painted, run_command
 from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from pushkit.version import __version__
 from receiver.admin import open_inbox
@@ -43,8 +42,7 @@ _MAX_EXPIRES_IN = 10 * 365 * 86400
 
 
 @click.group(
-    epilog="\b\nExample:\n  receiver check --config receiver.toml\n"
-    "  receiver serve --config receiver.toml"
+    epilog=example("receiver check --config receiver.toml", "receiver serve --config receiver.toml")
 )
 @click.version_option(__version__, prog_name="receiver")
 def cli() -> None:
@@ -52,7 +50,7 @@ def cli() -> None:
 
 
 @cli.command(
-    epilog="\b\nExample:\n  receiver serve --config receiver.toml --processes 2 --log-format json"
+    epilog=example("receiver serve --config receiver.toml --processes 2 --log-format json")
 )
 @config_option
 @click.option(
@@ -84,8 +82,10 @@ def serve(config: Path, *, processes: int, verbose: bool, log_format: str | None
 
 
 @cli.command(
-    epilog="\b\nExample:\n  receiver check --config receiver.toml\n"
-    "  receiver check --url https://client.example.com --keys keys.json"
+    epilog=example(
+        "receiver check --config receiver.toml",
+        "receiver check --url https://client.example.com --keys keys.json",
+    )
 )
 @config_option
 @click.option(
@@ -134,7 +134,7 @@ def check(
         sys.exit(1)
 
 
-@cli.command(epilog="\b\nExample:\n  receiver expect --sender agent --expires-in 86400")
+@cli.command(epilog=example("receiver expect --sender agent --expires-in 86400"))
 @config_option
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
 @click.option("--task-id", help="The task, if it is known already.")
@@ -245,9 +245,18 @@ async def _open_for_tokens(receiver: Receiver, database: str) -> None:
 async def _try(receiver: Receiver, database: str) -> int:
     """Fetch every sender's keys and look at the database; return how many of these failed."""
     try:
-        failed = await _try_keys(receiver.trust.keys_by_sender())
+        snapshot = await receiver.trust.snapshot()
     finally:
         await receiver.close()
+    failed = 0
+    for held in snapshot.held:
+        if held.missing is not None:
+            failed += 1
+            click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
+        elif held.sender.has_keys:
+            click.echo(f"{held.sender.name}: {len(held.keys)} keys")
+            for key in held.keys.values():
+                click.echo(f"  {key.algorithm.value:6} {key.kid}")
     try:
         schema = await open_inbox(database).schema()
         schema.check_not_newer()
@@ -256,25 +265,6 @@ async def _try(receiver: Receiver, database: str) -> int:
         return failed + 1
     outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
     click.echo(f"database: ok{outlook}")
-    return failed
-
-
-async def _try_keys(keys_by_sender: Mapping[str, VerificationKeys]) -> int:
-    """Fetch every sender's keys, all at once; say what was found, return how many failed."""
-    found = await asyncio.gather(
-        *(source.keys() for source in keys_by_sender.values()), return_exceptions=True
-    )
-    failed = 0
-    for name, keys in zip(keys_by_sender, found, strict=True):
-        if isinstance(keys, PushkitError):
-            failed += 1
-            click.echo(f"{name}: error: {keys}", err=True)
-        elif isinstance(keys, BaseException):
-            raise keys
-        else:
-            click.echo(f"{name}: {len(keys)} keys")
-            for key in keys.values():
-                click.echo(f"  {key.algorithm.value:6} {key.kid}")
     return failed
 
 

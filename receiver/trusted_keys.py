@@ -88,10 +88,6 @@ class Trust:
         """Return every path at which notifications arrive, in order."""
         return self._sorted_paths
 
-    def keys_by_sender(self) -> dict[str, VerificationKeys]:
-        """Return where each sender's keys are found, by the sender's name, if it has any."""
-        return {entry.sender.name: entry.keys for entry in self._entries if entry.sender.has_keys}
-
     async def close(self, *, but: Trust | None = None) -> None:
         """Stop the fetching of keys, except where another trust goes on with it."""
         kept = {id(entry.keys) for entry in but._entries} if but else set()

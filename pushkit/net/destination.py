@@ -19,7 +19,7 @@ from pushkit.net.addresses import (
     network_is_private,
     parse_address,
 )
-from pushkit.url import Url, host_and_port, normalise_host
+from pushkit.url import Url, host_and_port, masked_url, normalise_host
 
 _log = logging.getLogger(__name__)
 
@@ -201,9 +201,10 @@ class DestinationPolicy:
         try:
             parsed = [Url.parse(url) for url in urls]
         except InvalidUrlError as exc:
+            found = " ".join(map(masked_url, urls))[:100]
             raise ConfigError(
-                f"found {' '.join(urls)[:100]!r}, expected an absolute http or https URL, without"
-                " user name or fragment"
+                f"found {found!r}, expected an absolute http or https URL, without user name or"
+                " fragment"
             ) from exc
         return cls([host_and_port(url.host, url.port) for url in parsed])
 

@@ -60,11 +60,10 @@ class Transport:
         self.options = options
         self._resolver = Resolver(options.resolver)
         self._guard = Guard(policy, self._resolver, is_own=options.is_own)
-        self._proxy = EgressProxy.parse(options.proxy) if options.proxy else None
+        proxy = EgressProxy.parse(options.proxy) if options.proxy else None
+        self._to_proxy = ProxyDialler(proxy, self._resolver) if proxy else None
         self._tls = tls_context(ca_file=options.ca_file)
-        self._checked: aiohttp.ClientSession | None = None
-        self._named: aiohttp.ClientSession | None = None
-        self._proxied: aiohttp.ClientSession | None = None
+        self._pools: dict[str, aiohttp.ClientSession] = {}
 
     async def post(
         self,
@@ -112,11 +111,9 @@ class Transport:
 
     async def close(self) -> None:
         """Close all pools."""
-        sessions = (self._checked, self._named, self._proxied)
-        self._checked = self._named = self._proxied = None
-        for session in sessions:
-            if session is not None:
-                await session.close()
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            await pool.close()
         await self._resolver.close()
 
     async def _send(self, request: _Request, seconds: float) -> Answer:
@@ -125,30 +122,32 @@ class Transport:
         reset = current_probe.set(probe)
         try:
             async with asyncio.timeout(seconds) as deadline:
-                if self._proxy is None or destination.allowed_by_name:
+                if self._to_proxy is None or destination.allowed_by_name:
                     url = URL(str(destination.url), encoded=True)
-                    return await _ask(self._direct_session(destination), request, url, deadline)
-                return await self._through_proxy(self._proxy, request, deadline)
+                    return await _ask(self._direct_pool(destination), request, url, deadline)
+                return await self._through_proxy(self._to_proxy, request, deadline)
         except Exception as exc:  # whatever an answer brings about is its sender's doing
             raise transport_error(_cause(exc), destination, seconds=seconds, probe=probe) from exc
         finally:
             current_probe.reset(reset)
 
     async def _through_proxy(
-        self, proxy: EgressProxy, request: _Request, deadline: asyncio.Timeout
+        self, to_proxy: ProxyDialler, request: _Request, deadline: asyncio.Timeout
     ) -> Answer:
         """Ask the proxy for one checked address after another, until it reaches one."""
         destination = request.destination
         request = replace(request, headers=[("Host", destination.url.authority), *request.headers])
         route = _Route(
-            proxy=proxy.url, proxy_headers=proxy.headers, server_hostname=destination.url.host
+            proxy=to_proxy.proxy.url,
+            proxy_headers=to_proxy.proxy.headers,
+            server_hostname=destination.url.host,
         )
-        session = self._proxied_session(proxy)
+        pool = self._pool("proxied", to_proxy, to_proxy.open_socket)
         failed: Exception = OSError(None, "the name has no address")
         for address in await look_up(self._guard, destination.url.host, destination.url.port):
             url = URL(str(replace(destination.url, host=address)), encoded=True)
             try:
-                answer = await _ask(session, request, url, deadline, route)
+                answer = await _ask(pool, request, url, deadline, route)
             except aiohttp.ClientHttpProxyError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
@@ -156,24 +155,17 @@ class Transport:
             return replace(answer, timing=replace(answer.timing, address=dialled))
         raise failed
 
-    def _direct_session(self, destination: Destination) -> aiohttp.ClientSession:
+    def _direct_pool(self, destination: Destination) -> aiohttp.ClientSession:
         if destination.allowed_by_name:
-            self._named = self._named or self._open_session(self._resolver, dialling_socket)
-            return self._named
-        if self._checked is None:
-            self._checked = self._open_session(self._guard, self._guard.open_socket)
-        return self._checked
+            return self._pool("named", self._resolver, dialling_socket)
+        return self._pool("checked", self._guard, self._guard.open_socket)
 
-    def _proxied_session(self, proxy: EgressProxy) -> aiohttp.ClientSession:
-        if self._proxied is None:
-            dialler = ProxyDialler(proxy, self._resolver)
-            self._proxied = self._open_session(dialler, dialler.open_socket)
-        return self._proxied
-
-    def _open_session(
-        self, resolver: AbstractResolver, socket_factory: SocketFactoryType
+    def _pool(
+        self, name: str, resolver: AbstractResolver, socket_factory: SocketFactoryType
     ) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
+        if name in self._pools:
+            return self._pools[name]
+        self._pools[name] = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=self.options.most,
                 limit_per_host=self.options.most_per_host,
@@ -188,6 +180,7 @@ class Transport:
             response_class=_TimedResponse,
             trace_configs=[_timing_trace()],
         )
+        return self._pools[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

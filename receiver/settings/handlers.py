@@ -62,7 +62,24 @@ class CallbackSettings(_Wishes):
         Raises:
             ConfigError: There is no such module or function.
         """
-        return _load_function(self.call, folder)
+        module_name, _, function_name = self.call.partition(":")
+        _refuse_namesakes(folder)
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+        try:
+            found: object = importlib.import_module(module_name)
+            for step in function_name.split("."):
+                found = getattr(found, step)
+        except PushkitError:
+            raise
+        except Exception as exc:
+            raise ConfigError(f"callback {self.call}: {type(exc).__name__}: {exc}") from exc
+        if not callable(found):
+            raise ConfigError(
+                f"callback {self.call}: found a {type(found).__name__}, expected a function"
+            )
+        function: CallbackFunction = found
+        return function
 
 
 class ForwardSettings(_Wishes):
@@ -112,22 +129,3 @@ def _refuse_namesakes(folder: Path) -> None:
         for path in (folder / f"{name}.py", folder / name / "__init__.py"):
             if path.exists() and not path.samefile(ours / name / "__init__.py"):
                 raise ConfigError(f"{path} hides the package {name} itself: give it another name")
-
-
-def _load_function(call: str, folder: Path) -> CallbackFunction:
-    module_name, _, function_name = call.partition(":")
-    _refuse_namesakes(folder)
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    try:
-        found: object = importlib.import_module(module_name)
-        for step in function_name.split("."):
-            found = getattr(found, step)
-    except PushkitError:
-        raise
-    except Exception as exc:
-        raise ConfigError(f"callback {call}: {type(exc).__name__}: {exc}") from exc
-    if not callable(found):
-        raise ConfigError(f"callback {call}: found a {type(found).__name__}, expected a function")
-    function: CallbackFunction = found
-    return function
