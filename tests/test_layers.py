@@ -40,7 +40,7 @@ SENDER_ROWS = [
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
     {"doctor", "listening", "public_url"},
-    {"dashboard_command", "inbox_commands", "pin_command", "serving", "testing"},
+    {"dashboard_command", "inbox_commands", "pin_command", "scheme_options", "serving", "testing"},
     {"inbox_options", "reload"},
     {"settings"},
     {"receiver"},
@@ -81,7 +81,7 @@ DOORS = {
         "receiver.pin_command",
     }
     | {"receiver.serving"}
-    | {"receiver.doctor", "receiver.listening"},
+    | {"receiver.doctor", "receiver.listening", "receiver.scheme_options"},
     "cryptography": {"pushkit.keys", "pushkit.secrets"},
     "http_sf": {"pushkit.signing"},
     "jinja2": {"pushkit.webui"},

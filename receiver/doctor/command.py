@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import Drive, examine_sender, run_for_each
+from receiver.doctor.signatures import Signatures, load_keys
 from receiver.doctor.subject import Examined, check_consent, words_of
+from receiver.scheme_options import Schemes, scheme_options
 from receiver.testing import SigningAgent
 
 __all__ = ["doctor"]
@@ -40,7 +42,8 @@ _WATCHED = 60
         "pushkit doctor http://127.0.0.1:9000/a2a/push --keys doctor.json --token abc…",
         "pushkit doctor http://127.0.0.1:9000/a2a/push --keys doctor.json --token abc… \\",
         "    --observe 'cat called.txt' --restart ./restart.sh --format junit --out report.xml",
-        "pushkit doctor --sender --run ./notify-this-url.sh",
+        "pushkit doctor --sender --run ./notify-this-url.sh \\",
+        "    --jwks https://agent.example.com/.well-known/jwks.json",
     )
 )
 @click.argument("url", required=False)
@@ -52,6 +55,12 @@ _WATCHED = 60
     "command",
     help="For --sender: a command that has it notify the URL that is its last argument.",
 )
+@click.option(
+    "--jwks",
+    help="For --sender: its JWK Set, a URL or a file; every signature must hold. Without it the"
+    " report says only whether there is one.",
+)
+@scheme_options
 @click.option(
     "--listen",
     "address",
@@ -107,6 +116,8 @@ def doctor(
     url: str | None,
     of_sender: bool,
     command: str | None,
+    jwks: str | None,
+    schemes: Schemes,
     address: str,
     keys_path: Path,
     token: str | None,
@@ -131,12 +142,14 @@ def doctor(
 
     With --sender, examine a sender instead: webhooks that are slow, overloaded, gone or broken,
     each at a URL of its own, and what it makes of them. --run has it notify each URL; without, you
-    do. Exit status 1 if a promise is broken.
+    do. With --jwks every signature is verified as a receiver would, time and audience included.
+    Exit status 1 if a promise is broken.
     """
     if of_sender:
         results = _of_sender(
             command,
             address,
+            signatures=_signatures(jwks, schemes),
             token=token,
             only=only,
             patience=patience or _WATCHED,
@@ -144,6 +157,8 @@ def doctor(
         )
         report("a sender", results, written_as=written_as, out=out)
         return
+    if jwks is not None or not schemes.is_usual:
+        raise click.UsageError("--jwks and --scheme: expected with --sender")
     if url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
@@ -172,10 +187,24 @@ def doctor(
     report(masked_url(url), asyncio.run(run()), written_as=written_as, out=out)
 
 
+def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Signatures]] | None:
+    """Return what gets the keys, once the sender runs; None where nothing is to be verified."""
+    if jwks is None and schemes.by_key:
+        if not schemes.is_usual:
+            raise click.UsageError("--scheme: expected --jwks, the sender's keys")
+        return None
+
+    async def get() -> Signatures:
+        return Signatures(keys=await load_keys(jwks) if jwks else None, schemes=schemes)
+
+    return get
+
+
 def _of_sender(
     command: str | None,
     address: str,
     *,
+    signatures: Callable[[], Awaitable[Signatures]] | None,
     token: str | None,
     only: Sequence[str],
     patience: int,
@@ -206,7 +235,9 @@ def _of_sender(
             if words:
                 drive = await stack.enter_async_context(run_for_each(words, token))
                 click.echo(f"watching it for {patience} s", err=True)
-            results = examine_sender(listeners, drive, patience=within, driven=bool(words))
+            results = examine_sender(
+                listeners, drive, patience=within, driven=bool(words), signatures=signatures
+            )
             return await told(results, aloud=aloud)
 
     return asyncio.run(run())

@@ -8,12 +8,15 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
+from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.url import host_and_port
 from receiver.doctor.report import Outcome, Result
 from receiver.doctor.scenarios import LANDED, SCENARIOS
+from receiver.doctor.signatures import Signatures
 from receiver.doctor.sink import Connection, Sink, sinking
 
 __all__ = ["Drive", "examine_sender", "run_for_each"]
@@ -31,6 +34,7 @@ async def examine_sender(
     *,
     patience: timedelta,
     driven: bool = True,
+    signatures: Callable[[], Awaitable[Signatures]] | None = None,
 ) -> AsyncIterator[Result]:
     """Watch a sender for so long, and yield the result of each scenario.
 
@@ -40,20 +44,31 @@ async def examine_sender(
         drive: Has it notify them.
         patience: How long it is watched, from when something has come to each.
         driven: Whether something must come: a sender that nobody drives may be quiet.
+        signatures: Returns what all that came must hold under, once it is there: until then the
+            sender may not run. None to see only whether there is a signature.
     """
     scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
     urls = {
         name: f"http://{host_and_port(*listener.getsockname()[:2])}/{name}"
         for name, listener in listeners.items()
     }
+    opened = utc_now()
     async with sinking({**scripts, LANDED: _landed}, list(listeners.values())) as sink:
         await drive(urls)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(patience, _ARRIVAL).total_seconds()):
                 await sink.until_visited(scripts)
         await asyncio.sleep(patience.total_seconds())
-        for name in listeners:
-            yield _judged(name, sink, driven=driven)
+        held = await signatures() if signatures else None
+        for name, url in urls.items():
+            result = _judged(name, sink, driven=driven)
+            visits = sink.visits.get(f"/{name}", ())
+            base = url.removesuffix(f"/{name}")
+            fault = held.fault(visits, url=base, opened=opened) if held else ""
+            if fault:
+                details = (*result.details, fault)
+                result = replace(result, outcome=Outcome.FAILED, details=details)
+            yield result
 
 
 def _judged(name: str, sink: Sink, *, driven: bool) -> Result:

@@ -23,6 +23,7 @@ from receiver.credentials import mint_token
 from receiver.listening.listener import Listening, listening
 from receiver.listening.screen import config_lines
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
+from receiver.scheme_options import Schemes, scheme_options
 from receiver.trust import DEFAULT_PATH, SenderProfile
 
 __all__ = ["listen"]
@@ -59,6 +60,7 @@ __all__ = ["listen"]
     show_default=True,
     help="How agents sign; an SDK without pushkit is unsigned-secret-only.",
 )
+@scheme_options
 @click.option("--forward", help="Post what was accepted on to this URL, byte by byte.")
 @click.option(
     "--save",
@@ -78,6 +80,7 @@ def listen(
     issuer: str | None,
     token: str | None,
     profile: str,
+    schemes: Schemes,
     forward: str | None,
     folder: Path | None,
     as_json: bool,
@@ -93,6 +96,12 @@ def listen(
         raise click.UsageError("--jwks and --any-key: expected one of them")
     if not SenderProfile(profile).signed and (jwks or any_key or issuer):
         raise click.UsageError(f"--profile {profile} has no keys and no issuer: it does not sign")
+    if any_key and not schemes.is_usual:
+        raise click.UsageError("--any-key is for the JWT alone: expected no --scheme")
+    if jwks and not schemes.by_key:
+        raise click.UsageError("--jwks: standard-webhooks has secrets: --webhook-secrets-file")
+    if schemes.by_key and not schemes.is_usual and not jwks:
+        raise click.UsageError("--scheme: expected --jwks, the agent's keys")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (
@@ -111,6 +120,7 @@ def listen(
                 any_key=any_key,
                 issuer=issuer,
                 profile=SenderProfile(profile),
+                schemes=schemes,
                 trial_key=ring.signing_key(now).to_verification_key(),
             ),
             token=token or mint_token(),
@@ -140,7 +150,7 @@ def _introduction(options: Listening, state: Path, local: str) -> Iterator[str]:
     if source.any_key:
         warning = "warning: --any-key: signatures are not looked at, so anybody can be your agent"
         yield painted(warning, "yellow", bold=True)
-    if source.profile.signed:
+    if source.can_be_tried:
         to = f"{local}{options.path}"
         audience = "" if to == webhook else f" --audience {webhook}"
         yield "to try it without an agent, in another terminal:"
@@ -157,6 +167,10 @@ def _believed(source: KeySource) -> str:
         return f"believes whoever has the token ({source.profile.value})"
     if source.any_key:
         return "believes any key"
+    if not source.schemes.by_key:
+        return "believes whoever has the webhook secret (standard-webhooks)"
     if source.jwks is None:
         return "believes no agent's signature yet: --jwks names its keys, by a URL or a file"
-    return f"believes the keys of {source.jwks}, for {source.issuer or 'any issuer'}"
+    issuer = f", for {source.issuer or 'any issuer'}" if source.states_issuer else ""
+    by = "" if source.schemes.is_usual else f", by {' and '.join(source.schemes.names)}"
+    return f"believes the keys of {source.jwks}{issuer}{by}"

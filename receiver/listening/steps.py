@@ -5,7 +5,7 @@ The receiver stops where a step fails; so does the list, and the rest is not rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -18,6 +18,7 @@ from pushkit.signing.notification_jwt import (
     read_unverified,
     read_unverified_claims,
 )
+from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.refusals import REFUSALS
 from receiver.trust import SenderProfile
@@ -51,11 +52,13 @@ class Leniency:
         any_key: Whoever signed it.
         any_issuer: Whoever says so.
         profile: How senders sign.
+        schemes: Which signatures must hold.
     """
 
     any_key: bool = False
     any_issuer: bool = False
     profile: SenderProfile = SenderProfile.STANDARD
+    schemes: Sequence[Scheme] = (Scheme.JWT,)
 
 
 # In the order in which a receiver comes to them, numbered as in `receiver.verification`; step 4
@@ -106,6 +109,8 @@ def steps_of(
     failing = _failing(code)
     claims = _claims_of(request.headers)
     facts = _facts(request, found, claims, duplicate=code == "duplicate", now=now)
+    if Scheme.JWT not in leniency.schemes:
+        facts = {**facts, "signature": ", ".join(leniency.schemes)}
     steps: list[Step] = []
     for name in _NUMBERS:
         if name == failing:
@@ -141,11 +146,20 @@ def _unchecked(
         return profile.value
     if name == "signature" and leniency.any_key:
         return f"--any-key; it names kid {claims[0].kid if claims else None}"
-    if name in ("issuer", "audience") and profile is not SenderProfile.STANDARD:
-        return f"{profile.value} states none"
+    if name in ("issuer", "audience") and not _states(name, leniency):
+        standard = profile is SenderProfile.STANDARD
+        return f"{', '.join(leniency.schemes) if standard else profile.value} states none"
     if name == "issuer" and leniency.any_issuer:
         return f"--issuer was not given; found {claims[1].issuer if claims else None}"
     return None
+
+
+def _states(name: str, leniency: Leniency) -> bool:
+    """Say whether a signature is for an issuer, or for a webhook."""
+    if leniency.profile is not SenderProfile.STANDARD:
+        return False
+    by_url = name == "audience" and Scheme.HTTP_MESSAGE_SIGNATURES in leniency.schemes
+    return by_url or Scheme.JWT in leniency.schemes
 
 
 def _facts(

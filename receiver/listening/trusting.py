@@ -14,9 +14,11 @@ from pushkit.errors import InboundError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey, generate_key
 from pushkit.signing.jose import at_once, sign_jwt
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
+from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
 from receiver.listening.steps import Leniency
 from receiver.receiver import Receiver
+from receiver.scheme_options import Schemes
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
 
 __all__ = ["TRIAL_ISSUER", "KeySource", "Trusting"]
@@ -36,6 +38,7 @@ class KeySource:
         any_key: Whoever signed, without a look at the signature.
         issuer: The `iss` to expect; None for any.
         profile: How senders sign.
+        schemes: Which signatures must hold.
         trial_key: A key of this machine's own, to try it with.
     """
 
@@ -43,12 +46,24 @@ class KeySource:
     any_key: bool = False
     issuer: str | None = None
     profile: SenderProfile = SenderProfile.STANDARD
+    schemes: Schemes = field(default_factory=Schemes)
     trial_key: VerificationKey
 
     @property
     def names_keys(self) -> bool:
         """Whether there are keys to believe, besides the one to try it with."""
         return self.any_key or self.jwks is not None
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether there is room for the key to try it with: beside senders that name keys."""
+        return self.profile.signed and self.schemes.by_key
+
+    @property
+    def states_issuer(self) -> bool:
+        """Whether senders are told apart by their `iss`: those of the JWT."""
+        by_jwt = Scheme.JWT in self.schemes.names
+        return by_jwt and self.profile is SenderProfile.STANDARD
 
     @property
     def is_url(self) -> bool:
@@ -80,7 +95,7 @@ class Trusting:
     def senders(self) -> list[TrustedSender]:
         """Return the trusted senders, as they are at this moment."""
         source = self.source
-        if not source.profile.signed:
+        if not source.can_be_tried:
             return [self._agent("agent", None)]
         trial = TrustedSender(
             name="trigger",
@@ -92,7 +107,7 @@ class Trusting:
         )
         if not source.names_keys:
             return [trial]
-        if source.profile is not SenderProfile.STANDARD:
+        if not source.states_issuer:
             return [trial, self._agent("agent", None)]
         # Until somebody has come, for a file that is read and a set that is fetched at the start.
         issuers = [source.issuer] if source.issuer else self._issuers or [_NOBODY_YET]
@@ -127,11 +142,12 @@ class Trusting:
             any_key=self.source.any_key,
             any_issuer=self.source.issuer is None,
             profile=self.source.profile,
+            schemes=self.source.schemes.names,
         )
 
     async def _admit(self, issuer: str | None) -> None:
         source = self.source
-        by_issuer = source.names_keys and source.profile is SenderProfile.STANDARD
+        by_issuer = source.names_keys and source.states_issuer
         if not by_issuer or source.issuer or issuer is None or issuer in self._issuers:
             return
         self._issuers = [*self._issuers, issuer][-_MOST_ISSUERS:]
@@ -148,6 +164,8 @@ class Trusting:
             jwks_file=Path(source.jwks) if source.jwks and not source.is_url else None,
             keys={own.kid: own} if source.any_key else None,
             path=self.path,
+            schemes=source.schemes.names,
+            webhook_secrets=source.schemes.webhook_secrets,
             tokens=[self.token],
             tasks=TaskPolicy.ANY,
         )

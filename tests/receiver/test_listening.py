@@ -16,6 +16,16 @@ import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
+from pushkit import (
+    KeyRing,
+    PushSender,
+    Scheme,
+    SenderOptions,
+    Signing,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
 from pushkit.captured import circumstances_of, read_request
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
@@ -23,11 +33,13 @@ from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.webhook_client import WebhookClient
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.listener import Listening, listening
 from receiver.listening.steps import Leniency, steps_of
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.refusals import REFUSALS
+from receiver.scheme_options import Schemes
 from receiver.testing import Draft, SigningAgent
 from receiver.trust import SenderProfile
 from tests.eventually import eventually
@@ -81,6 +93,7 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
                 trial_key=TRIAL_KEY.to_verification_key(),
                 profile=changes.pop("profile", SenderProfile.STANDARD),
                 issuer=changes.pop("issuer", None),
+                schemes=changes.pop("schemes", Schemes()),
             )
             options = Listening(
                 url=url,
@@ -126,6 +139,45 @@ async def test_every_step_of_a_genuine_notification_is_shown(terminal: Open) -> 
     assert (answer.status, arrival["status"], arrival["code"]) == (202, 202, "accepted")
     assert results(arrival) == dict.fromkeys(STEPS, True)
     assert (arrival["task_id"], arrival["seq"], arrival["state"]) == ("task-1", 1, "working")
+
+
+SECRET = generate_webhook_secret()
+UNSTATED = {
+    Scheme.HTTP_MESSAGE_SIGNATURES: {"issuer"},
+    Scheme.STANDARD_WEBHOOKS: {"issuer", "audience"},
+}
+
+
+@pytest.mark.parametrize("scheme", UNSTATED)
+async def test_another_scheme_than_the_jwt_is_believed_where_it_is_named(
+    terminal: Open, tmp_path: Path, scheme: Scheme
+) -> None:
+    secrets = (SECRET,) if scheme is Scheme.STANDARD_WEBHOOKS else ()
+    schemes = Schemes(names=(scheme,), webhook_secrets=secrets)
+    async with terminal(jwks=schemes.by_key, schemes=schemes) as listener:
+        agent = listener.agent
+        async with PushSender(
+            issuer=agent.issuer,
+            keys=KeyRing.create(utc_now(), key=agent.key),
+            database=tmp_path / "outbox.db",
+            allow=["127.0.0.1:*"],
+            options=SenderOptions(signing=Signing(schemes=[scheme], webhook_secrets=secrets)),
+        ) as push:
+            config = {"url": agent.webhook_url, "token": agent.token}
+            await push.subscribe("task-1", config, version="1.0")
+            working = TaskStatus(state=TaskState.WORKING)
+            await push.notify(StatusUpdate(task_id="task-1", context_id="c", status=working))
+
+            async def arrived() -> list[dict[str, Any]]:
+                return listener.arrivals()
+
+            [arrival] = await eventually(arrived)
+        unsigned = await listener.post(replace(agent.draft("task-1"), signed=False))
+    assert (arrival["code"], arrival["sender"]) == ("accepted", "agent")
+    found = results(arrival)
+    assert {name for name in STEPS if found[name] is None} == UNSTATED[scheme]
+    assert False not in found.values()
+    assert unsigned.status in (401, 403)
 
 
 FAILING = {

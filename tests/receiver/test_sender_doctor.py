@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,23 +15,34 @@ from pushkit import (
     KeyRing,
     PushSender,
     RetryPolicy,
+    Scheme,
     SenderOptions,
+    Signing,
     StatusUpdate,
     TaskState,
     TaskStatus,
 )
 from pushkit.clock import utc_now
+from pushkit.keys.jwks import jwks_response
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.doctor.report import Outcome, Result
 from receiver.doctor.scenarios import LANDED, SCENARIOS
 from receiver.doctor.sender import examine_sender
+from receiver.doctor.signatures import Signatures, load_keys
 from receiver.doctor.sink import Visit
+from receiver.scheme_options import Schemes
 from tests.ports import free_port
 
 SOON = RetryPolicy(wait=wait_fixed(1), stop=stop_after_attempt(5))
 
 
-async def examined(push: PushSender, *names: str, patience: timedelta) -> dict[str, Result]:
+async def examined(
+    push: PushSender,
+    *names: str,
+    patience: timedelta,
+    signatures: Callable[[], Awaitable[Signatures]] | None = None,
+) -> dict[str, Result]:
     async def drive(urls: Mapping[str, str]) -> None:
         for name, url in urls.items():
             await push.subscribe(name, {"url": url, "token": "abc"}, version="1.0", owner="alice")
@@ -43,7 +54,7 @@ async def examined(push: PushSender, *names: str, patience: timedelta) -> dict[s
             name: stack.enter_context(socket.create_server(("127.0.0.1", free_port())))
             for name in names
         }
-        results = examine_sender(listeners, drive, patience=patience)
+        results = examine_sender(listeners, drive, patience=patience, signatures=signatures)
         return {result.check: result async for result in results}
 
 
@@ -62,6 +73,48 @@ async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     # Whether the others are seen in so short a time, is the machine's affair.
     seen = {"accepted", "gone", "redirect"}
     assert {outcomes[name] for name in seen} == {Outcome.PASSED}, results
+
+
+SECRET = generate_webhook_secret()
+SCHEMES = [
+    pytest.param(Schemes(), id="jwt"),
+    pytest.param(Schemes(names=(Scheme.HTTP_MESSAGE_SIGNATURES,)), id="http-message-signatures"),
+    pytest.param(
+        Schemes(names=(Scheme.STANDARD_WEBHOOKS,), webhook_secrets=(SECRET,)),
+        id="standard-webhooks",
+    ),
+]
+
+
+@pytest.mark.parametrize("schemes", SCHEMES)
+@pytest.mark.parametrize("genuine", [True, False])
+async def test_signatures_are_verified_where_keys_are_named(
+    tmp_path: Path, schemes: Schemes, *, genuine: bool
+) -> None:
+    ring = KeyRing.create(utc_now())
+    known = ring if genuine else KeyRing.create(utc_now())
+    jwks = tmp_path / "jwks.json"
+    jwks.write_bytes(jwks_response(known, utc_now()).body)
+    secret = SECRET if genuine else generate_webhook_secret()
+    secrets = [secret] if schemes.webhook_secrets else []
+
+    async def signatures() -> Signatures:
+        keys = await load_keys(str(jwks)) if schemes.by_key else None
+        return Signatures(keys=keys, schemes=schemes)
+
+    async with PushSender(
+        issuer="https://agent.example.com",
+        keys=ring,
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+        options=SenderOptions(signing=Signing(schemes=schemes.names, webhook_secrets=secrets)),
+    ) as push:
+        patience = timedelta(milliseconds=100)
+        results = await examined(push, "accepted", patience=patience, signatures=signatures)
+    result = results["accepted"]
+    assert result.outcome is (Outcome.PASSED if genuine else Outcome.FAILED), result
+    told = [] if genuine else ["a receiver would refuse request 1 (invalid_signature)"]
+    assert [detail.partition(":")[0] for detail in result.details] == told
 
 
 def visit(at: float = 0.0, *, jti: str = "dlv_1", body: bytes = b"{}", **changes: object) -> Visit:

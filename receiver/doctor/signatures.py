@@ -1,0 +1,108 @@
+"""Whether a sender under test signs as it should: a receiver's own steps 2 to 6."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pushkit.errors import ConfigError, InboundError, PushkitError
+from pushkit.keys.jwk import VerificationKey
+from pushkit.keys.jwks import parse_jwks
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.jwks_client import fetch_jwks
+from pushkit.net.transport import Transport
+from pushkit.signing.notification_jwt import find_jwt, read_unverified
+from pushkit.signing.scheme import Scheme
+from receiver.doctor.sink import Visit
+from receiver.scheme_options import Schemes
+from receiver.trust import TaskPolicy, TrustedSender
+from receiver.trusted_keys import load_trust
+from receiver.verification import verify_notification
+
+__all__ = ["Signatures", "load_keys"]
+
+_UNSTATED = "urn:pushkit:unstated"
+
+
+async def load_keys(jwks: str) -> Mapping[str, VerificationKey]:
+    """Return the keys of a JWK Set, from a file or a URL that the operator names.
+
+    Raises:
+        ConfigError: It cannot be had.
+    """
+    try:
+        if jwks.startswith(("https://", "http://")):
+            return parse_jwks(await _fetched(jwks)).keys
+        return parse_jwks(await asyncio.to_thread(Path(jwks).read_bytes)).keys
+    except OSError as exc:
+        raise ConfigError(f"--jwks: {jwks}: {exc.strerror}") from exc
+    except PushkitError as exc:
+        raise ConfigError(f"--jwks: {jwks}: {exc}") from exc
+
+
+async def _fetched(url: str) -> bytes:
+    transport = Transport(DestinationPolicy.naming(url))
+    try:
+        answer = await fetch_jwks(transport, url)
+    finally:
+        await transport.close()
+    if answer.status != 200:
+        raise ConfigError(f"found status {answer.status}, expected 200")
+    return answer.body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signatures:
+    """What signatures must hold under.
+
+    Attributes:
+        keys: The sender's; None where no scheme has any.
+        schemes: Which ones.
+        issuer: The `iss` to expect; None for whatever it states.
+    """
+
+    keys: Mapping[str, VerificationKey] | None = field(repr=False)
+    schemes: Schemes
+    issuer: str | None = None
+
+    def fault(self, visits: Sequence[Visit], *, url: str, opened: datetime) -> str:
+        """Return what is wrong with the first visit that a receiver would refuse; empty if none.
+
+        Args:
+            visits: What came.
+            url: The base URL that it was posted to.
+            opened: The moment from which the visits' seconds count.
+        """
+        for number, visit in enumerate(visits, 1):
+            now = opened + timedelta(seconds=visit.at)
+            try:
+                verify_notification(visit.request, load_trust(url, [self._sender(visit)]), now=now)
+            except InboundError as exc:
+                return f"a receiver would refuse request {number} ({exc.code}): {exc}"
+        return ""
+
+    def _sender(self, visit: Visit) -> TrustedSender:
+        """Return whom a receiver would trust that expects just this token and issuer."""
+        by_jwt = Scheme.JWT in self.schemes.names
+        return TrustedSender(
+            name="sender",
+            issuer=(self.issuer or _stated_issuer(visit)) if by_jwt else None,
+            keys=self.keys if self.schemes.by_key else None,
+            path=visit.request.target.partition("?")[0],
+            schemes=self.schemes.names,
+            webhook_secrets=self.schemes.webhook_secrets,
+            tokens=[each for each in visit.request.headers.all("X-A2A-Token") if each.strip()],
+            token_required=False,
+            tasks=TaskPolicy.ANY,
+        )
+
+
+def _stated_issuer(visit: Visit) -> str:
+    try:
+        compact = find_jwt(visit.request.headers)
+        return (read_unverified(compact).issuer if compact else None) or _UNSTATED
+    except InboundError:
+        return _UNSTATED
