@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Final
-
-import click
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import CardSignature, read_signatures
@@ -15,7 +12,8 @@ from pushkit.cards.registry import CardOutcome, CardSummary
 from pushkit.cards.verdict import CardVerdict, Coverage, SignatureVerdict
 from pushkit.cards.walks import Uncovered
 from pushkit.errors import CanonicalizationError, InvalidSignatureError
-from pushkit.terminal.output import harmless, table
+from pushkit.terminal.command import painted
+from pushkit.terminal.output import in_a_line, table
 
 _COVERAGE: Final = {Coverage.WHOLE: "yes", Coverage.PART: "in part", Coverage.NONE: "NO"}
 _SHOWN_CHARACTERS: Final = 100
@@ -26,7 +24,7 @@ def verdict_lines(verdict: CardVerdict) -> list[str]:
     lines = [_headline(verdict)]
     lines += [f"  {n}. {_signature_line(entry)}" for n, entry in enumerate(verdict.signatures, 1)]
     lines += [
-        _coloured(f"warning: {_shown(warning, 1000)}", "yellow") for warning in verdict.warnings
+        painted(f"warning: {_shown(warning, 1000)}", "yellow") for warning in verdict.warnings
     ]
     if verdict.best is not None and verdict.fields:
         rows = [
@@ -36,7 +34,7 @@ def verdict_lines(verdict: CardVerdict) -> list[str]:
         heading, *body = table(("FIELD", "COVERED", ""), *rows).splitlines()
         lines += ["", heading]
         lines += [
-            _coloured(line, "red") if field.coverage is Coverage.NONE else line
+            painted(line, "red") if field.coverage is Coverage.NONE else line
             for line, field in zip(body, verdict.fields, strict=True)
         ]
     return lines
@@ -65,7 +63,7 @@ def summary_lines(summary: CardSummary) -> list[str]:
     heading, *body = table(("OUTCOME", "CARD", ""), *rows).splitlines()
     lines = [heading]
     for line, check in zip(body, summary.checks, strict=True):
-        lines.append(_coloured(line, "green" if check.outcome is CardOutcome.VERIFIED else "red"))
+        lines.append(painted(line, "green" if check.outcome is CardOutcome.VERIFIED else "red"))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts.items() if count)
     return [*lines, "", f"{len(summary.checks)} cards: {counts}"]
 
@@ -180,8 +178,8 @@ def _form_document(entry: Canonical | CanonicalizationError) -> JsonObject:
 def _headline(verdict: CardVerdict) -> str:
     name = _shown(str(verdict.card.get("name", "(no name)")))
     if verdict.verified:
-        return _coloured(f"verified     {name}", "green")
-    return _coloured(f"REFUSED      {name}: {_shown(verdict.reason, 1000)}", "red")
+        return painted(f"verified     {name}", "green")
+    return painted(f"REFUSED      {name}: {_shown(verdict.reason, 1000)}", "red")
 
 
 def _signature_line(entry: SignatureVerdict) -> str:
@@ -215,12 +213,5 @@ def _uncovered_document(entry: Uncovered) -> JsonObject:
 
 def _shown(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
     """Return what a stranger wrote so that it moves no cursor, and stays on its line."""
-    plain = (
-        harmless(text.encode("utf-8", "backslashreplace")).replace("\n", "\\n").replace("\t", " ")
-    )
+    plain = in_a_line(text).replace("\t", " ")
     return plain if len(plain) <= characters else plain[: characters - 1] + "…"
-
-
-def _coloured(text: str, colour: str) -> str:
-    # click takes the colour away where the output is no terminal; https://no-color.org
-    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)

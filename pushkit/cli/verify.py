@@ -26,7 +26,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
 from pushkit.terminal.options import FILE
-from pushkit.terminal.output import harmless
+from pushkit.terminal.output import in_a_line
 from pushkit.url import audience_of
 from pushkit.webhook import Headers, WebhookRequest
 
@@ -112,7 +112,7 @@ def _list_checks(checks: Sequence[Check]) -> list[str]:
     """Print checks; return the names of those that failed."""
     for check in checks:
         result = "not checked" if check.holds is None else "holds" if check.holds else "FAILS"
-        click.echo(f"{result:12} {check.name:12} {_in_a_line(check.says)}")
+        click.echo(f"{result:12} {check.name:12} {in_a_line(check.says)}")
     return [check.name for check in checks if check.holds is False]
 
 
@@ -147,12 +147,7 @@ def _list_facts(request: WebhookRequest, examined: Examined) -> None:
         "state": update.state.value if update.state else None,
     }
     for name, value in facts.items():
-        click.echo(f"{name:12} {_in_a_line(value or '(not stated)')}")
-
-
-def _in_a_line(text: str) -> str:
-    # What nobody has verified may say anything, to a terminal and in lines of its own too.
-    return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", "\\n")
+        click.echo(f"{name:12} {in_a_line(value or '(not stated)')}")
 
 
 def _load_keys(jwks: str, allow: tuple[str, ...]) -> Mapping[str, VerificationKey]:

@@ -6,8 +6,9 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.secrets.vault import Vault
@@ -34,6 +35,8 @@ from pushkit.subscriptions.model import (
     SubscriptionKey,
 )
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secrets
+
+_T = TypeVar("_T")
 
 MIGRATION = Migration(
     1,
@@ -240,27 +243,12 @@ class SubscriptionStore:
             ids: Which.
             wait: Whether to wait for rows that somebody holds, or to leave them out too.
         """
-        found: dict[str, Subscription] = {}
-        for clause, values in among(sorted(set(ids))):
-            rows = yield Statement(
-                f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id"
-                f" FOR UPDATE{_or_not(wait)}",
-                values,
-            )
-            found |= {row["id"]: read_subscription(row) for row in rows}
-        return found
+        return (yield from _by_ids("*", ids, read_subscription, f"FOR UPDATE{_or_not(wait)}"))
 
     def lock_current(self, ids: Sequence[str], *, wait: bool = True) -> Script[dict[str, Current]]:
         """Return what decides on some subscriptions, as `lock_all` does."""
-        found: dict[str, Current] = {}
-        for clause, values in among(sorted(set(ids))):
-            rows = yield Statement(
-                "SELECT id, url, revision, active, ended, failing_since FROM pushkit_subscriptions"
-                f" WHERE id {clause} ORDER BY id FOR UPDATE{_or_not(wait)}",
-                values,
-            )
-            found |= {row["id"]: _current(row) for row in rows}
-        return found
+        columns = "id, url, revision, active, ended, failing_since"
+        return (yield from _by_ids(columns, ids, _current, f"FOR UPDATE{_or_not(wait)}"))
 
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
@@ -269,13 +257,7 @@ class SubscriptionStore:
 
     def by_ids(self, ids: Sequence[str]) -> Script[dict[str, StoredSubscription]]:
         """Return subscriptions with their secrets by id; ids that are gone are left out."""
-        wanted = tuple(dict.fromkeys(ids))
-        found: dict[str, StoredSubscription] = {}
-        # Few statements for a whole claim: on PostgreSQL each is a round trip.
-        for clause, values in among(wanted):
-            rows = yield Statement(f"SELECT * FROM pushkit_subscriptions WHERE id {clause}", values)
-            found |= {row["id"]: _stored_subscription(row) for row in rows}
-        return found
+        return (yield from _by_ids("*", ids, _stored_subscription))
 
     def take_seqs(self, taken: Mapping[str, int]) -> Script[None]:
         """Note how many more `seq` of each subscription, whose row is held, are taken."""
@@ -339,6 +321,20 @@ class SubscriptionStore:
                 f" WHERE id {clause} AND removed_at IS NULL",
                 (to_micros(now), *values),
             )
+
+
+def _by_ids(
+    columns: str, ids: Sequence[str], read: Callable[[Row], _T], held: str = ""
+) -> Script[dict[str, _T]]:
+    """Return some rows by id, in few statements: on PostgreSQL each is a round trip."""
+    found: dict[str, _T] = {}
+    for clause, values in among(sorted(set(ids))):
+        rows = yield Statement(
+            f"SELECT {columns} FROM pushkit_subscriptions WHERE id {clause} ORDER BY id {held}",
+            values,
+        )
+        found |= {row["id"]: read(row) for row in rows}
+    return found
 
 
 def _new_id(now: datetime) -> str:

@@ -44,6 +44,11 @@ def milliseconds(duration: timedelta | None) -> str:
     return "-" if duration is None else f"{duration.total_seconds() * 1000:.1f}"
 
 
+def in_a_line(text: str) -> str:
+    """Return a text that others wrote so that it stays on its line, and moves no cursor."""
+    return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", "\\n")
+
+
 def harmless(text: bytes) -> str:
     """Return bytes that others wrote as text that moves no cursor and sets no title."""
     decoded = text.decode("utf-8", "backslashreplace")

@@ -19,11 +19,11 @@ from pushkit.a2a import (
 )
 from pushkit.bounded_json import JsonObject
 from pushkit.terminal.command import painted
-from pushkit.terminal.output import harmless
+from pushkit.terminal.output import in_a_line
 from receiver.listening.edge import Arrival
 from receiver.listening.steps import Step
 
-__all__ = ["arrival_as_json", "arrival_lines", "config_lines", "one_line"]
+__all__ = ["arrival_as_json", "arrival_lines", "config_lines"]
 
 _SHOWN_TEXT = 200
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}
@@ -39,7 +39,7 @@ def config_lines(config: PushConfig) -> Iterator[str]:
 
 def arrival_lines(arrival: Arrival, *, brief: bool) -> Iterator[str]:
     """Yield what is shown of an arrival."""
-    target = one_line(arrival.request.target.partition("?")[0])
+    target = in_a_line(arrival.request.target.partition("?")[0])
     moment = f"{arrival.at.astimezone():%H:%M:%S}"
     yield (
         f"{painted(moment, dim=True)} #{arrival.number} {arrival.request.method} {target}"
@@ -74,14 +74,9 @@ def arrival_as_json(arrival: Arrival) -> JsonObject:
     }
 
 
-def one_line(text: str) -> str:
-    """Return what others wrote in one line, that moves no cursor."""
-    return harmless(text.encode("utf-8", "backslashreplace")).replace("\n", "\\n")
-
-
 def _step_line(step: Step) -> str:
     mark, colour = _MARKS[step.holds]
-    says = one_line(step.says)
+    says = in_a_line(step.says)
     text = painted(says, "red") if step.holds is False else painted(says, dim=True)
     return f"  {painted(mark, colour, dim=colour is None)} {step.name:10} {text}".rstrip()
 
@@ -94,8 +89,8 @@ def _told(arrival: Arrival) -> str:
     state = update.state.value if update.state else ""
     seq = None if verified.seq is None else f"seq {verified.seq}"
     facts = (verified.task_id, seq, update.kind.value, state)
-    told = "  ".join(one_line(fact) for fact in facts if fact)
-    text = one_line(_text_of(update))
+    told = "  ".join(in_a_line(fact) for fact in facts if fact)
+    text = in_a_line(_text_of(update))
     return f"  {told}" + (f"  “{text}”" if text else "")
 
 
