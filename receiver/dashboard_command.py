@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,7 @@ from pushkit.storage import Access, opened
 from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox_options import existing_inbox, inbox_options
+from receiver.inbox_options import InboxOptions, inbox_options
 from receiver.settings.dashboard import LISTEN, VARIABLE
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 )
 @inbox_options
 @dashboard_options(listen=LISTEN, variable=VARIABLE)
-def dashboard(*, config: Path, database: str | None, options: DashboardOptions) -> None:
+def dashboard(*, where: InboxOptions, options: DashboardOptions) -> None:
     """Serve a dashboard of the inbox, until SIGTERM or Ctrl-C.
 
     It reads the inbox alone: what was refused is shown by the dashboard inside `receiver serve`
@@ -42,7 +41,7 @@ def dashboard(*, config: Path, database: str | None, options: DashboardOptions) 
         from receiver.dashboard.app import inbox_dashboard
     except ImportError as exc:
         raise ConfigError("the dashboard needs Jinja2: pip install 'pushkit[dashboard]'") from exc
-    location = existing_inbox(config, database)
+    location = where.existing()
 
     @contextlib.asynccontextmanager
     async def over_the_inbox(access: DashboardAccess) -> AsyncIterator[Site]:

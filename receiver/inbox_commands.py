@@ -7,8 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeAlias, TypeVar
 
 import click
 
@@ -16,6 +15,13 @@ from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.storage import Access, opened, upgrade
 from pushkit.terminal.command import age, json_option
+from pushkit.terminal.options import (
+    Page,
+    choice_option,
+    chosen_options,
+    gathered,
+    page_options,
+)
 from pushkit.terminal.output import document, example, harmless, moment, table
 from pushkit.terminal.progress import showing_progress
 from receiver.admin import InboxAdmin, open_inbox
@@ -27,20 +33,18 @@ from receiver.inbox import (
     NotificationReport,
     NotificationSummary,
 )
-from receiver.inbox_options import existing_inbox, inbox_location, inbox_options
+from receiver.inbox_options import InboxOptions, inbox_options
 
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Chosen: TypeAlias = tuple[int, ...] | InboxFilter
 
-
-def _filter_options(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    command = click.option("--task", help="Of this task.")(command)
-    return click.option("--sender", help="Of this sender.")(command)
-
-
-_unmatched = click.option(
-    "--unmatched", is_flag=True, help="What is done because no callback wanted it."
-)
+_FILTER = {
+    "sender": click.option("--sender", help="Of this sender."),
+    "task_id": click.option("--task", "task_id", help="Of this task."),
+    "unmatched": click.option(
+        "--unmatched", is_flag=True, help="What is done because no callback wanted it."
+    ),
+}
 
 
 @click.group(
@@ -62,12 +66,12 @@ def inbox() -> None:
 )
 @inbox_options
 @click.option("--check", is_flag=True, help="Change nothing; exit status 1 if there is work.")
-def migrate(*, config: Path, database: str | None, check: bool) -> None:
+def migrate(*, where: InboxOptions, check: bool) -> None:
     """Bring the inbox to this version's schema, or make it, as a receiver does that starts.
 
     docs/migrations.md says what may run meanwhile, and what a downgrade does.
     """
-    found = open_inbox(inbox_location(config, database))
+    found = open_inbox(where.location())
     if check:
         schema = asyncio.run(found.schema())
         schema.check_not_newer()
@@ -78,39 +82,13 @@ def migrate(*, config: Path, database: str | None, check: bool) -> None:
 
 @inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))
 @inbox_options
-@click.option("--status", type=click.Choice([status.value for status in InboxStatus]))
-@_unmatched
-@_filter_options
-@click.option("--after", type=int, default=0, help="The last id of the page before.")
-@click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True)
-@json_option
-def list_(
-    *,
-    config: Path,
-    database: str | None,
-    status: str | None,
-    unmatched: bool,
-    sender: str | None,
-    task: str | None,
-    after: int,
-    limit: int,
-    as_json: bool,
-) -> None:
+@gathered("wanted", InboxFilter, status=choice_option("--status", of=InboxStatus), **_FILTER)
+@page_options(int)
+def list_(*, where: InboxOptions, wanted: InboxFilter, page: Page) -> None:
     """List notifications, oldest first, without their bodies."""
-    wanted = InboxFilter(
-        status=InboxStatus(status) if status else None,
-        sender=sender,
-        task_id=task,
-        unmatched=unmatched,
-    )
-    found = _look(config, database, lambda admin: admin.find(wanted, after=after, limit=limit))
-    if as_json:
-        click.echo(json.dumps([document(summary) for summary in found], indent=2))
-        return
+    found = _look(where, lambda admin: admin.find(wanted, after=page.after or 0, limit=page.limit))
     headings = ("ID", "STATUS", "SENDER", "TASK", "SEQ", "GAP", "ATTEMPTS", "RECEIVED", "ERROR")
-    click.echo(table(headings, *map(_summary_row, found)))
-    if len(found) == limit:
-        click.echo(f"there may be more: --after {found[-1].id}", err=True)
+    page.show(found, document, headings, _summary_row)
 
 
 @inbox.command(epilog=example("receiver inbox show 17 --body"))
@@ -118,11 +96,9 @@ def list_(
 @inbox_options
 @click.option("--body", "with_body", is_flag=True, help="Show the body, too.")
 @json_option
-def show(
-    *, notification_id: int, config: Path, database: str | None, with_body: bool, as_json: bool
-) -> None:
+def show(*, notification_id: int, where: InboxOptions, with_body: bool, as_json: bool) -> None:
     """Show the notification ID, and what each callback made of it."""
-    report = _look(config, database, lambda admin: admin.show(notification_id))
+    report = _look(where, lambda admin: admin.show(notification_id))
     if report is None:
         raise ConfigError(f"there is no notification {notification_id}: see `receiver inbox list`")
     if as_json:
@@ -142,33 +118,23 @@ def show(
         "receiver inbox redrive --unmatched --sender agent",
     )
 )
-@click.argument("ids", nargs=-1, type=int)
 @inbox_options
-@_filter_options
-@_unmatched
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
-def redrive(
-    *,
-    ids: tuple[int, ...],
-    config: Path,
-    database: str | None,
-    sender: str | None,
-    task: str | None,
-    unmatched: bool,
-    everything: bool,
-) -> None:
+@chosen_options(
+    InboxFilter,
+    gathered("wanted", InboxFilter, **_FILTER),
+    all_says="Every dead letter.",
+    ids=int,
+)
+def redrive(*, where: InboxOptions, chosen: _Chosen) -> None:
     """Call back dead letters again: those with these IDS, or those of a filter.
 
     Or, with --unmatched, what no callback wanted.
 
     A callback that had the notification does not get it again.
     """
-    by_filter = sender is not None or task is not None or unmatched
-    if [bool(ids), by_filter, everything].count(True) != 1:
-        raise click.UsageError("expected either ids, or a filter, or --all")
-    wanted = ids or InboxFilter(sender=sender, task_id=task, unmatched=unmatched)
-    redriven = _run(config, database, lambda admin: admin.redrive(wanted))
+    redriven = _run(where, lambda admin: admin.redrive(chosen))
     plural = "" if len(redriven.ids) == 1 else "s"
+    unmatched = isinstance(chosen, InboxFilter) and chosen.unmatched
     what = "unmatched notification" if unmatched else "dead letter"
     click.echo(f"{len(redriven.ids)} {what}{plural} called back again")
     if redriven.skipped:
@@ -186,10 +152,10 @@ def redrive(
 )
 @inbox_options
 @click.option("--older-than", callback=age, help="Over for longer than this: 90m, 12h, 7d.")
-@click.option(
+@choice_option(
     "--status",
     "statuses",
-    type=click.Choice([InboxStatus.DONE.value, InboxStatus.DEAD.value]),
+    of=(InboxStatus.DONE, InboxStatus.DEAD),
     multiple=True,
     default=[InboxStatus.DONE.value],
     show_default=True,
@@ -198,20 +164,17 @@ def redrive(
 @click.option("--keep", type=click.IntRange(0), help="Of what is done, keep the newest so many.")
 def purge(
     *,
-    config: Path,
-    database: str | None,
+    where: InboxOptions,
     older_than: timedelta | None,
-    statuses: tuple[str, ...],
+    statuses: tuple[InboxStatus, ...],
     keep: int | None,
 ) -> None:
     """Delete what is over, a few at a time. Ids stay remembered."""
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
-    chosen = [InboxStatus(status) for status in statuses]
     purged = _run(
-        config,
-        database,
-        lambda admin: admin.purge(older_than=older_than, statuses=chosen, max_done=keep),
+        where,
+        lambda admin: admin.purge(older_than=older_than, statuses=statuses, max_done=keep),
     )
     click.echo(f"purged {purged}")
 
@@ -219,9 +182,9 @@ def purge(
 @inbox.command(epilog=example("receiver inbox stats --json"))
 @inbox_options
 @json_option
-def stats(*, config: Path, database: str | None, as_json: bool) -> None:
+def stats(*, where: InboxOptions, as_json: bool) -> None:
     """Show how many notifications stand where, what never came, and what nobody wanted."""
-    found = _look(config, database, lambda admin: admin.stats())
+    found = _look(where, lambda admin: admin.stats())
     if as_json:
         click.echo(json.dumps(_stats_document(found), indent=2))
         return
@@ -236,15 +199,15 @@ def stats(*, config: Path, database: str | None, as_json: bool) -> None:
         click.echo("\n" + table(headings, *rows))
 
 
-def _look(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
+def _look(where: InboxOptions, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
     """Do what only reads: nothing can be written."""
-    return asyncio.run(_work_on(existing_inbox(config, database), Access.READ, work))
+    return asyncio.run(_work_on(where.existing(), Access.READ, work))
 
 
-def _run(config: Path, database: str | None, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
+def _run(where: InboxOptions, work: Callable[[InboxAdmin], Awaitable[_R]]) -> _R:
     """Do what writes, in an inbox that is there."""
     with showing_progress():
-        return asyncio.run(_work_on(existing_inbox(config, database), Access.WRITE, work))
+        return asyncio.run(_work_on(where.existing(), Access.WRITE, work))
 
 
 async def _work_on(

@@ -224,20 +224,3 @@ def filter_options(kind: Callable[..., object], **more: Given) -> Given:
     known = inspect.signature(kind).parameters
     options = {name: option for name, option in _FILTERS.items() if name in known}
     return gathered("wanted", kind, **more, **options)
-
-
-def chosen_options(kind: Callable[..., object], all_says: str) -> Given:
-    """Ids, a filter or `--all`: as `chosen`, the ids or the filter."""
-
-    def choose(*, ids: tuple[str, ...], wanted: object, everything: bool) -> object:
-        if [bool(ids), wanted != kind(), everything].count(True) != 1:
-            raise click.UsageError("expected either ids, or a filter, or --all")
-        return ids or wanted
-
-    return gathered(
-        "chosen",
-        choose,
-        ids=click.argument("ids", metavar="[ID]...", nargs=-1),
-        wanted=filter_options(kind),
-        everything=click.option("--all", "everything", is_flag=True, help=all_says),
-    )

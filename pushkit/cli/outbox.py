@@ -45,7 +45,7 @@ def outbox() -> None:
 )
 @database_option
 @filter_options(DeliveryFilter, state=choice_option("--state", of=DeliveryState))
-@page_options
+@page_options()
 def list_(*, database: str, wanted: DeliveryFilter, page: Page) -> None:
     """List deliveries, oldest first, without their bodies."""
     found = look(

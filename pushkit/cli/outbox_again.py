@@ -11,14 +11,14 @@ from typing import TypeAlias
 import click
 
 from pushkit.cli.databases import change, database_option, look
-from pushkit.cli.options import chosen_options
+from pushkit.cli.options import filter_options
 from pushkit.cli.outbox import admin_of
 from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
 from pushkit.outbox import CancelledBy, DeliveryFilter, DeliveryState
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import choice_option
+from pushkit.terminal.options import choice_option, chosen_options
 from pushkit.terminal.output import example, table
 
 _REPEATS = "a webhook may get what it had already, under the same id"
@@ -35,7 +35,9 @@ _HINTS = {
 }
 _Chosen: TypeAlias = tuple[str, ...] | DeliveryFilter
 
-_chosen_options = chosen_options(DeliveryFilter, "Every one there is.")
+_chosen_options = chosen_options(
+    DeliveryFilter, filter_options(DeliveryFilter), all_says="Every one there is."
+)
 _dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Say what it would do, and do nothing."
 )

@@ -8,19 +8,21 @@ from typing import TypeAlias
 import click
 
 from pushkit.cli.databases import change, database_option, look
-from pushkit.cli.options import chosen_options, filter_options
+from pushkit.cli.options import filter_options
 from pushkit.delivery.documents import subscription_document
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.subscriptions import Subscription, SubscriptionFilter, SubscriptionState
 from pushkit.terminal.command import json_option
-from pushkit.terminal.options import Page, choice_option, page_options
+from pushkit.terminal.options import Page, choice_option, chosen_options, page_options
 from pushkit.terminal.output import example, moment
 
 _SEE = "see `pushkit subscriptions list`"
 _Chosen: TypeAlias = tuple[str, ...] | SubscriptionFilter
 
-_chosen_options = chosen_options(SubscriptionFilter, "Every subscription.")
+_chosen_options = chosen_options(
+    SubscriptionFilter, filter_options(SubscriptionFilter), all_says="Every subscription."
+)
 
 
 @click.group(
@@ -48,7 +50,7 @@ def subscriptions() -> None:
         "--state", of=SubscriptionState, help="In this state.  [default: any but withdrawn]"
     ),
 )
-@page_options
+@page_options()
 def list_(*, database: str, wanted: SubscriptionFilter, page: Page) -> None:
     """List subscriptions, oldest first.
 

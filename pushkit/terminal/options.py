@@ -101,10 +101,40 @@ class Page:
             click.echo(f"there may be more: --after {found[-1].id}", err=True)
 
 
-page_options = gathered(
-    "page",
-    Page,
-    after=click.option("--after", help="The last id of the page before."),
-    limit=click.option("--limit", type=click.IntRange(1, 10000), default=100, show_default=True),
-    as_json=json_option,
-)
+def page_options(ids: type = str) -> Given:
+    """Give a command that lists what has such ids its `page`."""
+    return gathered(
+        "page",
+        Page,
+        after=click.option("--after", type=ids, help="The last id of the page before."),
+        limit=click.option(
+            "--limit", type=click.IntRange(1, 10000), default=100, show_default=True
+        ),
+        as_json=json_option,
+    )
+
+
+def chosen_options(
+    kind: Callable[..., object], wanted: Given, *, all_says: str, ids: type = str
+) -> Given:
+    """Give a command what is `chosen`: by ids, by a filter or with `--all`.
+
+    Args:
+        kind: The filter; without arguments, it leaves nothing out.
+        wanted: Its options, gathered as `wanted`.
+        all_says: What `--all` is for.
+        ids: Of what type ids are.
+    """
+
+    def choose(*, ids: tuple[object, ...], wanted: object, everything: bool) -> object:
+        if [bool(ids), wanted != kind(), everything].count(True) != 1:
+            raise click.UsageError("expected either ids, or a filter, or --all")
+        return ids or wanted
+
+    return gathered(
+        "chosen",
+        choose,
+        ids=click.argument("ids", metavar="[ID]...", nargs=-1, type=ids),
+        wanted=wanted,
+        everything=click.option("--all", "everything", is_flag=True, help=all_says),
+    )
