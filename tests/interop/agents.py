@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,11 @@ __all__ = [
     "agent_to_receiver",
     "go_agent",
     "java_agent",
+    "maker_of",
     "node_agent",
+    "node_client",
     "python_agent",
+    "python_client",
     "registered_at_agent",
     "rust_agent",
 ]
@@ -54,22 +57,39 @@ class Agent:
     method: str = "message/send"
 
 
+def _python(release: str) -> str:
+    requirement = f"a2a-sdk[http-server]=={release}"
+    return str(python_of(f"py-{release}", requirement, "uvicorn", "httpx"))
+
+
+def _modules(release: str) -> str:
+    return str(node_modules(f"js-{release}", f"@a2a-js/sdk@{release}", "express@4"))
+
+
+def python_client(release: str) -> tuple[str, ...]:
+    """Return the command of a client on a release, installed where it is not yet."""
+    return (_python(release), str(PEERS / "configs_1_x.py"))
+
+
+def node_client(release: str) -> tuple[str, ...]:
+    """Return the command of a client on a release, installed where it is not yet."""
+    return (str(NODE), str(PEERS / "configs_1.mjs"), "--modules", _modules(release))
+
+
 def python_agent(release: str, **changes: Any) -> Agent:
     """Return an agent on a release, installed where it is not yet."""
     old = release.startswith("0.")
-    requirement = f"a2a-sdk[http-server]=={release}"
-    python = python_of(f"py-{release}", requirement, "uvicorn", "httpx")
+    python = _python(release)
     script = PEERS / ("agent_0_x.py" if old else "agent_1_x.py")
     wire = changes.pop("version", "0.3" if old else "1.0")
-    return Agent(f"a2a-sdk {release}", (str(python), str(script)), wire, **changes)
+    return Agent(f"a2a-sdk {release}", (python, str(script)), wire, **changes)
 
 
 def node_agent(release: str, **changes: Any) -> Agent:
     """Return an agent on a release, installed where it is not yet."""
     old = release.startswith("0.")
-    modules = node_modules(f"js-{release}", f"@a2a-js/sdk@{release}", "express@4")
     script = PEERS / ("agent_0_3.mjs" if old else "agent_1.mjs")
-    command = (str(NODE), str(script), "--modules", str(modules))
+    command = (str(NODE), str(script), "--modules", _modules(release))
     return Agent(f"@a2a-js/sdk {release}", command, "0.3" if old else "1.0", **changes)
 
 
@@ -86,6 +106,20 @@ def rust_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
 def java_agent(name: str, version: str, folder: str, **changes: Any) -> Agent:
     """Return an agent in Java, built where it is not yet."""
     return Agent(name, maven_program(PEERS / "java" / folder), version, **changes)
+
+
+_LANGUAGES: dict[str, Callable[..., Agent]] = {
+    "a2a-go": go_agent,
+    "trpc": go_agent,
+    "a2a-java": java_agent,
+    "a2a-server-lf": rust_agent,
+    "a2a-protocol": rust_agent,
+}
+
+
+def maker_of(peer: str) -> Callable[..., Agent]:
+    """Return what builds an agent of a peer, by its language."""
+    return next(make for start, make in _LANGUAGES.items() if peer.startswith(start))
 
 
 @asynccontextmanager

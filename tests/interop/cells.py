@@ -1,12 +1,11 @@
-"""What `make interop` tries: each cell is one thing that a real peer does with pushkit."""
+"""What `make interop` tries, in the order of its table."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import subprocess
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from pushkit import Scheme
@@ -14,21 +13,26 @@ from receiver import SenderProfile
 from tests.interop.agents import (
     Agent,
     agent_to_receiver,
-    go_agent,
-    java_agent,
+    maker_of,
     node_agent,
     python_agent,
-    registered_at_agent,
-    rust_agent,
 )
 from tests.interop.cards import peers as card_peers
-from tests.interop.configs import client_to_pushkit
+from tests.interop.cell import (
+    INSIDE,
+    ITS_CARDS,
+    ITS_SENDER,
+    ITS_VERIFIER,
+    ITS_WEBHOOK,
+    OUR_CARDS,
+    VECTORS,
+    Cell,
+)
+from tests.interop.config_cells import config_cells
 from tests.interop.environments import (
     FOLDER,
-    PEERS,
     MissingToolError,
     UnavailableError,
-    go_program,
 )
 from tests.interop.processes import MismatchError
 from tests.interop.verifiers import LIBRARIES
@@ -40,51 +44,7 @@ from tests.interop.webhooks import (
     sender_to_trpc,
 )
 
-__all__ = ["COLUMNS", "Cell", "cells"]
-
-ITS_SENDER = "its sender → receiver"
-INSIDE = "its agent, pushkit inside → receiver"
-ITS_WEBHOOK = "pushkit → its webhook"
-ITS_VERIFIER = "pushkit → its verifier"
-VECTORS = "[vectors](vectors/README.md) → its program in `examples/verify`"
-ITS_CARDS = "its signed cards → pushkit"
-OUR_CARDS = "pushkit's signed cards → its verifier"
-AT_ITS_AGENT = "a config → its agent, which then sends"
-ITS_CLIENT = "its client's configs → pushkit, which then sends"
-
-# The matrix of the page: one row a peer, and of each direction the column that it counts in.
-COLUMNS = {
-    ITS_SENDER: "it sends",
-    INSIDE: "pushkit inside",
-    ITS_WEBHOOK: "pushkit sends",
-    ITS_VERIFIER: "pushkit sends",
-    VECTORS: "pushkit sends",
-    ITS_CARDS: "its cards",
-    OUR_CARDS: "pushkit's cards",
-    AT_ITS_AGENT: "configs",
-    ITS_CLIENT: "configs",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One thing that is tried.
-
-    Attributes:
-        peer: What stands at the other end.
-        direction: Who sends to whom.
-        version: The A2A version on the wire.
-        scheme: What the receiving end verifies.
-        attempt: Raises if it does not work; may return how far it does.
-        cause: Why it cannot, where the cause lies on the other side; and what a user can do.
-    """
-
-    peer: str
-    direction: str
-    version: str
-    scheme: str
-    attempt: Callable[[], Awaitable[str | None]]
-    cause: str = ""
+__all__ = ["cells"]
 
 
 def _agent_cell(
@@ -153,7 +113,7 @@ def cells() -> list[Cell]:
         for name in PROGRAMS
     ]
     return [
-        *(*own, *inside, *_config_cells()),
+        *(*own, *inside, *config_cells()),
         *(jose, *_library_cells(), *programs, *_card_cells()),
     ]
 
@@ -168,24 +128,13 @@ _JAVA_SEND = (
     "a2a-java 0.3 drops the config of a message/send that begins a task. Register it by"
     " message/stream, or by tasks/pushNotificationConfig/set"
 )
-_LANGUAGES: dict[str, Callable[..., Agent]] = {
-    "a2a-go": go_agent,
-    "trpc": go_agent,
-    "a2a-java": java_agent,
-    "a2a-server-lf": rust_agent,
-    "a2a-protocol": rust_agent,
-}
-
-
-def _maker_of(peer: str) -> Callable[..., Agent]:
-    return next(make for start, make in _LANGUAGES.items() if peer.startswith(start))
 
 
 def _compiled_cells() -> list[Cell]:
     """Return agents in Go, Java and Rust with their own senders: of trpc-a2a-go, one that signs."""
 
     def cell(name: str, version: str, folder: str, cause: str = "", **changes: Any) -> Cell:
-        make = _maker_of(name)
+        make = maker_of(name)
 
         async def attempt() -> None:
             agent = await asyncio.to_thread(make, name, version, folder, **changes)
@@ -231,80 +180,6 @@ def _compiled_cells() -> list[Cell]:
         cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf", credentials=True),
         cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol"),
         cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol", credentials=True),
-    ]
-
-
-_ID_IN_BODY = (
-    "@a2a-js/sdk 1.0.1 reads the task's id from the body alone, not from the URL. Put it into the"
-    " body, too; 1.3.0 reads the URL"
-)
-
-
-def _config_cells() -> list[Cell]:
-    """Return the bindings in which configs are registered, both ways; each for both versions."""
-    rpc, rest, by_grpc = "JSON-RPC", "HTTP+JSON", "gRPC"
-
-    def at(peer: str, version: str, make: Callable[[], Agent], *bindings: str, **more: str) -> Cell:
-        async def attempt() -> None:
-            agent = await asyncio.to_thread(make)
-            for binding in bindings:
-                try:
-                    await registered_at_agent(agent, binding)
-                except MismatchError as exc:
-                    raise MismatchError(f"{binding}: {exc}") from exc
-
-        named = ", ".join(bindings)
-        return Cell(
-            peer=peer,
-            direction=AT_ITS_AGENT,
-            version=version,
-            scheme=named,
-            attempt=attempt,
-            **more,
-        )
-
-    def python(release: str, *bindings: str, version: str = "1.0") -> Cell:
-        peer = f"a2a-sdk {release}"
-        if version == "0.3" and release.startswith("1."):
-            peer += " (0.3 client)"
-        make = functools.partial(python_agent, release, version=version)
-        return at(peer, version, make, *bindings)
-
-    def node(release: str, *bindings: str, version: str = "1.0", **more: str) -> Cell:
-        make = functools.partial(node_agent, release)
-        return at(f"@a2a-js/sdk {release}", version, make, *bindings, **more)
-
-    def compiled(peer: str, version: str, folder: str, *bindings: str) -> Cell:
-        make = functools.partial(_maker_of(peer), peer, version, folder)
-        return at(peer, version, make, *bindings)
-
-    def client(peer: str, version: str, *bindings: str) -> Cell:
-        async def attempt() -> None:
-            program = await asyncio.to_thread(go_program, PEERS / "go" / "a2a_go_2")
-            for binding in bindings:
-                await client_to_pushkit(program, binding, version)
-
-        named = ", ".join(bindings)
-        return Cell(peer=peer, direction=ITS_CLIENT, version=version, scheme=named, attempt=attempt)
-
-    return [
-        python("0.2.16", rpc, version="0.3"),
-        python("0.3.26", rpc, version="0.3"),
-        python("1.0.3", rpc, rest),
-        python("1.3.0", rpc, rest),
-        python("1.3.0", rpc, rest, version="0.3"),
-        node("0.3.14", rpc, version="0.3"),
-        node("1.0.1", rpc),
-        node("1.0.1", rest, cause=_ID_IN_BODY),
-        node("1.3.0", rpc, rest),
-        compiled("a2a-go 0.3.15", "0.3", "a2a_go_0_3", rpc, by_grpc),
-        compiled("a2a-go 2.4.0", "1.0", "a2a_go_2", rpc, rest, by_grpc),
-        compiled("a2a-go 2.4.0 (0.3 client)", "0.3", "a2a_go_2", rpc, rest, by_grpc),
-        client("a2a-go 2.4.0", "1.0", rpc, rest, by_grpc),
-        client("a2a-go 2.4.0 (0.3 client)", "0.3", rpc, by_grpc),
-        compiled("a2a-java 0.3.3.Final", "0.3", "a2a_java_0_3", rpc, rest),
-        compiled("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf", rpc, rest),
-        compiled("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol", rpc, rest),
     ]
 
 

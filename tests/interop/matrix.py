@@ -16,7 +16,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.interop.cells import COLUMNS, Cell, cells
+from tests.interop.cell import COLUMNS, Cell
+from tests.interop.cells import cells
 from tests.interop.defects import DEFECTS
 from tests.interop.environments import MissingToolError, UnavailableError
 from tests.interop.processes import PATIENCE, MismatchError
