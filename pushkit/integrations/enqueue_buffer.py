@@ -14,7 +14,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,7 +31,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 
 _EARLIER: Final = StorageError("earlier updates of the task wait for the outbox")
 
-Enqueue = Callable[[], Awaitable[object]]
+Enqueue = Callable[[bool], Awaitable[object]]
+"""Stores an update; told whether this is the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class EnqueueBuffer:
             PushkitError: It was not stored and never will be: it is not valid, or too many wait.
         """
         update = _Kept(enqueue, size, is_last)
-        queue = self._queues.setdefault(task_id, _Queue())
+        queue = self._queues.get(task_id)
+        if queue is None:
+            queue = self._queues[task_id] = _Queue()
         queue.callers += 1
         try:
             async with queue.turn:
@@ -125,7 +128,7 @@ class EnqueueBuffer:
 
     async def _store(self, task_id: str, queue: _Queue, update: _Kept) -> None:
         try:
-            await update.enqueue()
+            await update.enqueue(True)
         except PushkitError as exc:
             if not isinstance(exc, StorageError) or self._closing.is_set():
                 self._refuse(exc)
@@ -176,7 +179,7 @@ class EnqueueBuffer:
             StorageError: The outbox is still out of reach: it goes on waiting.
         """
         try:
-            await queue.waiting[0].enqueue()
+            await queue.waiting[0].enqueue(False)
         except StorageError:
             raise
         except Exception as exc:  # noqa: BLE001  # what comes behind it must not wait for ever
@@ -258,11 +261,15 @@ class Buffered:
     ) -> None:
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
-        key = IdempotencyKey(key=next(self._keys), update_sha256="", is_new=True)
-        keys = itertools.chain([key], itertools.repeat(replace(key, is_new=False)))
+        name = next(self._keys)
+
+        def store(first: bool) -> Awaitable[object]:
+            key = IdempotencyKey(key=name, update_sha256="", is_new=first)
+            return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
+
         await self.buffer.run(
             task_id,
-            lambda: self._sender.notify(update, snapshot=snapshot, idempotency_key=next(keys)),
+            store,
             size=size,
             is_last=update.state is not None and update.state.terminal,
         )

@@ -147,7 +147,7 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         notified_at,
         notified_at,  # not_before
         int(new.head),
-        new.status,
+        new.status and new.status.value,  # what is a string and more is slow to bind
         new.idempotency_key,
         new.update_sha256,
         *_standing(new.claim),

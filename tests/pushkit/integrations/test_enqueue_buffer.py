@@ -28,7 +28,7 @@ class Outbox:
         self.away = StorageError("the database is away")
 
     def storing(self, number: int, error: Exception | None = None) -> Enqueue:
-        async def enqueue() -> None:
+        async def enqueue(first: bool) -> None:  # noqa: ARG001  # the interface
             self.begun += 1
             away = self.away
             await self.gate.wait()
@@ -128,7 +128,7 @@ async def test_who_comes_last_waits_for_all_that_came_before(make_buffer: MakeBu
     begun: list[int] = []
 
     def storing(number: int) -> Enqueue:
-        async def enqueue() -> None:
+        async def enqueue(first: bool) -> None:  # noqa: ARG001  # the interface
             begun.append(number)
             await gates[number].wait()
 
