@@ -1,27 +1,33 @@
-"""How long each page of the dashboard takes, over an outbox of any size.
+"""How long each page of both dashboards takes, over an outbox and an inbox of any size.
 
-python benchmarks/dashboard.py [--rows 1000000] [--rounds 40] [--postgres DSN] [--keep outbox.db]
+python benchmarks/dashboard.py [--rows 1000000] [--rounds 40] [--side sender] [--keep FOLDER]
 
 Fills an outbox: of a hundred deliveries two are dead and one waits, over seven days, ten to each
-subscription, to a thousand destinations. Then it asks for each page many times, at other places
-each time, over HTTP on loopback. Milliseconds: the median, what nineteen of twenty take, and the
-processor time for one, of this process alone. Bar: p95 under 100 ms, on a machine that rests.
+subscription, to a thousand destinations; and an inbox alike, of a hundred senders. Then it asks
+for each page many times, at other places each time, over HTTP on loopback. Milliseconds: the
+median, what nineteen of twenty take, and the processor time for one, of this process alone. Bar:
+p95 under 100 ms, on a machine that rests; where it does not, the processor time is what counts.
 
-With `--keep` the file stays, and is used again if it is there.
+With `--keep` the databases stay in a folder, and are used again if they are there; with
+`--postgres DSN` they are made in a schema of their own of that server.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -33,6 +39,8 @@ from pushkit.a2a import WireVersion
 from pushkit.dashboard.app import dashboard_app
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
+from pushkit.events import NotificationRefused
+from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.source import StaticKeySource
 from pushkit.net.timing import Timing
 from pushkit.outbox import (
@@ -47,9 +55,15 @@ from pushkit.outbox import (
     new_delivery_id,
 )
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Access, Script, opened
+from pushkit.storage import Access, Database, Script, Statement, opened, to_micros
 from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
 from pushkit.webui.access import DashboardAccess
+from pushkit.webui.site import Site
+from receiver import Receiver, TrustedSender
+from receiver.admin import open_inbox
+from receiver.dashboard.app import dashboard_of
+from receiver.inbox import Inbox, NewNotification
+from receiver.refusals import REFUSALS
 from tests.databases import PostgresConnection, ScriptRunner, SqliteConnection
 
 NOW = datetime.now(UTC)
@@ -57,8 +71,12 @@ SINCE = NOW - timedelta(days=7)
 PER_SUBSCRIPTION = 10
 BATCH = 500
 ORIGINS = 1000
+SENDERS = 100
+REFUSED = 5000
 BODY = b'{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_WORKING"}}}' * 8
 WORKER = "worker"
+
+Pages: TypeAlias = dict[str, Callable[[], str]]
 
 
 def _result(number: int, made: Made, again_at: datetime) -> Result:
@@ -128,15 +146,7 @@ def _batch(first: int, rows: int) -> Script[None]:
         yield from DestinationStore().hold(settled[0][0], NOW + timedelta(hours=1))
 
 
-def fill(runner: ScriptRunner, rows: int) -> None:
-    """Fill an empty outbox."""
-    begun = time.perf_counter()
-    for first in range(0, rows, BATCH):
-        runner.run(_batch(first, rows))
-    sys.stdout.write(f"{rows} deliveries stored in {time.perf_counter() - begun:.0f} s\n")
-
-
-def pages(ids: list[str], subscriptions: list[str], rows: int) -> dict[str, Callable[[], str]]:
+def sender_pages(ids: list[str], subscriptions: list[str], rows: int) -> Pages:
     """Return the pages, each as somebody may ask for it."""
     chance = random.Random(7)
     tasks = rows // PER_SUBSCRIPTION
@@ -177,9 +187,9 @@ async def _some(outbox: OutboxAdmin) -> tuple[list[str], list[str]]:
     return ids, subscriptions
 
 
-async def measure(location: str, rows: int, rounds: int) -> bool:
-    """Ask for each page, and print what it takes; return whether all are within the bar."""
-    within = True
+@contextlib.asynccontextmanager
+async def sender_side(location: str, rows: int) -> AsyncIterator[tuple[Site, Pages]]:
+    """Yield the sender's dashboard, and its pages."""
     async with opened(open_outbox(location), Access.READ) as database:
         outbox = OutboxAdmin(database)
         site = dashboard_app(
@@ -188,12 +198,133 @@ async def measure(location: str, rows: int, rounds: int) -> bool:
             access=DashboardAccess(),
             keys=StaticKeySource(KeyRing.create(NOW)),
         )
+        yield site, sender_pages(*await _some(outbox), rows)
+
+
+# --- the receiver's ----------------------------------------------------------------------------
+
+
+def _notifications(first: int, rows: int) -> Script[None]:
+    """Store some notifications, and what became of them."""
+    now = SINCE + (NOW - SINCE) * (first / rows)
+    new = [
+        NewNotification(
+            sender=f"sender-{number // PER_SUBSCRIPTION % SENDERS}",
+            delivery_id=f"dlv_{number:016}",
+            kid="key-1",
+            issued_at=now,
+            task_id=f"task-{number // PER_SUBSCRIPTION}",
+            config_id="1",
+            seq=number % PER_SUBSCRIPTION + 1,
+            missing=3 if number % 500 == 7 else 0,
+            late=number % 500 == 8,
+            body=BODY,
+            received_at=now + timedelta(milliseconds=number - first),
+            head=number % 100 == 99,
+        )
+        for number in range(first, min(first + BATCH, rows))
+    ]
+    ids = sorted((yield from Inbox().store(new)).values())
+    finished = to_micros(now + timedelta(seconds=1))
+    yield Statement(
+        "UPDATE pushkit_inbox SET status = CASE WHEN id % 50 = 49 THEN 'dead' ELSE 'done' END,"
+        " attempts = 1, finished_at = $1, unmatched = CASE WHEN id % 200 = 3 THEN 1 ELSE 0 END,"
+        " last_error = CASE WHEN id % 50 = 49 THEN 'handlers:told: ValueError' END"
+        " WHERE id >= $2 AND id <= $3 AND head = 0",
+        (finished, ids[0], ids[-1]),
+    )
+    yield Statement(
+        "UPDATE pushkit_inbox SET attempts = 2, not_before = $1 WHERE id >= $2 AND id <= $3"
+        " AND head = 1",
+        (to_micros(NOW + timedelta(hours=1)), ids[0], ids[-1]),
+    )
+    yield Statement(
+        "INSERT INTO pushkit_callbacks (notification_id, callback, done, attempts, last_error,"
+        " last_at) SELECT id, 'handlers:told', CASE WHEN status = 'done' THEN 1 ELSE 0 END, 1,"
+        " CASE WHEN status = 'done' THEN NULL ELSE 'ValueError' END, $1 FROM pushkit_inbox"
+        " WHERE id >= $2 AND id <= $3",
+        (finished, ids[0], ids[-1]),
+    )
+
+
+def receiver_pages(rows: int) -> Pages:
+    """Return the pages of the receiver's dashboard, each as somebody may ask for it."""
+    chance = random.Random(7)
+    tasks = rows // PER_SUBSCRIPTION
+
+    def number() -> int:
+        return chance.randrange(1, rows + 1)
+
+    return {
+        "overview": lambda: "/",
+        "notifications, the newest": lambda: "/notifications",
+        "notifications, anywhere": lambda: f"/notifications?before={number()}",
+        "of a status that is frequent": lambda: "/notifications?status=done",
+        "dead": lambda: "/notifications?status=dead",
+        "dead, anywhere": lambda: f"/notifications?status=dead&before={number()}",
+        "waiting": lambda: "/notifications?status=received",
+        "unmatched": lambda: "/notifications?unmatched=1",
+        "of a sender": lambda: f"/notifications?sender=sender-{chance.randrange(SENDERS)}",
+        "of a sender that there is not": lambda: "/notifications?sender=nobody",
+        "of a task": lambda: f"/notifications?task=task-{chance.randrange(tasks)}",
+        "one task, with gaps": lambda: f"/task?task=task-{chance.randrange(tasks)}",
+        "one notification": lambda: f"/notifications/{number()}?body=1",
+        "callbacks": lambda: "/callbacks",
+        "refusals": lambda: "/refusals",
+        "one reason": lambda: "/refusals?code=invalid_token",
+        "one refusal": lambda: f"/refusals/{REFUSED - chance.randrange(90)}",
+        "overview, as JSON": lambda: "/api/v1/overview",
+    }
+
+
+@contextlib.asynccontextmanager
+async def receiver_side(location: str, rows: int) -> AsyncIterator[tuple[Site, Pages]]:
+    """Yield the receiver's dashboard, whose memory is full, and its pages."""
+    receiver = Receiver(
+        url="https://client.example.com",
+        senders=[TrustedSender(name="agent", issuer="https://a.example.com", keys=_no_keys())],
+        database=location,
+    )
+    await receiver.open(Access.WRITE)
+    site = dashboard_of(receiver, access=DashboardAccess())
+    codes = list(REFUSALS)
+    for number in range(REFUSED):
+        code = codes[number % len(codes)] if number < REFUSED - 100 else "invalid_token"
+        receiver.events.tell(
+            NotificationRefused(
+                at=NOW,
+                sender="agent" if number % 2 else None,
+                task_id=None,
+                delivery_id=None,
+                status=REFUSALS[code].status,
+                code=code,
+                peer="192.0.2.1",
+                reason="found one thing, expected another",
+            )
+        )
+    yield site, receiver_pages(rows)
+    await receiver.close()
+
+
+def _no_keys() -> dict[str, VerificationKey]:
+    key = KeyRing.create(NOW).signing_key(NOW).to_verification_key()
+    return {key.kid: key}
+
+
+# --- measuring ---------------------------------------------------------------------------------
+
+
+async def measure(
+    side: AbstractAsyncContextManager[tuple[Site, Pages]], title: str, rounds: int
+) -> bool:
+    """Ask for each page, and print what it takes; return whether all are within the bar."""
+    within = True
+    async with side as (site, wanted):
         runner = web.AppRunner(site.app(), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        wanted = pages(*await _some(outbox), rows)
-        print(f"{'':32}{'p50':>9}{'p95':>9}{'CPU':>9}   ms")
+        print(f"{title:32}{'p50':>9}{'p95':>9}{'CPU':>9}   ms")
         async with aiohttp.ClientSession(base) as client:
             for name, path in wanted.items():
                 took, begun = [], time.process_time()
@@ -212,9 +343,44 @@ async def measure(location: str, rows: int, rounds: int) -> bool:
     return within
 
 
-async def _make(location: str) -> None:
-    async with opened(open_outbox(location), Access.UPGRADE):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two dashboards."""
+
+    open: Callable[[str], Database]
+    batch: Callable[[int, int], Script[None]]
+    shown: Callable[[str, int], AbstractAsyncContextManager[tuple[Site, Pages]]]
+
+
+SIDES = {
+    "sender": Side(open=open_outbox, batch=_batch, shown=sender_side),
+    "receiver": Side(open=open_inbox, batch=_notifications, shown=receiver_side),
+}
+
+
+async def _make(database: Database) -> None:
+    async with opened(database, Access.UPGRADE):
         pass
+
+
+def filled(side: Side, name: str, asked: argparse.Namespace, folder: Path) -> str:
+    """Return where the rows are; make them, if they are not there."""
+    runner: ScriptRunner | None = None
+    if asked.postgres:
+        runner = PostgresConnection(asked.postgres)
+        location = runner.dsn
+    else:
+        file = folder / f"{name}-{asked.rows}.db"
+        location = str(file)
+        runner = None if file.exists() else SqliteConnection(file)
+    if runner is not None:
+        asyncio.run(_make(side.open(location)))
+        begun = time.perf_counter()
+        for first in range(0, asked.rows, BATCH):
+            runner.run(side.batch(first, asked.rows))
+        runner.close()
+        print(f"{name}: {asked.rows} rows stored in {time.perf_counter() - begun:.0f} s")
+    return location
 
 
 def main() -> None:
@@ -224,23 +390,20 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--side", choices=list(SIDES))
     parser.add_argument("--postgres", help="the DSN of a server; a schema of its own is made")
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--keep", type=Path, help="the folder of the databases")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        runner: ScriptRunner | None = None
-        if asked.postgres:
-            runner = PostgresConnection(asked.postgres)
-            location = runner.dsn
-        else:
-            file = asked.keep or Path(folder) / "outbox.db"
-            location = str(file)
-            runner = None if file.exists() else SqliteConnection(file)
-        if runner is not None:
-            asyncio.run(_make(location))
-            fill(runner, asked.rows)
-            runner.close()
-        sys.exit(0 if asyncio.run(measure(location, asked.rows, asked.rounds)) else 1)
+    within = True
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = asked.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in [asked.side] if asked.side else SIDES:
+            side = SIDES[name]
+            location = filled(side, name, asked, folder)
+            shown = side.shown(location, asked.rows)
+            within &= asyncio.run(measure(shown, f"{name}, {asked.rows:,} rows", asked.rounds))
+    sys.exit(0 if within else 1)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender
     from pushkit.delivery.subscription_admin import SubscriptionAdmin
 
-__all__ = ["dashboard_app", "sender_dashboard"]
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _MAX_SELECTED: Final = 200

@@ -10,8 +10,6 @@ from pushkit.keys.ring import KeyRing
 from pushkit.outbox import DeliveryState, OutboxFigures
 from pushkit.webui.findings import Finding, Severity
 
-__all__ = ["findings", "meaning", "mend"]
-
 _OVERDUE = timedelta(minutes=1)
 _OLD = timedelta(hours=1)
 

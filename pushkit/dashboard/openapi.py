@@ -28,8 +28,6 @@ from pushkit.webui.openapi import (
     ref,
 )
 
-__all__ = ["openapi_document"]
-
 _DELIVERY_STATES: Final[JsonObject] = {"type": "string", "enum": [*map(str, DeliveryState)]}
 _SUBSCRIPTION_STATES: Final[JsonObject] = {
     "type": "string",

@@ -42,8 +42,6 @@ from pushkit.webui.documents import (
 )
 from pushkit.webui.findings import verdict_document
 
-__all__ = ["CURSOR_PATTERN", "Pages", "delivery_filter"]
-
 _S = TypeVar("_S", DeliveryState, SubscriptionState)
 
 _DELIVERED: Final = DeliveryState.DELIVERED

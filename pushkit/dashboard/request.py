@@ -23,8 +23,6 @@ from pushkit.subscriptions import Profile, Subscription
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
 
-__all__ = ["rebuilt_request"]
-
 MASK = "***"
 
 

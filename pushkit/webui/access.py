@@ -25,8 +25,6 @@ from typing import Final
 
 from pushkit.errors import ConfigError
 
-__all__ = ["MIN_TOKEN_CHARS", "SESSION_LIFETIME", "DashboardAccess", "is_loopback"]
-
 MIN_TOKEN_CHARS: Final = 20
 SESSION_LIFETIME: Final = timedelta(hours=12)
 

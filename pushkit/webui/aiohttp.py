@@ -12,8 +12,6 @@ from pushkit.webui.exchange import Answer, PageRequest, joined_fields, values_of
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
 
-__all__ = ["application"]
-
 
 def application(site: Site) -> web.Application:
     """Return an application of every path of a site."""

@@ -13,7 +13,6 @@ from pushkit.webui.exchange import Answer, PageRequest, joined_fields, values_of
 if TYPE_CHECKING:
     from pushkit.webui.site import Site
 
-__all__ = ["AsgiSite"]
 
 # The names of the ASGI specification; its messages are loosely typed by design.
 _Message: TypeAlias = MutableMapping[str, Any]

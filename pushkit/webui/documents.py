@@ -12,19 +12,6 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
 from pushkit.storage import AtMost
 
-__all__ = [
-    "MAX_CHARS",
-    "TEXT_PATTERN",
-    "at_most",
-    "buckets",
-    "limit_of",
-    "moment_or_none",
-    "percentile",
-    "percentiles",
-    "shown_body",
-    "text_of",
-]
-
 MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"
 _TEXT: Final = re.compile(TEXT_PATTERN)

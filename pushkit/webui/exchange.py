@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import parse_qsl
 
-__all__ = ["Answer", "PageRequest", "ReadForm", "Refused", "SeeOther", "joined_fields", "values_of"]
-
 _MAX_VALUES = 1000
 
 ReadForm: TypeAlias = Callable[[int], Awaitable[bytes | None]]

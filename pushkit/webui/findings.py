@@ -9,8 +9,6 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject
 
-__all__ = ["Finding", "Severity", "verdict_document"]
-
 
 class Severity(IntEnum):
     """How bad a finding is; the worst one is what the overview says first."""

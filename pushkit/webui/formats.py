@@ -8,8 +8,6 @@ from typing import Final
 
 from pushkit.bounded_json import JsonValue
 
-__all__ = ["FILTERS"]
-
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 

@@ -8,26 +8,6 @@ from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.version import __version__
 from pushkit.webui.documents import MAX_CHARS, TEXT_PATTERN
 
-__all__ = [
-    "FLAG",
-    "INTEGER",
-    "LIMIT",
-    "MOMENT",
-    "NAME",
-    "NUMBER",
-    "NUMBERS",
-    "SHOWN",
-    "TEXT",
-    "api_document",
-    "get",
-    "list_of",
-    "nullable",
-    "operation",
-    "parameter",
-    "record",
-    "ref",
-]
-
 TEXT: Final[JsonObject] = {"type": "string"}
 NUMBER: Final[JsonObject] = {"type": "number"}
 INTEGER: Final[JsonObject] = {"type": "integer"}

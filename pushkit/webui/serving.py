@@ -23,8 +23,6 @@ from pushkit.url import host_and_port
 from pushkit.webui.access import DashboardAccess, is_loopback
 from pushkit.webui.site import Site
 
-__all__ = ["access_of", "audit_to", "run_dashboard", "serving"]
-
 _WRITTEN: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pushkit.webui.asgi import AsgiSite
 
-__all__ = ["Site"]
 
 Handler: TypeAlias = Callable[[PageRequest], Awaitable[Answer]]
 Action: TypeAlias = Callable[[PageRequest], Awaitable[str]]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from receiver.admin import InboxAdmin
     from receiver.receiver import Receiver
 
-__all__ = ["dashboard_of", "inbox_dashboard", "receiver_dashboard"]
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _FILTERS: Final = ("status", "sender", "task", "unmatched")

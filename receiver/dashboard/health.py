@@ -12,8 +12,6 @@ from receiver.dashboard.memory import Refused
 from receiver.inbox import CallbackTrouble, InboxFigures
 from receiver.refusals import refusal_of
 
-__all__ = ["findings"]
-
 _OVERDUE: Final = timedelta(minutes=1)
 _LATELY: Final = timedelta(hours=1)
 # Something on this side: whoever sends is genuine, or would have been.

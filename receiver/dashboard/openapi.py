@@ -26,8 +26,6 @@ from pushkit.webui.openapi import (
 )
 from receiver.inbox import InboxStatus
 
-__all__ = ["openapi_document"]
-
 _STATUSES: Final[JsonObject] = {"type": "string", "enum": [*map(str, InboxStatus)]}
 _NUMBERED: Final[JsonObject] = {"type": "string", "pattern": "^[0-9]{1,18}$"}
 _ID: Final = parameter("id", _NUMBERED, "Its number.", "path")

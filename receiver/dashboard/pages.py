@@ -27,8 +27,6 @@ from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox import CallbackTrouble, InboxFilter, InboxStatus, NotificationSummary
 from receiver.refusals import refusal_of
 
-__all__ = ["InboxPages", "inbox_filter"]
-
 _OF_TASK: Final = 200
 _MAX_DIGITS: Final = 18
 

@@ -9,8 +9,6 @@ from pushkit.events import NotificationRefused
 from receiver.inbox import InboxStatus, NotificationReport
 from receiver.refusals import refusal_of
 
-__all__ = ["steps_of_accepted", "steps_of_refused"]
-
 
 class _Check(NamedTuple):
     step: int

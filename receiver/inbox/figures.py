@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.storage import (
-    WINDOW,
     AtMost,
     Script,
     Statement,
@@ -21,7 +20,8 @@ __all__ = ["CallbackTrouble", "InboxFigures", "callback_troubles", "inbox_figure
 
 _UNFINISHED: Final = "status IN ('received', 'in_progress')"
 _MOST_ARRIVALS: Final = 2000
-_MOST_ROWS: Final = 10_000
+_MOST_DUE: Final = 10_000  # read from an index alone
+_MOST_ROWS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class InboxFigures:
         dead: Dead letters.
         unmatched: What no callback wanted.
         incomplete: What came late, or behind a gap.
-        oldest_unfinished_at: Since when the oldest waits, among the first 10,000.
+        oldest_unfinished_at: Since when the oldest waits, among the first thousand.
         due_since: Since when what could be called back is not taken; None if nothing is due.
         arrivals: When the newest came and were done, the newest first; within an hour.
         arrivals_since: From when on these are all that came.
@@ -87,7 +87,7 @@ def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
     )
     due = yield Statement(
         "SELECT MIN(not_before) AS moment FROM (SELECT not_before FROM pushkit_inbox"
-        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_ROWS}) h WHERE not_before <= $1",
+        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_DUE}) h WHERE not_before <= $1",
         (to_micros(now),),
     )
     newest = yield Statement(
@@ -117,9 +117,9 @@ def callback_troubles() -> Script[list[CallbackTrouble]]:
         "SELECT c.callback, c.last_error AS error, MAX(c.last_at) AS last_at,"
         " MAX(n.id) AS newest, SUM(n.dead) AS dead, COUNT(*) AS found FROM ("
         f"SELECT id, 1 AS dead FROM (SELECT id FROM pushkit_inbox WHERE status = 'dead'"
-        f" ORDER BY finished_at DESC LIMIT {WINDOW}) d"
+        f" ORDER BY finished_at DESC LIMIT {_MOST_ROWS}) d"
         " UNION ALL SELECT id, 0 AS dead FROM (SELECT id, attempts FROM pushkit_inbox"
-        f" WHERE head = 1 AND status = 'received' LIMIT {WINDOW}) w WHERE attempts > 0"
+        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_ROWS}) w WHERE attempts > 0"
         ") n JOIN pushkit_callbacks c ON c.notification_id = n.id"
         " WHERE c.done = 0 AND c.last_error IS NOT NULL"
         " GROUP BY c.callback, c.last_error ORDER BY found DESC, c.callback, c.last_error LIMIT 200"
