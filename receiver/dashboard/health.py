@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
+from pushkit.events import NotificationRefused
 from pushkit.webui.findings import Finding, Severity
 from receiver.dashboard.memory import Refused
 from receiver.inbox import CallbackTrouble, InboxFigures
@@ -87,7 +88,8 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
 
 def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator[Finding]:
     lately = [each.event for each in refusals if figures.now - each.event.at < _LATELY]
-    counted = Counter(each.code for each in lately if each.sender is not None or each.code in _OURS)
+    genuine = [each for each in lately if each.code in _OURS or _is_of_a_sender(each)]
+    counted = Counter(each.code for each in genuine)
     for code, number in counted.most_common():
         row = refusal_of(code)
         yield Finding(
@@ -96,7 +98,7 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator
             mend=row.mend,
             link=f"/refusals?code={code}",
         )
-    strangers = sum(each.sender is None and each.code not in _OURS for each in lately)
+    strangers = len(lately) - len(genuine)
     if strangers:
         yield Finding(
             severity=Severity.NOTE,
@@ -104,6 +106,13 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator
             mend="Strangers, or an agent that is set up wrongly: the reasons tell.",
             link="/refusals",
         )
+
+
+def _is_of_a_sender(refused: NotificationRefused) -> bool:
+    """Say whether a trusted sender was refused: from step 4 on the signature has been proven."""
+    step = refusal_of(refused.code).step
+    late = step is not None and step > 3 and refused.code != "malformed_request"
+    return late or refused.sender is not None
 
 
 def _notifications(number: int) -> str:

@@ -78,9 +78,18 @@ async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     await world.receive(stranger)
     assert (await document(client, "/overview"))["verdict"] == "healthy"
 
-    await world.receive(world.draft(token="guessed-by-the-agent"))
+    elsewhere = world.draft()
+    elsewhere.claim(aud="https://elsewhere.example.com/a2a/push")
+    for refused in (world.draft(token="guessed-by-the-agent"), elsewhere):
+        await world.receive(refused)
     found = await document(client, "/overview")
     assert found["verdict"] == "attention"
+    links = {each["link"]: each["severity"] for each in found["findings"]}
+    assert links == {
+        "/refusals?code=invalid_token": "warning",
+        "/refusals?code=wrong_audience": "warning",
+        "/refusals": "note",
+    }
     assert "guessed" not in str(found)
     world.clock.now += timedelta(hours=2)
     assert (await document(client, "/overview"))["verdict"] == "healthy"

@@ -1,0 +1,449 @@
+"""Both dashboards in headless Chromium: from a failure to its mend by clicks, and pictures of it.
+
+    python -m tests.soak.dashboards_in_chromium [--pictures FOLDER] [--chromium PATH]
+
+A sender posts to a webhook that refuses, and to a receiver that refuses. On the sender's dashboard
+the failed delivery is found, understood and redriven, and seen to be delivered without a reload; on
+the receiver's the refusal, its reason and its mend. Then the same without JavaScript, and by the
+keyboard alone. The pictures are of light, dark and a phone. The exit status is 1 if a step fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from pushkit import (
+    Artifact,
+    ArtifactUpdate,
+    KeyRing,
+    PushConfig,
+    PushSender,
+    SenderOptions,
+    StatusUpdate,
+    TaskState,
+    TaskStatus,
+)
+from pushkit.clock import utc_now
+from pushkit.dashboard.app import dashboard_app
+from pushkit.keys.jwks import jwks_document
+from pushkit.keys.source import StaticKeySource
+from pushkit.webui.access import DashboardAccess
+from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from receiver import Notification, Receiver, TaskPolicy, TrustedSender
+from receiver.dashboard.app import dashboard_of
+from tests.ports import free_port
+
+TOKEN = "a-token-of-the-dashboards"
+ISSUER = "https://agent.example.com"
+DEADLINE = 30.0
+
+
+# --- a browser ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Tab:
+    """One page of Chromium, over its DevTools protocol."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask for something; return the result."""
+        number = next(self._numbers)
+        await self.socket.send_json({"id": number, "method": method, "params": parameters})
+        while True:
+            answer = await self.socket.receive_json(timeout=DEADLINE)
+            if answer.get("id") == number:
+                if "error" in answer:
+                    raise AssertionError(f"{method}: {answer['error']['message']}")
+                return dict(answer["result"])
+
+    async def run(self, script: str) -> Any:
+        """Return what a script says."""
+        found = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        return found["result"].get("value")
+
+    async def text(self) -> str:
+        """Return what the page says."""
+        return str(await self.run("document.body ? document.body.innerText : ''"))
+
+    async def sees(self, text: str) -> None:
+        """Wait until the page says something."""
+        deadline = time.monotonic() + DEADLINE
+        while text.casefold() not in (await self.text()).casefold():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the page does not say {text!r}:\n{await self.text()}")
+            await asyncio.sleep(0.1)
+
+    async def open(self, url: str, text: str) -> None:
+        """Go to a page, and wait until it says something."""
+        await self.call("Page.navigate", url=url)
+        await self.sees(text)
+
+    async def click(self, text: str, *, within: str = "a, button, summary") -> None:
+        """Press, with the mouse, what has this text."""
+        place = await self.run(
+            f"""(() => {{
+              const found = [...document.querySelectorAll({json.dumps(within)})]
+                .find((each) => each.innerText.includes({json.dumps(text)}));
+              if (!found) return null;
+              found.scrollIntoView({{ block: "center" }});
+              const box = found.getClientRects()[0];
+              return {{ x: box.x + box.width / 2, y: box.y + box.height / 2 }};
+            }})()"""
+        )
+        if place is None:
+            raise AssertionError(f"there is nothing {text!r} to press:\n{await self.text()}")
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.call(
+                "Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place
+            )
+
+    async def press(self, key: str, code: int) -> None:
+        """Press a key."""
+        more = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                windowsVirtualKeyCode=code,
+                **(more if kind == "keyDown" else {}),
+            )
+
+    async def type(self, text: str) -> None:
+        """Type into what has the focus."""
+        await self.call("Input.insertText", text=text)
+
+    async def picture(self, path: Path, *, dark: bool = False, phone: bool = False) -> None:
+        """Take a picture of the page from its top, as wide as a desk's screen or a phone's."""
+        width, height = (390, 844) if phone else (1180, 820)
+        await self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
+        await asyncio.sleep(0.3)
+        whole = int(await self.run("document.documentElement.scrollHeight"))
+        wide = int(await self.run("document.documentElement.scrollWidth"))
+        assert wide <= width, f"{path.name}: the page is {wide} wide, the screen {width}"
+        clip = {"x": 0, "y": 0, "width": width, "height": min(whole, 1800), "scale": 1}
+        found = await self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(found["data"]))
+        await self.call("Emulation.clearDeviceMetricsOverride")
+
+
+@contextlib.asynccontextmanager
+async def browser(program: str) -> AsyncIterator[Tab]:
+    """Run Chromium with one empty page."""
+    with tempfile.TemporaryDirectory() as profile:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--force-color-profile=srgb",
+            "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
+            "about:blank",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            port = await _port(Path(profile) / "DevToolsActivePort")
+            async with aiohttp.ClientSession() as session:
+                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                    [page] = [each for each in await answer.json() if each["type"] == "page"]
+                address = page["webSocketDebuggerUrl"]
+                async with session.ws_connect(address, max_msg_size=0) as socket:
+                    yield Tab(socket)
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def _port(file: Path) -> int:
+    for _ in range(300):
+        with contextlib.suppress(FileNotFoundError, IndexError):
+            return int((await asyncio.to_thread(file.read_text)).splitlines()[0])
+        await asyncio.sleep(0.1)
+    raise AssertionError("Chromium does not start")
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+@dataclass
+class Stage:
+    """Where both dashboards are, and what a webhook answers."""
+
+    sender: str
+    receiver: str
+    answers: dict[str, int]
+
+
+@contextlib.asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    """Run a sender, a webhook and a receiver in which things have gone wrong, and dashboards."""
+    async with contextlib.AsyncExitStack() as stack:
+        ring = KeyRing.create(utc_now())
+        answers = {"/strict": 400, "/broken": 503}
+        hooks = await stack.enter_async_context(_served(_webhook(answers)))
+        port = free_port()
+        receiver = _receiver(folder, ring, port)
+        # Before anything is refused: it keeps what it hears.
+        access = DashboardAccess(token=TOKEN, allow_actions=True)
+        inbox = await stack.enter_async_context(
+            _served(dashboard_of(receiver, access=access).app())
+        )
+        await stack.enter_async_context(_served(receiver.app(), port))
+        sender = PushSender(
+            issuer=ISSUER,
+            keys=ring,
+            database=folder / "outbox.db",
+            allow=["127.0.0.1:*", "localhost:*"],
+            options=SenderOptions(keep_answers=True, timeout=timedelta(seconds=5)),
+        )
+        await stack.enter_async_context(sender)
+        outbox = dashboard_app(
+            sender.outbox,
+            sender.subscription_admin,
+            access=access,
+            keys=StaticKeySource(ring),
+            issuer=ISSUER,
+        )
+        shown = await stack.enter_async_context(_served(outbox.app()))
+        await _happen(sender, hooks, f"http://127.0.0.1:{port}", f"http://localhost:{port}")
+        await asyncio.sleep(3)
+        yield Stage(sender=shown, receiver=inbox, answers=answers)
+
+
+def _webhook(answers: dict[str, int]) -> web.Application:
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.02)
+        status = answers.get(request.path, 202)
+        said = "" if status < 300 else '{"error": "artifact.parts: expected at least one part"}'
+        return web.Response(status=status, text=said)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    return app
+
+
+def _receiver(folder: Path, ring: KeyRing, port: int) -> Receiver:
+    jwks = folder / "jwks.json"
+    jwks.write_bytes(jwks_document(ring, utc_now()))
+    receiver = Receiver(
+        url=f"http://127.0.0.1:{port}",
+        senders=[
+            TrustedSender(
+                name="research-agent",
+                issuer=ISSUER,
+                jwks_file=jwks,
+                tokens=[TOKEN],
+                tasks=TaskPolicy.ANY,
+            )
+        ],
+        database=folder / "inbox.db",
+        retry=RetryPolicy(wait=wait_schedule((1,)), stop=stop_after_attempt(1)),
+    )
+
+    @receiver.on_update(name="handlers:store")
+    async def store(_: Notification) -> None:
+        await asyncio.sleep(0.01)
+
+    @receiver.on_update(name="handlers:index")
+    async def index(notification: Notification) -> None:
+        if (notification.task_id or "").endswith("7"):
+            raise ConnectionError("the index is away")
+
+    return receiver
+
+
+async def _happen(sender: PushSender, hooks: str, good: str, wrong: str) -> None:
+    path = "/a2a/push"
+    for number in range(60):
+        url = {5: f"{hooks}/strict", 6: f"{hooks}/broken"}.get(number % 20, f"{hooks}/ok")
+        url = f"{good}{path}" if number % 3 == 0 else url
+        url = f"{wrong}{path}" if number in (11, 31) else url
+        task, token = f"report-{number}", TOKEN if number != 22 else "another-token-than-agreed"
+        url = f"{good}{path}" if number == 22 else url
+        config = PushConfig(url=url, token=token)
+        await sender.subscribe(task, config, version="1.0", owner=f"user-{number % 4}")
+        status = TaskStatus(state=TaskState.WORKING)
+        await sender.notify(StatusUpdate(task_id=task, context_id="c", status=status))
+        artifact = Artifact(artifact_id="a", parts=())
+        with contextlib.suppress(Exception):
+            await sender.notify(ArtifactUpdate(task_id=task, context_id="c", artifact=artifact))
+        done = TaskStatus(state=TaskState.COMPLETED)
+        await sender.notify(StatusUpdate(task_id=task, context_id="c", status=done))
+    async with aiohttp.ClientSession() as stranger:
+        for _ in range(4):
+            async with stranger.post(f"{good}{path}", json={"statusUpdate": {}}) as answer:
+                await answer.read()
+
+
+@contextlib.asynccontextmanager
+async def _served(app: web.Application, port: int = 0) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+# --- what is tried ------------------------------------------------------------------------------
+
+
+@dataclass
+class Trial:
+    """Clicks through the dashboards, and takes pictures where they are wanted."""
+
+    tab: Tab
+    at: Stage
+    pictures: Path | None
+
+    async def picture(self, name: str) -> None:
+        """Take a page in light, in the dark, and as a phone has it."""
+        if self.pictures is None:
+            return
+        await self.tab.picture(self.pictures / f"{name}-light.png")
+        await self.tab.picture(self.pictures / f"{name}-dark.png", dark=True)
+        await self.tab.picture(self.pictures / f"{name}-phone.png", phone=True)
+
+    async def log_in(self, base: str) -> None:
+        """Log in, by the keyboard: the field has the focus."""
+        await self.tab.open(f"{base}/", "Log in")
+        await self.tab.type(TOKEN)
+        await self.tab.press("Enter", 13)
+        await self.tab.sees("Actions are allowed")
+
+    async def a_failed_delivery(self) -> None:
+        """Find it, find out why, redrive it, and see it delivered without a reload."""
+        tab = self.tab
+        await self.log_in(self.at.sender)
+        await tab.sees("dead letters within the last hour")
+        await self.picture("sender-overview")
+        await tab.click("dead letters within the last hour")
+        await tab.sees("Dead letters")
+        await self.picture("sender-dead")
+        await tab.click("report-25")
+        await tab.sees("Why it died")
+        await tab.sees("The webhook found the body wrong")
+        await tab.click("Show the answers")
+        await tab.sees("expected at least one part")
+        await self.picture("sender-delivery")
+        self.at.answers["/strict"] = 202  # whoever runs the webhook mends it
+        await tab.click("Redrive")
+        await tab.sees("1 redriven.")
+        await tab.sees("Attempt 2")  # the page has looked again by itself
+        await self.picture("sender-delivered")
+        for page, says in (
+            ("subscriptions", "Subscriptions"),
+            ("destinations", "Destinations"),
+            ("keys", "Keys"),
+        ):
+            await tab.open(f"{self.at.sender}/{page}", says)
+            await self.picture(f"sender-{page}")
+
+    async def a_refusal(self) -> None:
+        """Find a refusal, its reason and its mend; then a callback that fails, and redrive."""
+        tab = self.tab
+        await self.log_in(self.at.receiver)
+        await tab.sees("signed for another webhook")
+        await self.picture("receiver-overview")
+        await tab.click("signed for another webhook")
+        await tab.sees("By reason")
+        await self.picture("receiver-refusals")
+        await tab.click("wrong_audience", within="section:last-of-type td a")
+        await tab.sees("What mends it")
+        await tab.sees("localhost")
+        await tab.sees("not reached")
+        await self.picture("receiver-refusal")
+        await tab.click("Callbacks")
+        await tab.sees("ConnectionError")
+        await self.picture("receiver-callbacks")
+        await tab.click("notification", within="td a")
+        await tab.sees("Why it died")
+        await self.picture("receiver-notification")
+        await tab.click("Redrive", within="button")
+        await tab.sees("1 called back again.")
+        await tab.click("report-57", within="dd a")
+        await tab.sees("Its updates, by number")
+        await self.picture("receiver-task")
+
+    async def without_scripts(self) -> None:
+        """Do it without JavaScript: links and forms are all that is needed."""
+        await self.tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        await self.tab.open(f"{self.at.sender}/deliveries?state=dead", "Dead letters")
+        await self.tab.click("report-45")
+        await self.tab.sees("Why it died")
+        await self.tab.click("Redrive", within="button")
+        await self.tab.sees("1 redriven.")
+        await self.tab.call("Emulation.setScriptExecutionDisabled", value=False)
+
+    async def by_the_keyboard(self) -> None:
+        """Reach the content by its first stop, and every control by the next ones, visibly."""
+        tab = self.tab
+        await tab.open(f"{self.at.receiver}/", "What came in")
+        await tab.press("Tab", 9)
+        assert await tab.run("document.activeElement.className") == "skip"
+        stops = set()
+        for _ in range(12):
+            await tab.press("Tab", 9)
+            stops.add(await tab.run("document.activeElement.innerText.trim()"))
+            ring = await tab.run("getComputedStyle(document.activeElement).outlineStyle")
+            assert ring != "none", "what has the focus does not show it"
+        assert {"Overview", "Callbacks", "Refusals"} <= stops, stops
+
+
+async def main() -> int:
+    """Try everything; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium")
+    asked = parser.parse_args()
+    if asked.pictures:
+        asked.pictures.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        async with stage(Path(folder)) as at, browser(asked.chromium) as tab:
+            trial = Trial(tab, at, asked.pictures)
+            for step in (
+                trial.a_failed_delivery,
+                trial.a_refusal,
+                trial.without_scripts,
+                trial.by_the_keyboard,
+            ):
+                begun = time.monotonic()
+                await step()
+                print(f"{step.__name__.replace('_', ' ')}: {time.monotonic() - begun:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
