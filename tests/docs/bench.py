@@ -91,7 +91,10 @@ async def bench(page: str, world: World) -> AsyncIterator[Names]:
 
 @contextlib.asynccontextmanager
 async def nothing_else(_world: World) -> AsyncIterator[Names]:
+    receiver = a_receiver()
     yield {
+        "fastapi": FastAPI(),
+        "receiver": receiver,
         "SECRETS": {"alice": ["whsec_c2VjcmV0LXRoYXQtaXMtbG9uZy1lbm91Z2g="]},
         "key": "a-key",
         "page_somebody": print,
@@ -99,6 +102,7 @@ async def nothing_else(_world: World) -> AsyncIterator[Names]:
         "token": "a-token-of-16-or-more",
         "update": completed("task-1"),
     }
+    await receiver.close()
 
 
 @contextlib.asynccontextmanager
@@ -184,6 +188,7 @@ async def a_notification(_world: World) -> AsyncIterator[Names]:
 
 @contextlib.asynccontextmanager
 async def vectors(_world: World) -> AsyncIterator[Names]:
+    Path("docs").symlink_to(ROOT / "docs")
     document = json.loads((ROOT / "docs/vectors/notifications.json").read_bytes())
     expected = {
         json.dumps([*map(one["request"].get, ("method", "target", "headers", "body"))]): (

@@ -192,7 +192,8 @@ async def an_outbox(_world: World) -> dict[str, str]:
 
 async def a_worker(world: World) -> dict[str, str]:
     await an_outbox(world)
-    return {"…": f"--database outbox.db --keys keys.json --issuer {ISSUER}"}
+    options = f"--database outbox.db --keys keys.json --issuer {ISSUER}"
+    return {"…": options, "/usr/local/bin/page": "/bin/true"}
 
 
 async def an_inbox(_world: World) -> dict[str, str]:
@@ -211,6 +212,10 @@ async def a_receiver(_world: World) -> dict[str, str]:
     )
     Path("handlers.py").write_text("async def completed(notification): ...\n")
     return {}
+
+
+async def an_agent(world: World) -> dict[str, str]:
+    return {"postgresql://pushkit@db/agent": "outbox.db", **await an_outbox(world)}
 
 
 async def both(world: World) -> dict[str, str]:
@@ -235,6 +240,6 @@ SCENES: dict[str, Callable[[World], Awaitable[dict[str, str]]]] = {
     "docs/receiver.md": a_receiver,
     "docs/receiving.md": a_receiver,
     "docs/secrets.md": an_outbox,
-    "docs/sending.md": an_outbox,
+    "docs/sending.md": an_agent,
     "docs/terminal.md": a_receiver,
 }
