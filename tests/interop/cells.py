@@ -173,9 +173,9 @@ def _compiled_cells() -> list[Cell]:
             "a2a_java_0_3",
             method="message/stream",
         ),
-        _not_here("trpc-a2a-go 2.0 (alpha)", ITS_SENDER, "that release"),
-        _not_here("trpc-a2a-go 2.0 (alpha)", ITS_VERIFIER, "that release"),
-        _not_here("a2a-java 1.x", ITS_SENDER, "org.a2aproject.sdk"),
+        _not_here("trpc-a2a-go 2.0 (alpha)", ITS_SENDER, _REFUSED),
+        _not_here("trpc-a2a-go 2.0 (alpha)", ITS_VERIFIER, _REFUSED),
+        _not_here("a2a-java 1.x", ITS_SENDER, _JAVA_1),
         cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf"),
         cell("a2a-server-lf 0.5.3 (Rust)", "1.0", "a2a_server_lf", credentials=True),
         cell("a2a-protocol-server 0.15.0 (Rust)", "1.0", "a2a_protocol"),
@@ -183,11 +183,18 @@ def _compiled_cells() -> list[Cell]:
     ]
 
 
-def _not_here(peer: str, direction: str, package: str) -> Cell:
-    """Return what could not be tried: its package was not to be had from the registry."""
+_REFUSED = "the registry answers that this release is not available (403)"
+_JAVA_1 = (
+    "the registry has no org.a2aproject.sdk (404). 1.0.0.Alpha3 of the former io.github.a2asdk does"
+    " not speak 1.0 but a draft, whose messages hold `pushNotificationConfig`"
+)
+
+
+def _not_here(peer: str, direction: str, reason: str) -> Cell:
+    """Return what could not be tried, and why."""
 
     async def attempt() -> None:
-        raise MissingToolError(f"{package} could not be had from its registry")
+        raise MissingToolError(reason)
 
     return Cell(peer=peer, direction=direction, version="1.0", scheme="", attempt=attempt)
 
@@ -234,7 +241,7 @@ def _card_cells() -> list[Cell]:
                 )
             )
     go = "a2a-go 2.6 (a2acrypto)"
-    return [*found, *(_not_here(go, way, "that release") for way in (ITS_CARDS, OUR_CARDS))]
+    return [*found, *(_not_here(go, way, _REFUSED) for way in (ITS_CARDS, OUR_CARDS))]
 
 
 @functools.cache
