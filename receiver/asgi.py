@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.webhook import Headers
 from receiver.edge import Answer, Edge, read_bounded
 from receiver.intake import BrokenBodyError
 from receiver.verification import Head
+
+if TYPE_CHECKING:
+    from receiver.receiver import Receiver
 
 # The names of the ASGI specification; its messages are loosely typed by design.
 _Message: TypeAlias = MutableMapping[str, Any]
@@ -31,25 +34,10 @@ _DISCARDING_SECONDS = 2.0
 _MAX_DISCARDED = 16 * 1024 * 1024
 
 
-class Lifespan(Protocol):
-    """A receiver, as far as a server starts and stops it."""
-
-    @property
-    def edge(self) -> Edge:
-        """What answers its requests."""
-        ...
-
-    async def start(self) -> None:
-        """Begin to serve."""
-
-    async def close(self) -> None:
-        """End."""
-
-
 class AsgiApp:
     """A receiver as an ASGI application."""
 
-    def __init__(self, receiver: Lifespan) -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
@@ -84,7 +72,7 @@ class ReceiverMiddleware:
         prefix: What stands before the senders' paths.
     """
 
-    def __init__(self, app: _App, *, receiver: Lifespan, prefix: str = "") -> None:
+    def __init__(self, app: _App, *, receiver: Receiver, prefix: str = "") -> None:
         self._app = app
         self._receiver = receiver
         self._prefix = prefix.rstrip("/")

@@ -21,6 +21,7 @@ from pushkit.signing.scheme import Scheme
 from pushkit.storage import Access, masked
 from pushkit.terminal.command import painted, run_command
 from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.options import FILE, choice_option, gathered
 from pushkit.terminal.output import example
 from pushkit.url import Url, masked_url
 from pushkit.version import __version__
@@ -52,32 +53,32 @@ def cli() -> None:
 @cli.command(
     epilog=example("receiver serve --config receiver.toml --processes 2 --log-format json")
 )
-@config_option
-@click.option(
-    "--processes",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Processes over one socket; one per core is plenty.",
+@gathered(
+    "options",
+    ServiceOptions,
+    config=config_option,
+    processes=click.option(
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="Processes over one socket; one per core is plenty.",
+    ),
+    verbose=click.option(
+        "--verbose", is_flag=True, help="Log accepted notifications too, not only refusals."
+    ),
+    log_format=choice_option(
+        "--log-format",
+        of=LogFormat,
+        help="Lines for people, or JSON objects; by default what the configuration says.",
+    ),
 )
-@click.option("--verbose", is_flag=True, help="Log accepted notifications too, not only refusals.")
-@click.option(
-    "--log-format",
-    type=click.Choice([each.value for each in LogFormat]),
-    help="Lines for people, or JSON objects; by default what the configuration says.",
-)
-def serve(config: Path, *, processes: int, verbose: bool, log_format: str | None) -> None:
+def serve(*, options: ServiceOptions) -> None:
     """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
 
     Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
     without a restart. A process of several that dies is started again.
     """
-    options = ServiceOptions(
-        path=config,
-        processes=processes,
-        verbose=verbose,
-        log_format=LogFormat(log_format) if log_format else None,
-    )
     sys.exit(run_service(options))
 
 
@@ -99,7 +100,7 @@ def serve(config: Path, *, processes: int, verbose: bool, log_format: str | None
 @click.option(
     "--keys",
     "keys_path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="For --url: the agent's key file (`pushkit keys`), to sign as it does.",
 )
 @click.option("--token", help="For --url: a token that the agent was given.")

@@ -53,13 +53,13 @@ class ServiceOptions:
     """What the command line says; the rest stands in the configuration.
 
     Attributes:
-        path: The configuration file.
+        config: The configuration file.
         processes: How many processes.
         verbose: Log what was accepted, too.
         log_format: How to log; None for what the configuration says.
     """
 
-    path: Path
+    config: Path
     processes: int = 1
     verbose: bool = False
     log_format: LogFormat | None = None
@@ -80,7 +80,7 @@ def run_service(options: ServiceOptions) -> int:
     Raises:
         PushkitError: It cannot start: configuration, address, certificate or database.
     """
-    settings = load_settings(options.path)
+    settings = load_settings(options.config)
     _log_as(options, settings)
     # Until there is a handler it waits; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
@@ -125,7 +125,7 @@ async def _try(receiver: Receiver) -> None:
 
 def _child(options: ServiceOptions, sockets: _Sockets) -> None:
     try:
-        settings = load_settings(options.path)
+        settings = load_settings(options.config)
         _log_as(options, settings)
         receiver, tls = settings.build(), TlsFiles.of(settings)
         _run(receiver, settings, sockets, tls)
