@@ -115,9 +115,7 @@ def random_text(chance: random.Random) -> str:
     )
 
 
-def by_node(values: list[Any]) -> list[str]:
-    node = shutil.which("node")
-    assert node is not None, "no node"
+def by_node(values: list[Any], node: str) -> list[str]:
     lines = "\n".join(json.dumps(value) for value in values)
     done = subprocess.run(  # noqa: S603 - our own script
         [node, "-e", _NODE], input=lines.encode(), capture_output=True, check=True
@@ -131,9 +129,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=8785)
     parser.add_argument("--node", action="store_true")
     options = parser.parse_args()
+    node = shutil.which("node")
+    if options.node and node is None:
+        print("canonical JSON beside JavaScript's: not run here: Node is not installed")  # noqa: T201
+        return
     chance = random.Random(options.seed)  # noqa: S311 - repeatable on purpose
     values = [random_value(chance) for _ in range(options.cases)]
-    expected = by_node(values) if options.node else list(map(canonicalize, values))
+    expected = by_node(values, node) if options.node and node else list(map(canonicalize, values))
     assert len(expected) == len(values)
     different = [
         value
