@@ -22,6 +22,8 @@ from tests.interop.defects import DEFECTS
 from tests.interop.environments import MissingToolError, UnavailableError
 from tests.interop.processes import PATIENCE, MismatchError
 
+__all__ = ["NOT_RUN", "key_of", "matrix_of", "outcome", "row_of"]
+
 NOT_RUN = "not run here"
 
 
@@ -45,19 +47,21 @@ _MATRIX = f"| peer | {' | '.join(_COLUMNS)} |\n|{'---|' * (1 + len(_COLUMNS))}\n
 _DETAILS = "| peer | direction | A2A | scheme | result |\n|---|---|---|---|---|\n"
 
 
-def _key(row: str) -> str:
+def key_of(row: str) -> str:
+    """Return what tells a row of the details from the others."""
     return " | ".join(row.split(" | ")[:4])
 
 
-def _row(cell: Cell, result: str) -> str:
+def row_of(cell: Cell, result: str) -> str:
+    """Return a row of the details."""
     return f"| {cell.peer} | {cell.direction} | {cell.version} | {cell.scheme} | {result} |"
 
 
-def _matrix(results: dict[str, str]) -> str:
+def matrix_of(results: dict[str, str]) -> str:
     """Return a row for each peer, from the rows of the details."""
     found: dict[str, dict[str, Counter[str]]] = {}
     for cell in cells():
-        row = results.get(_key(_row(cell, "")))
+        row = results.get(key_of(row_of(cell, "")))
         if row is not None:
             peer = found.setdefault(cell.peer.partition(" (")[0], {})
             counts = peer.setdefault(COLUMNS[cell.direction], Counter())
@@ -87,10 +91,10 @@ def _put(page: Path, rows: dict[str, str]) -> None:
     """Write both tables of a page anew; of what was not tried now, the row that stands there."""
     text = page.read_text("utf-8")
     for line in text.splitlines():
-        rows.setdefault(_key(line), line)
-    keys = [_key(_row(cell, "")) for cell in cells()]
+        rows.setdefault(key_of(line), line)
+    keys = [key_of(row_of(cell, "")) for cell in cells()]
     details = _DETAILS + "".join(f"{rows[key]}\n" for key in keys if key in rows)
-    for table in (_matrix(rows), details):
+    for table in (matrix_of(rows), details):
         heading = re.escape(table.partition("\n")[0])
         old = re.search(rf"^{heading}\n(\|.*\n)*", text, re.MULTILINE)
         assert old is not None, f"{page} has no table {heading}"
@@ -131,14 +135,14 @@ async def main() -> int:
         known = bool(cell.cause) and found == "fail"
         broken += found == "fail" and not known
         told = cell.cause if known else reason
-        row = _row(cell, f"{found}: {told}" if told else found)
+        row = row_of(cell, f"{found}: {told}" if told else found)
         sys.stdout.write(row + (f" ({reason})" if known else "") + "\n")
         sys.stdout.flush()
-        rows[_key(row)] = row
+        rows[key_of(row)] = row
     broken += await _still_wrong(arguments.only)
     if arguments.write is not None:
         _put(arguments.write, rows)
-    sys.stdout.write("\n" + _matrix(rows))
+    sys.stdout.write("\n" + matrix_of(rows))
     return 1 if broken else 0
 
 
