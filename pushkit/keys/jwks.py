@@ -10,16 +10,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pushkit.bounded_json import JsonValue, read_json_object
-from pushkit.caching import DocumentResponse, document_response
 from pushkit.errors import JwksError, MalformedJsonError
 from pushkit.keys.jwk import VerificationKey, public_jwk, verification_key
-from pushkit.logs import printable
 
 if TYPE_CHECKING:
+    from pushkit.caching import DocumentResponse
     from pushkit.keys.ring import KeyRing
 
 MAX_JWKS_BYTES: Final = 64 * 1024
 MAX_JWKS_KEYS: Final = 32
+_SHOWN_CHARACTERS: Final = 128
 
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
 
@@ -50,6 +50,8 @@ def jwks_response(
     ring: KeyRing, now: datetime, if_none_match: str | None = None
 ) -> DocumentResponse:
     """Answer a GET for the JWK Set, given its `If-None-Match`, several joined with commas."""
+    from pushkit.caching import document_response  # who only verifies need not have it
+
     body = jwks_document(ring, now)
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     return document_response(body, _MEDIA_TYPE, tag, ring.max_age, if_none_match)
@@ -85,10 +87,15 @@ def parse_jwks(body: bytes) -> KeySet:
             key = verification_key(member)
         except JwksError as exc:
             kid = member.get("kid")
-            label = printable(kid) if isinstance(kid, str) else f"keys[{position}]"
+            label = _shown(kid) if isinstance(kid, str) else f"keys[{position}]"
             refused.append((label, str(exc)))
         else:
             found.setdefault(key.kid, []).append(key)
     keys = {kid: same[0] for kid, same in found.items() if all(key == same[0] for key in same)}
-    ambiguous = [(printable(kid), "several different keys") for kid in found if kid not in keys]
+    ambiguous = [(_shown(kid), "several different keys") for kid in found if kid not in keys]
     return KeySet(keys=keys, refused=(*refused, *ambiguous))
+
+
+def _shown(kid: str) -> str:
+    """Return a stranger's name for a key as it may stand in a log."""
+    return ascii(kid)[1:-1][:_SHOWN_CHARACTERS]
