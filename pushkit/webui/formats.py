@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from markupsafe import Markup, escape
+
 from pushkit.bounded_json import JsonValue
 
+_CODE: Final = re.compile(r"`([^`<>]+)`")
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -88,8 +92,14 @@ def _read(moment: str) -> datetime:
     return datetime.fromisoformat(moment)
 
 
+def coded(text: str) -> Markup:
+    """Return a text as markup, what stands in backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped before
+
+
 FILTERS: Final[dict[str, Callable[..., object]]] = {
     "bars": bars,
+    "coded": coded,
     "counted": counted,
     "lasting": lasting,
     "milliseconds": milliseconds,

@@ -88,7 +88,7 @@ def _of_callbacks(figures: InboxFigures, troubles: Sequence[CallbackTrouble]) ->
 
 def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator[Finding]:
     lately = [each.event for each in refusals if figures.now - each.event.at < _LATELY]
-    genuine = [each for each in lately if each.code in _OURS or _is_of_a_sender(each)]
+    genuine = [each for each in lately if each.code in _OURS or is_of_a_sender(each)]
     counted = Counter(each.code for each in genuine)
     for code, number in counted.most_common():
         row = refusal_of(code)
@@ -108,7 +108,7 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator
         )
 
 
-def _is_of_a_sender(refused: NotificationRefused) -> bool:
+def is_of_a_sender(refused: NotificationRefused) -> bool:
     """Say whether a trusted sender was refused: from step 4 on the signature has been proven."""
     step = refusal_of(refused.code).step
     late = step is not None and step > 3 and refused.code != "malformed_request"

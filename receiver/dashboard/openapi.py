@@ -201,7 +201,15 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Refusals": record(
         {**_REASONS, "refusals": list_of(record(_REFUSAL)), "before": nullable(TEXT)}
     ),
-    "Refusal": record({**_REFUSAL, "means": TEXT, "mend": TEXT, "steps": list_of(ref("Step"))}),
+    "Refusal": record(
+        {
+            **_REFUSAL,
+            "means": TEXT,
+            "mend": TEXT,
+            "is_of_a_sender": FLAG,
+            "steps": list_of(ref("Step")),
+        }
+    ),
     "Done": record({"ids": list_of(INTEGER), "skipped": INTEGER}),
 }
 

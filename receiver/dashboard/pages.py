@@ -21,7 +21,7 @@ from pushkit.webui.documents import (
 )
 from pushkit.webui.findings import verdict_document
 from receiver.admin import InboxAdmin
-from receiver.dashboard.health import findings
+from receiver.dashboard.health import findings, is_of_a_sender
 from receiver.dashboard.memory import Calls, Memory, Refused
 from receiver.dashboard.steps import steps_of_accepted, steps_of_refused
 from receiver.inbox import CallbackTrouble, InboxFilter, InboxStatus, NotificationSummary
@@ -163,6 +163,7 @@ class InboxPages:
             **_refused(found),
             "means": row.means,
             "mend": row.mend,
+            "is_of_a_sender": is_of_a_sender(found.event),
             "steps": [*steps_of_refused(found.event)],
         }
 

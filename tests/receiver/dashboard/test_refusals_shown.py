@@ -69,6 +69,23 @@ async def test_a_refusal_is_found_understood_and_its_mend_named(
     assert found.count("not reached") == 8
 
 
+async def test_what_a_stranger_wrote_into_a_refusal_is_no_markup(
+    world: World, client: Client
+) -> None:
+    await world.start()
+    draft = world.draft()
+    draft.claim(aud="`<script>alert(1)</script>`", iss=None)
+    await world.receive(draft)
+    draft = world.draft()
+    draft.claim(aud="https://client.example.com/`<img src=x onerror=alert(1)>`")
+    await world.receive(draft)
+    shown = await page(client, "/refusals")
+    for number in (1, 2):
+        shown += await page(client, f"/refusals/{number}")
+    assert "<script>alert" not in shown
+    assert "<img src=x" not in shown
+
+
 async def test_a_sender_that_is_refused_needs_a_look_and_strangers_do_not(
     world: World, client: Client
 ) -> None:
