@@ -85,13 +85,20 @@ class Tab:
         """Return what the page says."""
         return str(await self.run("document.body ? document.body.innerText : ''"))
 
+    async def until(self, condition: str) -> None:
+        """Wait until something holds of the page."""
+        deadline = time.monotonic() + DEADLINE
+        while not await self.run(condition):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {DEADLINE} s: {condition}\n{await self.text()}")
+            await asyncio.sleep(0.1)
+
     async def sees(self, text: str) -> None:
         """Wait until the page says something."""
-        deadline = time.monotonic() + DEADLINE
-        while text.casefold() not in (await self.text()).casefold():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the page does not say {text!r}:\n{await self.text()}")
-            await asyncio.sleep(0.1)
+        said = json.dumps(text.casefold())
+        await self.until(
+            f"!!document.body && document.body.innerText.toLowerCase().includes({said})"
+        )
 
     async def open(self, url: str, text: str) -> None:
         """Go to a page, and wait until it says something."""
@@ -339,8 +346,7 @@ class Trial:
     async def log_in(self, base: str) -> None:
         """Log in, by the keyboard: the field has the focus."""
         await self.tab.open(f"{base}/", "Log in")
-        while await self.tab.run("document.activeElement.id") != "token":
-            await asyncio.sleep(0.1)
+        await self.tab.until("document.activeElement.id === 'token'")
         await self.tab.type(TOKEN)
         await self.tab.press("Enter", 13)
         await self.tab.sees("Actions are allowed")
