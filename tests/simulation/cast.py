@@ -12,7 +12,13 @@ from typing import Any, Final
 from aiohttp import web
 
 from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
-from pushkit.keys.jwk import SigningKey, generate_key, public_jwk, verification_key
+from pushkit.keys.jwk import (
+    SigningKey,
+    VerificationKey,
+    generate_key,
+    public_jwk,
+    verification_key,
+)
 from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.work import stop_after_attempt
@@ -54,6 +60,11 @@ def other_key() -> SigningKey:
     return generate_key(Algorithm.ES256)
 
 
+@functools.cache
+def _verified_by_other() -> VerificationKey:
+    return verification_key(public_jwk(other_key()))
+
+
 def _tokens(trust: str) -> list[str]:
     owners = range(2 if trust == "fewer" else 8)
     return [f"{CANARY}-owner{n}{again}" for n in owners for again in ("", "-again")]
@@ -78,7 +89,7 @@ def trusted(hows: Collection[str], trust: str = "all") -> list[TrustedSender]:
     other = TrustedSender(
         name="other",
         issuer=OTHER_ISSUER,
-        keys={other_key().kid: verification_key(public_jwk(other_key()))},
+        keys={other_key().kid: _verified_by_other()},
         path="/jwt",
         tasks=TaskPolicy.ANY,
         tokens=[f"{CANARY}-other"],

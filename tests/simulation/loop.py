@@ -188,7 +188,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         chance = self.random.random
         while batch:
             handle = batch.popleft()
-            if handle.cancelled():
+            if handle._cancelled:
                 continue
             process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
             if process is not None:
@@ -205,15 +205,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             raise TooLongError(f"{self.steps} steps at {self._now:.3f} s")
 
     def _wake_timers(self) -> None:
-        self._forget_cancelled()
-        scheduled = self._scheduled
-        while scheduled and scheduled[0][0] <= self._now:
-            self._ready.append(heapq.heappop(scheduled)[2])
-            self._forget_cancelled()
+        scheduled, now = self._scheduled, self._now
+        while scheduled and (scheduled[0][0] <= now or scheduled[0][2]._cancelled):
+            handle = heapq.heappop(scheduled)[2]
+            if not handle._cancelled:
+                self._ready.append(handle)
 
     def _forget_cancelled(self) -> None:
         scheduled = self._scheduled
-        while scheduled and scheduled[0][2].cancelled():
+        while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
 
     def _in_seeded_order(self, batch: deque[asyncio.Handle]) -> deque[asyncio.Handle]:
@@ -227,6 +227,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for index, handle in zip(places, steps, strict=True):
                 batch[index] = handle
         return batch
+
+    # Asked for every handle: by what C answers for itself.
+    get_debug = bool
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass  # found out when its time has come

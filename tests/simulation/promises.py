@@ -58,6 +58,7 @@ _AT_ONCE = {
 }
 _STATES = frozenset(TaskState)
 _REFUSED = {"address_refused", "destination_refused"}
+_MISTRUSTED = {"status_401", "status_403", "status_404"}
 _AFTER_REFUSALS = 3
 _FAIR = 2.5  # seconds that an innocent's update may take, whoever floods
 _UNANSWERED = {"timeout", "transport", "connection_refused", "dns_failure", "tls_failure"}
@@ -414,6 +415,12 @@ class Promises:
         tries = _AFTER_REFUSALS if error in _REFUSED else self._tries
         if row["attempts"] != tries:
             return False
+        if error in _MISTRUSTED and host in self.inboxes:
+            # Whoever signs and is trusted is refused for his clock alone.
+            ever = (0.0, self._world.loop.time())
+            return self._world.had_trouble("clock", *ever) or self._world.had_trouble(
+                "trust", *ever, whom=host
+            )
         if error.startswith("status_") or error == "redirect":
             answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
             return host in self.inboxes or error in answered

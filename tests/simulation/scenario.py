@@ -62,7 +62,7 @@ _FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certif
 _DISK_ERRORS = ("busy", "full", "error", "refused", "uncertain", "seldom", "seldom")
 # Which chapters a story has, beside subscriptions and updates; how often of a hundred.
 _PLOTS = {
-    (): 22,
+    (): 25,
     ("changes",): 10,
     ("operators",): 8,
     ("changes", "operators"): 5,
@@ -73,7 +73,7 @@ _PLOTS = {
     ("callbacks",): 7,
     ("callbacks", "keys"): 3,
     ("attacks",): 8,
-    ("hostile",): 8,
+    ("hostile",): 5,
     ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
@@ -109,16 +109,14 @@ def make_scenario(seed: int) -> Scenario:
         steps.append(Step(round(at, 3), kind, args))
 
     if not is_hostile:
-        _add_faults(
-            chance, add, postgres, agents, workers, receivers, twins, cast.webhooks, cast.hosts
-        )
+        _add_faults(chance, add, cast, postgres, workers, twins)
         add_strikes(chance, add, cast)
     sealed = chance.random() < 0.15
     if sealed:
         for _ in range(chance.choice((0, 1, 1, 2))):
             add(2 + chance.random() * SPAN, "reseal", 30.0)
     steps.sort(key=lambda step: step.at)
-    is_slow = not is_hostile and chance.random() < 0.06
+    is_slow = not is_hostile and chance.random() < 0.04
     pace = _HASTE if is_hostile else HOURS if is_slow else 1.0
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
@@ -142,18 +140,15 @@ def make_scenario(seed: int) -> Scenario:
 def _add_faults(
     chance: random.Random,
     add: Any,
+    cast: Cast,
     postgres: bool,
-    agents: int,
     workers: int,
-    receivers: int,
     twins: bool,
-    webhooks: list[str],
-    hosts: list[str],
 ) -> None:
-    units = [f"agent{n}" for n in range(agents)] + [f"worker{n}" for n in range(workers)]
-    units += [f"recv{n}" for n in range(receivers)]
-    units += [f"twin{n}" for n in range(receivers)] if twins else []
-    stage = _Stage(units, webhooks, hosts)
+    units = [f"agent{n}" for n in range(cast.agents)] + [f"worker{n}" for n in range(workers)]
+    units += cast.receivers
+    units += [f"twin{n}" for n in range(len(cast.receivers))] if twins else []
+    stage = _Stage(units, cast.webhooks, cast.hosts)
     kinds = [kind for kind in _FAULTS if postgres or kind not in _OF_SERVERS]
     weights = [_FAULTS[kind][0] for kind in kinds]
     for _ in range(chance.choice((0, 1, 2, 4, 8))):
@@ -162,6 +157,9 @@ def _add_faults(
         for _ in range(chance.choice((1, 1, 1, 5)) if what in _REPEATED else 1):
             add(at, what, *_FAULTS[what][1](chance, stage))
             at += chance.random() * 3
+        if what == "upgrade":  # beside it, or soon after, old programs have something to write
+            for agent in range(cast.agents):
+                add(at + chance.random(), "burst", agent, chance.choice(cast.tasks), 3)
 
 
 @dataclass(frozen=True, slots=True)
