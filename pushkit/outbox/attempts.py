@@ -70,6 +70,8 @@ FOLDED_ATTEMPTS_MIGRATION = Migration(
 )
 
 _MICROSECOND = timedelta(microseconds=1)
+# Microseconds by which two readings of one moment, by the clock of the database, may differ.
+_CLOCKS_APART = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,8 @@ class AttemptLog:
     def record_late(self, delivery: Delivery, made: Made, result: Result) -> Script[None]:
         """Write down an attempt that decides nothing any more, unless its delivery was erased.
 
+        Whoever does not hear that it was written down asks again: it is written down once.
+
         Args:
             delivery: As it was claimed.
             made: The attempt.
@@ -172,6 +176,13 @@ class AttemptLog:
         is_there = any(
             row["claims"] == delivery.claims and row["attempts"] > delivery.attempts for row in held
         )
+        logged = yield Statement(
+            "SELECT started_at FROM pushkit_attempts"
+            " WHERE delivery_id = $1 AND duration = $2 AND outcome = $3",
+            (delivery.id, made.duration // _MICROSECOND, result.outcome.value),
+        )
+        began = to_micros(made.started_at)
+        is_there |= any(abs(row["started_at"] - began) < _CLOCKS_APART for row in logged)
         if held and not is_there:
             yield from self.record([(delivery.id, made, result)])
 

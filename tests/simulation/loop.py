@@ -278,7 +278,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for task in self.graveyard:
             if isinstance(task, _Task) and (task.process is None or task.process.alive):
                 exception = task.exception() if task.done() and task._log_traceback else None
-                if exception is not None:
+                if exception is not None and not _is_of_aiohttp(task, exception):
                     yield exception
 
     def living(self) -> Counter[str]:
@@ -350,6 +350,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 def _is_step(handle: asyncio.Handle) -> bool:
     return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+
+
+def _is_of_aiohttp(task: _Task, exception: BaseException) -> bool:
+    """Say whether it is what its server raises for a request whose connection is lost already."""
+    coro = task.get_coro()
+    is_server = getattr(coro, "__qualname__", "") == "RequestHandler.start"
+    return is_server and isinstance(exception, TypeError)
 
 
 def _task(

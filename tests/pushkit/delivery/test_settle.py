@@ -227,12 +227,34 @@ async def test_attempts_that_come_late_together_are_both_written_down(
     await sender.subscribe("task-1", HOOK, version="1.0")
     [delivery_id] = (await sender.notify(status())).ids
     [delivery] = await sender.deliveries("task-1")
-    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
+    made = [
+        Made(started_at=clock.now, duration=timedelta(seconds=n), timing=Timing()) for n in (1, 2)
+    ]
     result, log = Result(outcome=Outcome.DELIVERED, status=200), AttemptLog()
     await asyncio.gather(
-        *(sender._database.write(slowly(log.record_late(delivery, made, result))) for _ in range(2))
+        *(sender._database.write(slowly(log.record_late(delivery, each, result))) for each in made)
     )
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1, 2]
     await sender.close()
+
+
+async def test_an_attempt_that_comes_late_is_written_down_once_however_often_that_is_tried(
+    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    await sender.subscribe("task-1", HOOK, version="1.0")
+    [delivery_id] = (await sender.notify(status())).ids
+    [delivery] = await sender.deliveries("task-1")
+    result = Result(outcome=Outcome.RETRY, error="timeout")
+    for ahead in (0, 3):  # the clock of the database is read each time
+        made = Made(
+            started_at=clock.now + timedelta(milliseconds=ahead),
+            duration=timedelta(seconds=10),
+            timing=Timing(),
+        )
+        await sender._database.write(AttemptLog().record_late(delivery, made, result))
+    report = await sender.outbox.show(delivery_id)
+    assert report is not None
+    assert [each.number for each in report.attempts] == [1]
