@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from typing import Any
 
+from receiver import SenderProfile
 from tests.interop.agents import (
     Agent,
     maker_of,
@@ -31,6 +33,7 @@ _ID_IN_BODY = (
 def config_cells() -> list[Cell]:
     """Return the bindings in which configs are registered, both ways; each for both versions."""
     rpc, rest, by_grpc = "JSON-RPC", "HTTP+JSON", "gRPC"
+    trpc = SenderProfile.TRPC_A2A_GO
 
     def at(peer: str, version: str, make: Callable[[], Agent], *bindings: str, **more: str) -> Cell:
         async def attempt() -> None:
@@ -62,8 +65,8 @@ def config_cells() -> list[Cell]:
         make = functools.partial(node_agent, release)
         return at(f"@a2a-js/sdk {release}", version, make, *bindings, **more)
 
-    def compiled(peer: str, version: str, folder: str, *bindings: str) -> Cell:
-        make = functools.partial(maker_of(peer), peer, version, folder)
+    def compiled(peer: str, version: str, folder: str, *bindings: str, **how: Any) -> Cell:
+        make = functools.partial(maker_of(peer), peer, version, folder, **how)
         return at(peer, version, make, *bindings)
 
     def client(
@@ -96,6 +99,7 @@ def config_cells() -> list[Cell]:
         compiled("a2a-go 0.3.15", "0.3", "a2a_go_0_3", rpc, by_grpc),
         compiled("a2a-go 2.4.0", "1.0", "a2a_go_2", rpc, rest, by_grpc),
         compiled("a2a-go 2.4.0 (0.3 client)", "0.3", "a2a_go_2", rpc, rest, by_grpc),
+        compiled("trpc-a2a-go 0.2.5", "0.3", "trpc_0_2", rpc, profile=trpc),
         client("a2a-sdk 1.3.0", "1.0", in_python, rpc, rest),
         client("a2a-sdk 1.3.0 (0.3 client)", "0.3", in_python, rpc),
         client("@a2a-js/sdk 1.3.0", "1.0", in_node, rpc, rest),

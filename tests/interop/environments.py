@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 __all__ = [
@@ -44,7 +45,8 @@ def python_of(name: str, *requirements: str) -> Path:
     folder = FOLDER / name
     python = folder / "bin" / "python"
     # What pushkit itself needs is installed beside the peer, and may have changed since.
-    wanted = "\n".join([*requirements, (ROOT / "pyproject.toml").read_text("utf-8")])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = "\n".join([*requirements, *project["dependencies"]])
     if not _holds(folder, wanted):
         _run(sys.executable, "-m", "venv", "--clear", str(folder))
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")

@@ -20,26 +20,31 @@ import (
 	"trpc.group/trpc-go/trpc-a2a-go/taskmanager"
 )
 
-type worker struct{ signer *auth.PushNotificationAuthenticator }
+type worker struct {
+	signer  *auth.PushNotificationAuthenticator
+	manager *taskmanager.MemoryTaskManager
+}
 
 // ProcessMessage works, and sends the whole task after each step: the server itself sends nothing.
-func (w worker) ProcessMessage(ctx context.Context, message protocol.Message,
+func (w *worker) ProcessMessage(ctx context.Context, message protocol.Message,
 	options taskmanager.ProcessOptions, handle taskmanager.TaskHandler,
 ) (*taskmanager.MessageProcessingResult, error) {
-	id, err := handle.BuildTask(nil, message.ContextID)
+	id, states, err := w.next(message, handle)
 	if err != nil {
 		return nil, err
 	}
-	states := []protocol.TaskState{protocol.TaskStateWorking, protocol.TaskStateCompleted}
 	for _, state := range states {
 		if err := handle.UpdateTaskState(&id, state, nil); err != nil {
 			return nil, err
+		}
+		url, err := w.webhook(ctx, id, options)
+		if err != nil {
+			continue // nobody asked
 		}
 		task, err := handle.GetTask(&id)
 		if err != nil {
 			return nil, err
 		}
-		url := options.PushNotificationConfig.URL
 		if err := w.signer.SendPushNotification(ctx, url, task.Task()); err != nil {
 			return nil, err
 		}
@@ -49,6 +54,33 @@ func (w worker) ProcessMessage(ctx context.Context, message protocol.Message,
 		return nil, err
 	}
 	return &taskmanager.MessageProcessingResult{Result: task.Task()}, nil
+}
+
+// next returns the task of a message, and the states that it goes through now.
+func (w *worker) next(message protocol.Message, handle taskmanager.TaskHandler,
+) (string, []protocol.TaskState, error) {
+	rest := []protocol.TaskState{protocol.TaskStateWorking, protocol.TaskStateCompleted}
+	if message.TaskID != nil {
+		return *message.TaskID, rest, nil
+	}
+	id, err := handle.BuildTask(nil, message.ContextID)
+	if text, ok := message.Parts[0].(*protocol.TextPart); ok && text.Text == "wait" {
+		rest = []protocol.TaskState{protocol.TaskStateInputRequired} // for a config, and another message
+	}
+	return id, rest, err
+}
+
+// webhook returns the URL that came with the message, or was registered for its task.
+func (w *worker) webhook(ctx context.Context, id string, options taskmanager.ProcessOptions,
+) (string, error) {
+	if options.PushNotificationConfig != nil {
+		return options.PushNotificationConfig.URL, nil
+	}
+	config, err := w.manager.OnPushNotificationGet(ctx, protocol.TaskIDParams{ID: id})
+	if err != nil {
+		return "", err
+	}
+	return config.PushNotificationConfig.URL, nil
 }
 
 func main() {
@@ -65,10 +97,12 @@ func main() {
 	if err := signer.GenerateKeyPair(); err != nil {
 		log.Fatal(err)
 	}
-	manager, err := taskmanager.NewMemoryTaskManager(worker{signer})
+	works := &worker{signer: signer}
+	manager, err := taskmanager.NewMemoryTaskManager(works)
 	if err != nil {
 		log.Fatal(err)
 	}
+	works.manager = manager
 	pushes := true
 	agent, err := server.NewA2AServer(
 		server.AgentCard{
