@@ -30,10 +30,11 @@ simulate: $(READY)  ## Agents, workers, webhooks and receivers in virtual time: 
 bench: $(READY)  ## Deliveries a second beside the SDK's own sender; QUICK=1 for the main scenarios.
 	$(BIN)/python -m benchmarks.bench $(if $(QUICK),--quick)
 
-docs: $(READY)  ## The reference from the code, and the site into site/.
+docs: $(READY)  ## The reference from the code, and the site into site/; with node, questions to its search.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python docs/reference/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	if command -v node >/dev/null; then node tests/release/site_search.mjs site; fi
 
 interop: $(READY)  ## Real peers from their registries, both ways; writes docs/interop.md.
 	$(BIN)/python -m tests.interop.matrix --write docs/interop.md

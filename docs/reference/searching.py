@@ -1,0 +1,39 @@
+"""How the site's search weighs pages: what a reader looks for comes before what explains it.
+
+MkDocs calls this; `tests/release/site_search.mjs` asks the built site twenty questions.
+"""
+
+from typing import Any
+
+BOOSTS = {
+    "deploy/README.md": 3,
+    "destinations.md": 5,
+    "incident.md": 0.7,
+    "keys.md": 2,
+    "migrations.md": 0.5,
+    "operations.md": 4,
+    "outbox.md": 2,
+    "receiver.md": 1.5,
+    "receiver-storage.md": 0.7,
+    "reference/codes.md": 5,
+    "reference/events.md": 0.001,
+    "reference/receiver-settings.md": 6,
+    "reference/sender-options.md": 5,
+    "receiver-trust.md": 1.2,
+    "secrets.md": 4,
+    "upgrading.md": 6,
+    "architecture.md": 0.1,
+    "interop.md": 0.05,
+    "performance.md": 0.3,
+    "push-config-api.md": 0.7,
+    "testing.md": 0.1,
+    "threat-model.md": 0.02,
+    "vectors/README.md": 0.1,
+    "wire.md": 0.3,
+}
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Give a page its weight."""
+    page.meta["search"] = {"boost": BOOSTS.get(page.file.src_uri, 1)}
+    return markdown
