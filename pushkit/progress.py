@@ -16,6 +16,11 @@ def advance(count: int) -> None:
         follower(count)
 
 
+def following() -> Callable[[int], None]:
+    """Return who follows here, for work that goes on in another thread."""
+    return _follower.get() or (lambda _count: None)
+
+
 @contextlib.contextmanager
 def followed(follower: Callable[[int], None]) -> Iterator[None]:
     """Have a function called with every advance within the block, tasks of it included."""

@@ -23,7 +23,7 @@ from pushkit.terminal.options import (
     page_options,
 )
 from pushkit.terminal.output import document, example, harmless, moment, table
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.progress import showing_progress, showing_steps
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.inbox import (
     CallbackState,
@@ -72,12 +72,14 @@ def migrate(*, where: InboxOptions, check: bool) -> None:
     docs/migrations.md says what may run meanwhile, and what a downgrade does.
     """
     found = open_inbox(where.location())
+    schema = asyncio.run(found.schema())
     if check:
-        schema = asyncio.run(found.schema())
         schema.check_not_newer()
         click.echo(schema.outlook)
         sys.exit(1 if schema.missing else 0)
-    click.echo(asyncio.run(upgrade(found)).done)
+    with showing_steps(len(schema.missing)):
+        done = asyncio.run(upgrade(found)).done
+    click.echo(done)
 
 
 @inbox.command("list", epilog=example("receiver inbox list --status dead --sender agent"))

@@ -11,6 +11,7 @@ from pushkit.cli.databases import database_option
 from pushkit.delivery.admin import open_outbox
 from pushkit.storage import upgrade
 from pushkit.terminal.output import example
+from pushkit.terminal.progress import showing_steps
 
 
 @click.command(
@@ -27,9 +28,11 @@ def migrate(*, database: str, check: bool) -> None:
     docs/migrations.md says what may run meanwhile, and what a downgrade does.
     """
     found = open_outbox(database)
+    schema = asyncio.run(found.schema())
     if check:
-        schema = asyncio.run(found.schema())
         schema.check_not_newer()
         click.echo(schema.outlook)
         sys.exit(1 if schema.missing else 0)
-    click.echo(asyncio.run(upgrade(found)).done)
+    with showing_steps(len(schema.missing)):
+        done = asyncio.run(upgrade(found)).done
+    click.echo(done)

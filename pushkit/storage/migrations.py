@@ -8,11 +8,12 @@ version, and every write looks there: a process that was left behind is refused,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from pushkit.errors import SchemaError
+from pushkit.progress import following
 from pushkit.storage.script import Script, Statement
 
 __all__ = [
@@ -194,11 +195,22 @@ def migrate(
 ) -> Script[None]:
     """Bring a component's tables to the newest version that the code knows.
 
-    If there is anything to do, `alone` runs first: it waits for those who write already.
+    If there is anything to do, `alone` runs first: it waits for those who write already. Whoever
+    follows (`pushkit.progress`) hears of each step.
 
     Raises:
         SchemaError: The database was written by newer code.
     """
+    return _migrate(component, migrations, where, alone, following())
+
+
+def _migrate(
+    component: str,
+    migrations: Sequence[Migration],
+    where: str,
+    alone: str | None,
+    advance: Callable[[int], None],
+) -> Script[None]:
     yield Statement(
         "CREATE TABLE IF NOT EXISTS pushkit_schema"
         " (component TEXT PRIMARY KEY, version INTEGER NOT NULL)"
@@ -215,6 +227,7 @@ def migrate(
         if migration.version in schema.missing:
             for sql in migration.statements:
                 yield Statement(sql)
+            advance(1)
     yield Statement(
         "INSERT INTO pushkit_schema (component, version) VALUES ($1, $2)"
         " ON CONFLICT (component) DO UPDATE SET version = excluded.version",

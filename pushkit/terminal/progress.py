@@ -35,22 +35,50 @@ def showing_progress() -> Iterator[None]:
         shown.clear()
 
 
+@contextlib.contextmanager
+def showing_steps(number: int) -> Iterator[None]:
+    """Show which of so many steps is done, of work that is one transaction; likewise upon Ctrl-C.
+
+    A step may take long, and says nothing meanwhile.
+    """
+    shown = _Counter(aloud=sys.stderr.isatty(), steps=number)
+    shown.show()
+    try:
+        with followed(shown.advance):
+            yield
+    except KeyboardInterrupt:
+        shown.clear()
+        said = "interrupted: all of it is done, or nothing; the same command does what is missing"
+        click.echo(said, err=True)
+        sys.exit(_INTERRUPTED)
+    finally:
+        shown.clear()
+
+
 class _Counter:
-    def __init__(self, *, aloud: bool) -> None:
+    def __init__(self, *, aloud: bool, steps: int | None = None) -> None:
         self.done = 0
+        self._steps = steps
         self._aloud = aloud
         self._began = self._last = time.monotonic()
         self._width = 0
 
     def advance(self, count: int) -> None:
         self.done += count
-        now = time.monotonic()
-        if self._aloud and now - self._last >= _AT_MOST_EVERY:
-            self._last = now
+        if self._steps is not None or time.monotonic() - self._last >= _AT_MOST_EVERY:
+            self.show()
+
+    def show(self) -> None:
+        if not self._aloud:
+            return
+        self._last = now = time.monotonic()
+        if self._steps is None:
             rate = self.done / (now - self._began)
             line = f"{self.done:,} done, {rate:,.0f} a second; Ctrl-C stops, and may go on later"
-            click.echo(f"\r{line.ljust(self._width)}", err=True, nl=False)
-            self._width = len(line)
+        else:
+            line = f"{self.done} of {self._steps} steps done; Ctrl-C leaves everything as it was"
+        click.echo(f"\r{line.ljust(self._width)}", err=True, nl=False)
+        self._width = len(line)
 
     def clear(self) -> None:
         if self._width:

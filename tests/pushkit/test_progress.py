@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import signal
+import sqlite3
+import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,9 +14,13 @@ from pathlib import Path
 import pytest
 
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
+from pushkit.clock import utc_now
+from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.progress import advance, followed
+from pushkit.storage import Migration, open_location, upgrade
 from pushkit.terminal import progress
-from pushkit.terminal.progress import showing_progress
+from pushkit.terminal.progress import showing_progress, showing_steps
+from tests.eventually import DEADLINE
 
 TASKS = 210  # more than a lot
 
@@ -87,3 +95,69 @@ def test_an_interruption_ends_in_a_line_and_the_status_of_a_shell(
     assert ended.value.code == 130
     said = "interrupted after 200: they stay done, and the same command goes on\n"
     assert capsys.readouterr().err == said
+
+
+STEPS = (
+    Migration(1, ("CREATE TABLE counted (x INTEGER)",)),
+    Migration(2, ("INSERT INTO counted VALUES (1)", "INSERT INTO counted VALUES (2)")),
+    Migration(3, ("DROP TABLE counted",)),
+)
+
+
+async def test_a_migration_says_each_of_its_steps(location: str) -> None:
+    database = open_location(location, component="counted", migrations=STEPS, clock=utc_now)
+    told: list[int] = []
+    with followed(told.append):
+        before = await upgrade(database)
+    assert (len(before.missing), told) == (3, [1, 1, 1])
+
+
+def test_steps_are_shown_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = _Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with showing_steps(3):
+        assert "\r0 of 3 steps done" in screen.getvalue()
+        advance(1)
+        assert "\r1 of 3 steps done" in screen.getvalue()
+    assert screen.getvalue().endswith(" \r")
+
+
+# Long enough to be interrupted in the middle of its second step.
+_MIGRATING = """
+import sys
+from pushkit.cli import databases
+from pushkit.cli.main import cli
+from pushkit.delivery import admin
+from pushkit.storage import Migration
+from pushkit.terminal import progress
+
+slow = (
+    "CREATE TABLE long AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
+    " SELECT count(*) FROM c",
+)
+more = (Migration(98, ("CREATE TABLE short (x INTEGER)",)), Migration(99, slow))
+admin.SENDER_MIGRATIONS = (*admin.SENDER_MIGRATIONS, *more)
+sys.stderr.isatty = lambda: True
+cli(["migrate", "--database", sys.argv[1]])
+"""
+
+
+def test_a_migration_that_is_interrupted_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.db"
+    number = len(SENDER_MIGRATIONS)
+    with subprocess.Popen(  # noqa: S603  # our own interpreter
+        [sys.executable, "-c", _MIGRATING, str(path)], stderr=subprocess.PIPE
+    ) as migrating:
+        try:
+            assert migrating.stderr is not None
+            shown = b""
+            while f"\r{number + 1} of {number + 2} steps".encode() not in shown:
+                shown += migrating.stderr.read(1)
+            migrating.send_signal(signal.SIGINT)
+            _, left = migrating.communicate(timeout=DEADLINE)
+        finally:
+            migrating.kill()
+    assert migrating.returncode == 130
+    assert b"interrupted: all of it is done, or nothing" in left
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []

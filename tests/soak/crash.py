@@ -43,7 +43,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from pushkit.outbox import Leases  # noqa: E402  # also run as a script
+from pushkit.progress import advance  # noqa: E402
 from pushkit.storage import Database, Migration, Script, Statement, open_location  # noqa: E402
+from pushkit.terminal.progress import showing_progress  # noqa: E402
 from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
 
 TASKS = 8  # of each process
@@ -191,6 +193,7 @@ class Killer:
         self.webhook.awaited.update(dict.fromkeys(held, now))
         self.report.in_flight_at_kills += len(held)
         self.report.kills += 1
+        advance(1)
 
     async def _deliver_the_rest(self, database: Database) -> None:
         agent = Agent(())
@@ -277,4 +280,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    with showing_progress():
+        sys.exit(asyncio.run(main()))

@@ -32,7 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from tests.soak.fuzzing.doors import DOORS, Door, opened  # noqa: E402  # also run as a script
+from pushkit.progress import advance  # noqa: E402  # also run as a script
+from pushkit.terminal.progress import showing_progress  # noqa: E402
+from tests.soak.fuzzing.doors import DOORS, Door, opened  # noqa: E402
 from tests.soak.fuzzing.exchange import Memory, Minted, exchange  # noqa: E402
 from tests.soak.fuzzing.kinds import KINDS, Kind  # noqa: E402
 from tests.soak.fuzzing.making import Draft, Evidence, Request, status_body  # noqa: E402
@@ -305,11 +307,9 @@ async def fuzz(
     async with _doors(doors, folder) as open_doors:
         named = [party for party in parties() if party.name in among]
         fuzzer = Fuzzer(seed, open_doors, named or parties(), oracles)
-        started = time.monotonic()
         for number in cases:
             await fuzzer.tell(number)
-            if len(cases) > 10_000 and number % 10_000 == 0:
-                sys.stderr.write(f"case {number}, {time.monotonic() - started:.0f} s\n")
+            advance(1)
         await fuzzer.check_stored()
     return fuzzer
 
@@ -345,4 +345,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with showing_progress():  # --from goes on behind as many
+        sys.exit(main())

@@ -49,7 +49,9 @@ from pushkit import (  # noqa: E402  # also run as a script
     wait_schedule,
 )
 from pushkit.keys.jwk import public_jwk  # noqa: E402
+from pushkit.progress import advance  # noqa: E402
 from pushkit.storage import Database, Script, Statement  # noqa: E402
+from pushkit.terminal.progress import showing_progress  # noqa: E402
 from pushkit.work import stop_after_attempt  # noqa: E402
 from receiver import InboxStatus  # noqa: E402
 from receiver.admin import open_inbox  # noqa: E402
@@ -216,6 +218,7 @@ class Killer:
             await asyncio.sleep(self._random.uniform(0, 0.3))
             await self._kill(place, inbox)
             self.report.kills += 1
+            advance(1)
             self.report.kills_before_a_call += not self.log.begun[pid]
 
     def _start(self, place: Place) -> None:
@@ -350,4 +353,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    with showing_progress():
+        sys.exit(asyncio.run(main()))
