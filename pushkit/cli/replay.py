@@ -13,6 +13,7 @@ from pushkit.captured import fields_to_send, read_request
 from pushkit.errors import PushkitError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
+from pushkit.terminal.options import FILE, seconds_option
 from pushkit.terminal.output import example, harmless
 from pushkit.webhook import WebhookRequest
 
@@ -30,13 +31,11 @@ _SHOWN_BYTES = 500
     metavar="FILE...",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
 )
 @click.argument("url")
-@click.option(
-    "--timeout", type=click.IntRange(1, 600), default=15, show_default=True, help="Seconds, each."
-)
-def replay(*, files: tuple[Path, ...], url: str, timeout: int) -> None:
+@seconds_option("--timeout", within=(1, 600), default=15, help="Seconds, each.")
+def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
     """Post captured requests (FILE, as `listen --save` writes them) to URL, in the order given.
 
     Body and header fields go as they came, signature and time included: a receiver whose clock or
@@ -44,7 +43,7 @@ def replay(*, files: tuple[Path, ...], url: str, timeout: int) -> None:
     were answered 2xx, 1 if not.
     """
     requests = [(file, read_request(file.read_bytes())) for file in files]
-    if not asyncio.run(_post_all(requests, url, timedelta(seconds=timeout))):
+    if not asyncio.run(_post_all(requests, url, timeout)):
         sys.exit(1)
 
 

@@ -39,7 +39,7 @@ from pushkit.subscriptions import (
     Subscription,
     SubscriptionKey,
 )
-from pushkit.terminal.options import choice_option
+from pushkit.terminal.options import choice_option, gathered, seconds_option
 from pushkit.url import audience_of
 
 # Visible ASCII without `.`, which Standard Webhooks keeps for itself: receivers refuse it.
@@ -63,69 +63,6 @@ def _delivery_id(
     if value is not None and not _DELIVERY_ID.fullmatch(value):
         raise click.BadParameter("expected 1 to 256 visible ASCII characters without a dot")
     return value
-
-
-@click.command(
-    epilog="\b\nExample:\n  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
-    "      --issuer https://agent.example.com --token abc\n"
-    "  … | pushkit send - --to http://127.0.0.1:9000/a2a/push --allow '127.0.0.1:*' \\\n"
-    "      --issuer http://127.0.0.1:8001"
-)
-@click.argument("update", type=click.File("rb"))
-@click.option("--to", "url", required=True, help="The webhook URL.")
-@click.option("--issuer", required=True, help="`iss`: who this is from.")
-@click.option("--token", help="The token that the client chose.")
-@click.option(
-    "--id",
-    "delivery_id",
-    callback=_delivery_id,
-    help="The delivery id; the same again is a retry.",
-)
-@click.option("--seq", type=click.IntRange(1), default=1, show_default=True)
-@choice_option(
-    "--profile",
-    of=Profile,
-    default=Profile.STANDARD.value,
-    show_default=True,
-    help="How it is signed.",
-)
-@allow_option
-@click.option(
-    "--timeout", type=click.IntRange(1, 600), default=15, show_default=True, help="Seconds in all."
-)
-@key_file_options()
-@signing_options
-def send(
-    *,
-    update: BinaryIO,
-    url: str,
-    issuer: str,
-    token: str | None,
-    delivery_id: str | None,
-    seq: int,
-    profile: Profile,
-    allow: tuple[str, ...],
-    timeout: int,
-    key_file: KeyFile,
-    signing: SigningGiven,
-) -> None:
-    """Sign the UPDATE (a file with a JSON body of any A2A version, or -) and post it once.
-
-    The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
-    """
-    one = OneUpdate(
-        body=update.read(),
-        url=url,
-        issuer=issuer,
-        token=token,
-        delivery_id=delivery_id,
-        seq=seq,
-        profile=profile,
-        within=timedelta(seconds=timeout),
-    )
-    policy = DestinationPolicy(allow)
-    if not post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy):
-        sys.exit(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +90,56 @@ class OneUpdate:
     profile: Profile = Profile.STANDARD
     within: timedelta = timedelta(seconds=15)
     audience: str | None = None
+
+
+def _content(_context: click.Context, _parameter: click.Parameter, value: BinaryIO) -> bytes:
+    return value.read()
+
+
+@click.command(
+    epilog="\b\nExample:\n  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
+    "      --issuer https://agent.example.com --token abc\n"
+    "  … | pushkit send - --to http://127.0.0.1:9000/a2a/push --allow '127.0.0.1:*' \\\n"
+    "      --issuer http://127.0.0.1:8001"
+)
+@gathered(
+    "one",
+    OneUpdate,
+    body=click.argument("body", metavar="UPDATE", type=click.File("rb"), callback=_content),
+    url=click.option("--to", "url", required=True, help="The webhook URL."),
+    issuer=click.option("--issuer", required=True, help="`iss`: who this is from."),
+    token=click.option("--token", help="The token that the client chose."),
+    delivery_id=click.option(
+        "--id",
+        "delivery_id",
+        callback=_delivery_id,
+        help="The delivery id; the same again is a retry.",
+    ),
+    seq=click.option("--seq", type=click.IntRange(1), default=1, show_default=True),
+    profile=choice_option(
+        "--profile",
+        of=Profile,
+        default=Profile.STANDARD.value,
+        show_default=True,
+        help="How it is signed.",
+    ),
+    within=seconds_option(
+        "--timeout", "within", within=(1, 600), default=15, help="Seconds in all."
+    ),
+)
+@allow_option
+@key_file_options()
+@signing_options
+def send(
+    *, one: OneUpdate, allow: tuple[str, ...], key_file: KeyFile, signing: SigningGiven
+) -> None:
+    """Sign the UPDATE (a file with a JSON body of any A2A version, or -) and post it once.
+
+    The bytes are sent as they are. Exit status 0 if the webhook accepted them, 1 if not.
+    """
+    policy = DestinationPolicy(allow)
+    if not post_one(one, signing=signing.read(), ring=key_file.ring(), policy=policy):
+        sys.exit(1)
 
 
 def post_one(one: OneUpdate, *, signing: Signing, ring: KeyRing, policy: DestinationPolicy) -> bool:

@@ -25,7 +25,7 @@ from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
-from pushkit.terminal.options import FILE
+from pushkit.terminal.options import FILE, seconds_option
 from pushkit.terminal.output import in_a_line
 from pushkit.url import audience_of
 from pushkit.webhook import Headers, WebhookRequest
@@ -50,9 +50,7 @@ from pushkit.webhook import Headers, WebhookRequest
 @click.option("--audience", help="The webhook's URL, to be found in `aud`.")
 @click.option("--token", help="The token to expect.")
 @at_option
-@click.option(
-    "--tolerance", type=click.IntRange(0, 86400), default=300, show_default=True, help="Seconds."
-)
+@seconds_option("--tolerance", within=(0, 86400), default=300, help="Seconds.")
 @allow_option
 def verify(
     *,
@@ -64,7 +62,7 @@ def verify(
     audience: str | None,
     token: str | None,
     at: datetime | None,
-    tolerance: int,
+    tolerance: timedelta,
     allow: tuple[str, ...],
 ) -> None:
     """Verify a captured REQUEST (a file, or -): signature, body, time, issuer, audience, token.
@@ -90,7 +88,7 @@ def verify(
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
         now=at or utc_now(),
-        tolerance=timedelta(seconds=tolerance),
+        tolerance=tolerance,
     )
     examined = [(scheme, examine(scheme, request, expected)) for scheme in chosen]
     failed: list[str] = []

@@ -37,7 +37,7 @@ from pushkit.errors import PushkitError
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen
 from pushkit.terminal.log_output import LogFormat, log_to_stderr
-from pushkit.terminal.options import PATH, choice_option, gathered
+from pushkit.terminal.options import PATH, choice_option, gathered, seconds_option
 from pushkit.terminal.output import example
 from pushkit.terminal.processes import Supervisor, run_service_loop, until_stopped
 from pushkit.terminal.systemd import told_to_systemd
@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
 # After its drain a process closes its connections; one that still does not end is killed.
 _MARGIN = timedelta(seconds=10)
-
-
-def _seconds(_context: click.Context, _parameter: click.Parameter, value: int) -> timedelta:
-    return timedelta(seconds=value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +105,10 @@ _settings_options = gathered(
         show_default=True,
         help="Attempts at once to one destination, over all processes.",
     ),
-    drain=click.option(
+    drain=seconds_option(
         "--drain",
-        type=click.IntRange(0, 600),
+        within=(0, 600),
         default=20,
-        show_default=True,
-        callback=_seconds,
         help="Seconds that running attempts are given at the end.",
     ),
     delivering=delivery_options,

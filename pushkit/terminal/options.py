@@ -9,6 +9,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -69,6 +70,22 @@ def choice_option(*names: str, of: Iterable[Enum], **more: Any) -> Given:
         return None if value is None else members[value]
 
     return click.option(*names, type=click.Choice(list(members)), callback=member, **more)
+
+
+def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> Given:
+    """Give a command an option in whole seconds, as a `timedelta`.
+
+    Args:
+        *names: As of `click.option`.
+        within: The least and the most.
+        **more: As of `click.option`.
+    """
+
+    def span(_context: click.Context, _parameter: click.Parameter, value: int) -> timedelta:
+        return timedelta(seconds=value)
+
+    kind = click.IntRange(*within)
+    return click.option(*names, type=kind, callback=span, show_default=True, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
