@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import entry_points
 
 import click
@@ -41,9 +42,20 @@ class _Commands(click.Group):
         if own is not None:
             return own
         for offered in entry_points(group=_ELSEWHERE, name=cmd_name):
-            command = offered.load()
+            try:
+                command = offered.load()
+            except ImportError as exc:
+                raise click.ClickException(_why_not(offered.module, exc)) from exc
             return command if isinstance(command, click.Command) else None
         return None
+
+
+def _why_not(module: str, exc: ImportError) -> str:
+    package = module.partition(".")[0]
+    found = getattr(sys.modules.get(package), "__file__", None)
+    if found is None or hasattr(sys.modules[package], "__path__"):
+        return f"{module} cannot be imported: {exc}"
+    return f"{found} hides the package `{package}` that this command is of: give that file another name"
 
 
 @click.group(

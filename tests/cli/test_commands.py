@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pushkit import __version__
-from tests.cli.conftest import Run, environment
+from tests.cli.conftest import ROOT, Run, environment
 
 PUSHKIT = [
     [],
@@ -116,3 +117,17 @@ def test_both_run_as_modules(module: str) -> None:
     )
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_a_file_that_hides_a_package_with_commands_is_named(tmp_path: Path) -> None:
+    (tmp_path / "receiver.py").write_text("")
+    ran = subprocess.run(  # ours
+        [sys.executable, "-m", "pushkit.cli.main", "listen"],
+        env=environment(PYTHONPATH=f"{tmp_path}:{ROOT}"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert f"{tmp_path}/receiver.py hides the package `receiver`" in ran.stderr
+    assert "Traceback" not in ran.stderr
