@@ -19,7 +19,7 @@ class Headers:
 
     def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         pairs = fields.items() if isinstance(fields, Mapping) else fields
-        self._fields = tuple((name, value) for name, value in pairs)
+        self._fields = tuple(pairs)
         self._values: dict[str, list[str]] = {}
         for name, value in self._fields:
             self._values.setdefault(name.lower(), []).append(value)
@@ -34,10 +34,12 @@ class Headers:
         Raises:
             MalformedRequestError: The field stands more than once.
         """
-        values = self.all(name)
+        values = self._values.get(name.lower())
+        if values is None:
+            return None
         if len(values) > 1:
             raise MalformedRequestError(f"header {name} stands {len(values)} times, expected once")
-        return values[0].strip(" \t") if values else None
+        return values[0].strip(" \t")
 
     def combined(self, name: str) -> str | None:
         """Return a field's lines as one value (RFC 9421 §2.1); None if it does not stand there.

@@ -7,6 +7,7 @@ nothing before it, a notification is stored in progress, in the hands of this pr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,14 +38,23 @@ from receiver.verification import Verified
 class Hands(Protocol):
     """Takes notifications the moment they are stored: the dispatcher of this process."""
 
-    def reserve(self, sender: str, now: datetime) -> Lease | None:
-        """Take a place for a notification that is being stored; None if it has to wait."""
+    def reserve(self, sender: str, now: datetime, taken: float) -> Lease | None:
+        """Take a place for a notification that is being stored; None if it has to wait.
+
+        Args:
+            sender: Whose it is.
+            now: The present, by the database's clock.
+            taken: When that was asked for, by the clock of this process that nobody sets.
+        """
 
     def cancel(self, senders: Iterable[str]) -> None:
         """Free the places of what was not stored after all."""
 
     def begin(self, claimed: ClaimedNotification) -> None:
         """Call back what was stored in a place."""
+
+    def keep(self, notification: Notification) -> None:
+        """Keep what was stored and waits for a place, so that it need not be decoded again."""
 
     def let_wait(self) -> None:
         """Look for what was stored, and waits for a place."""
@@ -83,12 +93,11 @@ class Candidate:
         task_id = self.verified.notification.task_id
         return None if task_id is None else (self.sender, task_id)
 
-    def claimed(self, notification_id: int) -> ClaimedNotification | None:
-        """Return it as it is called back at once; None if it waits."""
+    def accepted(self, notification_id: int) -> Notification:
+        """Return it as it is called back."""
         new, said = self.stored, self.verified.notification
-        if new is None or self.lease is None:
-            return None
-        notification = Notification(
+        assert new is not None  # noqa: S101  # it is stored
+        return Notification(
             id=notification_id,
             idempotency_key=f"{new.sender}:{new.delivery_id}",
             sender=new.sender,
@@ -104,9 +113,6 @@ class Candidate:
             received_at=new.received_at,
             body=new.body,
             traceparent=new.traceparent,
-        )
-        return ClaimedNotification(
-            stored=notification, attempts=1, since=new.received_at, broken_off=False, callbacks={}
         )
 
 
@@ -170,6 +176,7 @@ class Acceptance:
         firsts = {each.key: each for each in reversed(candidates)}
         held = yield from self._held_elsewhere(firsts.values(), wait)
         results |= dict.fromkeys(held, APART)
+        taken = time.perf_counter()
         now = yield from self._database.now()
         first_ones = [each for each in candidates if firsts[each.key] is each]
         ours = [each for each in first_ones if each not in results]
@@ -189,7 +196,7 @@ class Acceptance:
                 results[each] = None
                 if is_new:
                     stored.append(each)
-        ids = yield from self._store(stored, now)
+        ids = yield from self._store(stored, now, taken)
         for each in stored:
             if (found_id := ids.get(each.key)) is not None:
                 results[each] = found_id
@@ -263,7 +270,9 @@ class Acceptance:
             yield from self._expected.bind(each.sender, verified.secret, task_id, now, standings)
         return True
 
-    def _store(self, candidates: Sequence[Candidate], now: datetime) -> Script[StoredIds]:
+    def _store(
+        self, candidates: Sequence[Candidate], now: datetime, taken: float
+    ) -> Script[StoredIds]:
         """Store what may be, each in a place if it can have one; return the ids."""
         if not candidates:
             return {}
@@ -283,7 +292,7 @@ class Acceptance:
             missing, late = 0, False
             if task is not None and said.seq is not None:
                 missing, late = sequences.next((*task, said.config_id or ""), said.seq)
-            each.lease = self._hands.reserve(each.sender, now) if is_head else None
+            each.lease = self._hands.reserve(each.sender, now, taken) if is_head else None
             each.stored = NewNotification(
                 sender=each.sender,
                 delivery_id=each.reservation.seen.delivery_id,

@@ -12,7 +12,7 @@ import functools
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.errors import InboundError, StorageError
@@ -23,6 +23,7 @@ from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.credentials import HandedOut
 from receiver.expected import ExpectedStore
+from receiver.inbox import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
 from receiver.replay import ReplayMemory, Seen
@@ -49,6 +50,8 @@ _log = logging.getLogger("receiver")
 _MOST_KNOWN_SECRETS = 10_000
 
 _DUPLICATE = Verdict(status=200, code="duplicate")
+_MOST_RECENT = 10_000
+_RECENT = timedelta(minutes=10)
 
 ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """Reads a body of so many bytes at most; None if it is longer. May raise `BrokenBodyError`."""
@@ -71,6 +74,7 @@ class Intake:
         hands: Who calls back.
         accepted: Called with the sender and the task of what was accepted, if it has one.
         events: Who hears of every verdict.
+        ids_kept: How long ids are remembered in the database.
         tracing: Makes a span of each notification; None for none.
     """
 
@@ -85,6 +89,7 @@ class Intake:
         hands: Hands,
         accepted: Callable[[str, str | None], None],
         events: Listeners,
+        ids_kept: timedelta,
         tracing: Tracing | None = None,
     ) -> None:
         self.trust = trust
@@ -98,6 +103,8 @@ class Intake:
         self._accepted = accepted
         self._replay = replay
         self._expected = ExpectedStore()
+        self._recent: dict[tuple[str, str], tuple[str, datetime]] = {}
+        self._recent_for = min(_RECENT, ids_kept / 2)
         self._known_secrets: dict[tuple[str, str | None, tuple[str, ...]], list[HandedOut]] = {}
         self._acceptance = Acceptance(database, replay, self._expected, limits, hands)
         self._hands = hands
@@ -205,13 +212,15 @@ class Intake:
 
     async def _store(self, verified: Verified, traceparent: str | None) -> Verdict:
         """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
-        notification = verified.notification
+        notification, began = verified.notification, self._clock()
         seen = Seen(
             sender=notification.sender,
             # Without an id a repetition cannot be told from a new one: each is stored.
             delivery_id=notification.delivery_id or f"none_{uuid.uuid4().hex}",
             body_sha256=notification.body_sha256,
         )
+        if self._was_just_accepted(seen):
+            return _DUPLICATE
         reservation = await self._replay.reserve(seen)
         if reservation is None:
             return _DUPLICATE
@@ -228,7 +237,20 @@ class Intake:
         await self._replay.commit(reservation)
         if notification_id is None:
             return _DUPLICATE
+        if len(self._recent) >= _MOST_RECENT:
+            del self._recent[next(iter(self._recent))]
+        self._recent[seen.sender, seen.delivery_id] = seen.body_sha256, began
         return Verdict(status=202, code="accepted", notification_id=notification_id)
+
+    def _was_just_accepted(self, seen: Seen) -> bool:
+        """Say whether this process stored the same a moment ago: the database need not be asked.
+
+        It still remembers the id then. Another body is for the transaction to refuse.
+        """
+        body_sha256, at = self._recent.get((seen.sender, seen.delivery_id), ("", None))
+        if at is None or body_sha256 != seen.body_sha256:
+            return False
+        return timedelta(0) <= self._clock() - at < self._recent_for
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
         """Hand over what was stored in a place, or free the place of what was not stored."""
@@ -237,12 +259,24 @@ class Intake:
             return
         if notification_id is None:
             return
-        claimed = candidate.claimed(notification_id)
-        if claimed is not None:
-            self._hands.begin(claimed)
-        elif candidate.stored is not None and candidate.stored.head:
-            self._hands.let_wait()  # what stands behind others of its task waits for them
-        notification = candidate.verified.notification
+        if candidate.stored is None:
+            return  # it was there
+        notification = candidate.accepted(notification_id)
+        if candidate.lease is not None:
+            self._hands.begin(
+                ClaimedNotification(
+                    stored=notification,
+                    attempts=1,
+                    since=notification.received_at,
+                    broken_off=False,
+                    callbacks={},
+                    leased_at=candidate.lease.taken,
+                )
+            )
+        else:
+            self._hands.keep(notification)
+            if candidate.stored.head:
+                self._hands.let_wait()  # what stands behind others of its task waits for them
         self._accepted(notification.sender, notification.task_id)
 
     def _tell(self, verdict: Verdict, verified: Verified, head: Head) -> None:

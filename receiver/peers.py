@@ -58,9 +58,11 @@ class Peers:
 
     def of(self, socket_peer: str, headers: Headers) -> str:
         """Return the address that a request came from, by its socket and its headers."""
+        if not self._proxies:
+            return _shown(socket_peer)
         hop = _parse(socket_peer)
         if hop is None or not self._trusts(hop):
-            return socket_peer if hop is None else str(hop)
+            return _shown(socket_peer)
         for named in self._hops(headers):
             before = _parse(named)
             if before is None:
@@ -114,6 +116,12 @@ def _unquoted(text: str, separator: str) -> list[str]:
             parts.append(text[found.end() : end])
             end = found.start()
     return [*parts, text[:end]]
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown(text: str) -> str:
+    address = _parse(text)
+    return text if address is None else str(address)
 
 
 def _parse(text: str) -> _Address | None:

@@ -150,7 +150,7 @@ class Receiver(CallbackDecorators):
             retry=retry or callback_retry(),
             concurrency=concurrency,
             timeout=callback_timeout,
-            senders=lambda: len(self.senders),
+            senders=lambda: len(self.trust),
             prepare=self._with_verdicts_on_data,
             events=self.events,
             tracing=tracing,
@@ -165,6 +165,7 @@ class Receiver(CallbackDecorators):
             hands=self.dispatcher,
             accepted=self._accepted,
             events=self.events,
+            ids_kept=retention.ids,
             tracing=tracing,
         )
         self.edge: Edge = Edge(
@@ -520,7 +521,7 @@ class Receiver(CallbackDecorators):
         return self.senders[name]
 
     async def _with_verdicts_on_data(self, notification: Notification) -> Notification:
-        sender = self.senders.get(notification.sender)
+        sender = self.trust.sender(notification.sender)
         if sender is None or sender.schemas is None:
             return notification
         from pushkit.schemas import check_structured_data_apart

@@ -144,9 +144,11 @@ class TrustedSender:
     token_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
     credential_hashes: frozenset[str] = field(init=False, repr=False, compare=False)
     audiences: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    signing: frozenset[Scheme] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         put = functools.partial(object.__setattr__, self)
+        put("signing", frozenset(self.schemes if self.profile.signed else ()))
         for mistake in _mistakes_of(self):
             raise ConfigError(f"sender {self.name!r}: {mistake}")
         try:
@@ -160,7 +162,7 @@ class TrustedSender:
 
     def signs_with(self, scheme: Scheme) -> bool:
         """Say whether a signature of this scheme must hold."""
-        return self.profile.signed and scheme in self.schemes
+        return scheme in self.signing
 
     @property
     def has_keys(self) -> bool:

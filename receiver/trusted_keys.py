@@ -80,6 +80,14 @@ class Trust:
         """Return the senders."""
         return [entry.sender for entry in self._entries]
 
+    def sender(self, name: str) -> TrustedSender | None:
+        """Return the sender of that name."""
+        entry = self._by_name.get(name)
+        return None if entry is None else entry.sender
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def path(self, decoded: str) -> str | None:
         """Return the configured path that a request's path is, once that is decoded."""
         return self._paths.get(decoded)

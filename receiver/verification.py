@@ -168,16 +168,17 @@ class House:
             rates = self._own_rates.setdefault(key, RateLimiter(sender.rate))
         rates.take(sender.name, self._clock())
 
-    def check_head(self, headers: Headers) -> None:
+    def check_head(self, head: Head) -> None:
         """Hold the head against what all senders have to keep to.
 
         Raises:
             InboundError: Too long, or of a type or coding that is no notification's.
         """
+        headers = head.headers
         size, limit = headers.size(), self.limits.max_body_bytes
         if size > self.limits.max_header_bytes:
             raise HeadersTooLargeError(f"{size} bytes of headers")
-        declared = _declared_length(headers)
+        declared = _declared_length(headers) if head.body is None else len(head.body)
         if declared is not None and declared > limit:
             raise body_too_large(f"{declared} bytes", limit, None)
         media_type = (headers.one("Content-Type") or "").partition(";")[0].strip().lower()
@@ -345,7 +346,7 @@ def verify(
     """
     headers = head.headers
     if house is not None:
-        house.check_head(headers)  # 1
+        house.check_head(head)  # 1
     if head.method != "POST":
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
     selected = yield from select(among, headers)  # 2

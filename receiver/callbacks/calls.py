@@ -113,7 +113,11 @@ class Caller:
         limit = self._limit(callback)
         cut_off = False
         try:
-            await asyncio.wait([call], timeout=limit)
+            await asyncio.sleep(0)
+            if (
+                not call.done()
+            ):  # most have done what they have to, and there is nothing to wait for
+                await asyncio.wait([call], timeout=limit)
             if not (call.done() or self._threads.is_inside(call)):
                 cut_off = True
                 call.cancel()
@@ -235,11 +239,8 @@ async def _invoke(threads: CallbackThreads, callback: Callback, notification: No
 
 
 async def _run(threads: CallbackThreads, callback: Callback, notification: Notification) -> None:
-    function = callback.function
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # an object with `async def __call__`
-    ):
-        result: Awaitable[None] | None = function(notification)
+    if callback.is_async:
+        result: Awaitable[None] | None = callback.function(notification)
     else:
         # A plain function may block: it gets a thread, the loop goes on.
         result = await threads.run(functools.partial(_call_plain, callback, notification))

@@ -58,6 +58,8 @@ _log = logging.getLogger("receiver")
 _LEASE = timedelta(seconds=60)
 POLL_INTERVAL = timedelta(seconds=1)
 CALLBACK_TIMEOUT = timedelta(minutes=5)
+_MOST_KEPT = 1024
+_LARGEST_KEPT = 16 * 1024  # bytes
 
 
 def callback_retry() -> RetryPolicy:
@@ -139,6 +141,7 @@ class Dispatcher:
         self._caller = Caller(slots=concurrency, timeout=timeout)
         self._turns = Turns(concurrency, senders)
         self._held: set[int] = set()
+        self._kept: dict[int, Notification] = {}
         self._heart: asyncio.Task[None] | None = None
         self._is_finished = False
         self._without_slot: set[asyncio.Task[None]] = set()
@@ -166,11 +169,11 @@ class Dispatcher:
         finally:
             self._turns.is_open = False
 
-    def reserve(self, sender: str, now: datetime) -> Lease | None:
+    def reserve(self, sender: str, now: datetime, taken: float) -> Lease | None:
         """Take a place for a notification that is being stored; None if it has to wait."""
         if not self._turns.reserve(sender):
             return None
-        return Lease(worker=self.name, until=now + _LEASE)
+        return Lease(worker=self.name, until=now + _LEASE, taken=taken)
 
     def cancel(self, senders: Iterable[str]) -> None:
         """Free the places of what was not stored after all."""
@@ -180,6 +183,13 @@ class Dispatcher:
         """Call back what was stored in a place; after the end, `retire` gives it back."""
         if not self._is_finished:
             self.pump.begin(claimed)
+
+    def keep(self, notification: Notification) -> None:
+        """Keep what was stored and waits for a place, so that it need not be decoded again."""
+        if len(notification.body) <= _LARGEST_KEPT:
+            if len(self._kept) >= _MOST_KEPT:  # the oldest, if they were called back elsewhere
+                del self._kept[next(iter(self._kept))]
+            self._kept[notification.id] = notification
 
     def let_wait(self) -> None:
         """Look for what was stored, and waits for a place."""
@@ -254,6 +264,7 @@ class Dispatcher:
         free = self._turns.take_for_claim()
         try:
             yield from self._take_over()
+            taken = time.perf_counter()
             now = yield from self._database.now()
             found = yield from self._inbox.claim(
                 self.name,
@@ -262,6 +273,7 @@ class Dispatcher:
                 until=now + _LEASE,
                 held=tuple(self._held),
                 divide=self._turns.divide,
+                taken=taken,
             )
             self._turns.begin(each.stored.sender for each in found)
             claimed += found
@@ -311,8 +323,15 @@ class Dispatcher:
     async def _work_on(
         self, claimed: ClaimedNotification, slot: Slot
     ) -> ClaimedNotification | None:
+        if time.perf_counter() - claimed.leased_at > _LEASE.total_seconds() / 2:
+            # This process stood still: somebody else may have it by now, and nobody has if not.
+            _log.warning(
+                "notification %d: taken too long ago; left to its lease", claimed.stored.id
+            )
+            return None
         try:
-            notification = claimed.stored.decode()
+            kept = self._kept.pop(claimed.stored.id, None)
+            notification = kept or claimed.stored.decode()
         except InboundError as exc:
             # Accepted by other code than this: it must not stand in the way of the rest.
             await self._bury(claimed, f"unreadable: {exc.code}")
@@ -523,6 +542,7 @@ class Dispatcher:
         names = {each: task_lock(*task) for each, task in tasks.items() if task is not None}
         held = yield from self._hold_tasks(sorted(set(names.values())), wait=wait)
         ours = [each for each in settling if each not in names or names[each] in held]
+        taken = time.perf_counter()
         now = yield from self._database.now()
         yield from self._inbox.record_calls(
             [
@@ -540,14 +560,14 @@ class Dispatcher:
             for each in ours
             if each.claimed.stored.id in settled and (task := tasks[each]) is not None
         }
-        following = yield from self._next_of(lines, now)
+        following = yield from self._next_of(lines, now, taken)
         return [
             following.get(each) if each not in names or names[each] in held else APART
             for each in settling
         ]
 
     def _next_of(
-        self, lines: Mapping[tuple[str, str], _Settling], now: datetime
+        self, lines: Mapping[tuple[str, str], _Settling], now: datetime, begun: float
     ) -> Script[dict[_Settling, ClaimedNotification]]:
         """Take the next of tasks into the slots of those before them, or offer it to claims."""
         ids = yield from self._inbox.oldest_unfinished(sorted(lines))
@@ -556,7 +576,7 @@ class Dispatcher:
         may_follow = self._turns.may_follow()
         slots = {task: each for task, each in lines.items() if may_follow and not each.slot.is_free}
         taken = [each for each, task in ids.items() if task in slots]
-        lease = Lease(worker=self.name, until=now + _LEASE)
+        lease = Lease(worker=self.name, until=now + _LEASE, taken=begun)
         followed = yield from self._inbox.follow(taken, lease, now=now)
         found = {slots[ids[each.stored.id]]: each for each in followed}
         left = ids.keys() - {each.stored.id for each in followed}

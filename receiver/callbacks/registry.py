@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
@@ -74,6 +75,7 @@ class Callback:
         senders: Names of trusted senders.
         tasks: Task ids.
         timeout: How long a call may take; None for what the receiver says, `"none"` for any time.
+        is_async: Whether it is a coroutine function; a plain one gets a thread.
     """
 
     name: str
@@ -83,6 +85,12 @@ class Callback:
     senders: frozenset[str] = frozenset()
     tasks: frozenset[str] = frozenset()
     timeout: Timeout = None
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        called = getattr(self.function, "__call__", None)  # noqa: B004  # of an object: `async def __call__`
+        is_async = any(map(inspect.iscoroutinefunction, (self.function, called)))
+        object.__setattr__(self, "is_async", is_async)
 
     def wants(self, notification: Notification) -> bool:
         """Say whether this callback gets a notification."""

@@ -136,10 +136,17 @@ class StoredNotification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who has a notification in hand, and until when without being heard of."""
+    """Who has a notification in hand, and until when without being heard of.
+
+    Attributes:
+        worker: Who.
+        until: Until when, by the database's clock.
+        taken: When it was taken, by the clock of this process that nobody sets.
+    """
 
     worker: str
     until: datetime
+    taken: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +204,7 @@ class ClaimedNotification:
         broken_off: Whether the attempt before this one came to no end: its process died, or was
             out of reach until its lease ended.
         callbacks: What its callbacks did so far, by name.
+        leased_at: When its lease was taken, by the clock of this process that nobody sets.
     """
 
     stored: StoredNotification | Notification
@@ -204,6 +212,7 @@ class ClaimedNotification:
     since: datetime
     broken_off: bool
     callbacks: Mapping[str, CallbackState]
+    leased_at: float
 
     def had_by(self, callback: str) -> bool:
         """Say whether a callback had it already."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -144,6 +145,7 @@ class Inbox:
         until: datetime,
         held: Sequence[int] = (),
         divide: Divide | None = None,
+        taken: float | None = None,
     ) -> Script[list[ClaimedNotification]]:
         """Take up to `limit` notifications that are due; of each task only the oldest.
 
@@ -155,8 +157,10 @@ class Inbox:
             held: What this worker has in hand: a clock that leapt, or a machine that slept, must
                 not have it take them a second time.
             divide: Shares them among senders; by default as evenly as may be.
+            taken: When `now` was asked for, by the clock of this process that nobody sets.
         """
         moment = to_micros(now)
+        leased_at = time.perf_counter() if taken is None else taken
         leased = yield Statement(
             "SELECT MIN(lease_until) AS until FROM pushkit_inbox WHERE status = 'in_progress'"
         )
@@ -175,7 +179,7 @@ class Inbox:
             )
         rows = yield from self._take(worker, limit, moment, to_micros(until), divide or _evenly)
         callbacks = (yield from self._callbacks_of(worker)) if rows else {}
-        claimed = [_claimed(row, callbacks.get(row["id"], {})) for row in rows]
+        claimed = [_claimed(row, callbacks.get(row["id"], {}), leased_at) for row in rows]
         return sorted(claimed, key=lambda each: each.stored.id)
 
     def _take(
@@ -352,7 +356,7 @@ class Inbox:
                 callbacks.setdefault(row["notification_id"], {})[row["callback"]] = callback_state(
                     row
                 )
-        return [_claimed(row, callbacks.get(row["id"], {})) for row in rows]
+        return [_claimed(row, callbacks.get(row["id"], {}), lease.taken) for row in rows]
 
     # --- workers that end ----------------------------------------------------------------------
 
@@ -536,7 +540,9 @@ def callback_state(row: Row) -> CallbackState:
     )
 
 
-def _claimed(row: Row, callbacks: dict[str, CallbackState]) -> ClaimedNotification:
+def _claimed(
+    row: Row, callbacks: dict[str, CallbackState], leased_at: float
+) -> ClaimedNotification:
     redriven_at = row["redriven_at"]
     return ClaimedNotification(
         stored=_stored(row),
@@ -544,6 +550,7 @@ def _claimed(row: Row, callbacks: dict[str, CallbackState]) -> ClaimedNotificati
         since=from_micros(row["received_at"] if redriven_at is None else redriven_at),
         broken_off=row["last_error"] in (_LEASE_EXPIRED, _WORKER_DIED),
         callbacks=callbacks,
+        leased_at=leased_at,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from receiver import Limits, Notification, RateLimit, Receiver
+from receiver import InboxRetention, Limits, Notification, RateLimit, Receiver
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -60,6 +60,35 @@ async def test_a_retry_after_a_restart_is_a_duplicate(world: World) -> None:
 
     assert retried.code == "duplicate"
     assert (called, called_later) == (["delivery-task-1-1"], [])
+
+
+async def test_a_retry_of_what_was_just_accepted_does_not_need_the_database(world: World) -> None:
+    await world.receive(world.draft())
+    world.execute("ALTER TABLE pushkit_replay RENAME TO elsewhere")
+
+    retried = await world.receive(world.draft())
+    other = await world.receive(world.draft(state="failed"))
+
+    assert (retried.status, retried.code) == (200, "duplicate")
+    assert (other.status, other.code) == (503, "storage")  # what it is, only the database knows
+
+
+async def test_what_is_forgotten_is_no_duplicate_of_what_was_just_accepted(
+    make_world: WorldFactory,
+) -> None:
+    retention = InboxRetention(
+        ids=timedelta(minutes=2), done=timedelta(minutes=1), dead=timedelta(minutes=1)
+    )
+    world = make_world({"retention": retention})
+    record_calls(world.receiver)
+    await world.receive(world.draft())
+    await all_called(world.receiver)
+    world.clock.advance(150)
+    await world.receiver.inbox.retain(retention)
+
+    again = await world.receive(world.draft())
+
+    assert again.status == 202
 
 
 async def test_the_same_id_with_another_body_is_a_conflict(world: World) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from datetime import datetime, timedelta
 
 import pytest
 
 from pushkit.work import next_attempt
 from receiver import Notification
-from receiver.admin import InboxAdmin
+from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.inbox import InboxFilter
 from tests.eventually import eventually
@@ -331,6 +332,32 @@ async def test_a_lease_that_ended_gives_its_notification_back(house: House) -> N
 
     assert house.called == ["record:task-1#1"]
     assert await house.counts() == {"done": 1}
+
+
+async def test_who_stood_still_in_a_claim_calls_nobody_and_leaves_it_to_its_lease(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.record("record")
+    await house.store()
+    sleeps, slept, awake = 0.0, 0.0, time.perf_counter
+
+    def clock() -> datetime:
+        nonlocal slept
+        slept = sleeps
+        return house.now
+
+    monkeypatch.setattr(time, "perf_counter", lambda: awake() + slept)
+    database = open_inbox(house.location, clock=clock)
+    await database.open()
+    dispatcher = Dispatcher(database, house.registry, retry=RETRY, concurrency=16)
+    sleeps = LEASE.total_seconds()
+    assert await dispatcher.run_once() == 1
+    assert house.called == []
+
+    house.now += LEASE
+    await dispatcher.run_once()
+    await database.close()
+    assert house.called == ["record:task-1#1"]
 
 
 async def test_a_worker_that_lost_its_lease_settles_nothing(house: House) -> None:
