@@ -55,7 +55,7 @@ def _why_not(module: str, exc: ImportError) -> str:
     found = getattr(sys.modules.get(package), "__file__", None)
     if found is None or hasattr(sys.modules[package], "__path__"):
         return f"{module} cannot be imported: {exc}"
-    return f"{found} hides the package `{package}` that this command is of: give that file another name"
+    return f"{found} hides the package `{package}`, whose command this is: give it another name"
 
 
 @click.group(
