@@ -35,7 +35,7 @@ from receiver.listening.command import listen
 from receiver.pin_command import pin
 from receiver.public_url import Probe, check_public_url
 from receiver.receiver import Receiver
-from receiver.serving.service import ServiceOptions, run_service
+from receiver.serving.service import ServiceOptions, dashboard_access, run_service
 from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
@@ -109,8 +109,8 @@ def check(
 ) -> None:
     """Print the effective configuration, secrets masked, and try what it names.
 
-    Every sender's keys, the database (nothing is made there) and the TLS files. Exit status 1 if
-    one of them cannot be had.
+    Every sender's keys, the database (nothing is made there), the TLS files and the dashboard's
+    token. Exit status 1 if one of them cannot be had.
 
     With --url instead: post through the public URL to the service that runs, and say which link is
     at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. What is posted is
@@ -129,9 +129,9 @@ def check(
             )
         elif not trusted.has_keys:
             click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
-    tls = _try_tls(settings)
+    failed = _try_tls(settings) + _try_dashboard(settings)
     database = settings.inbox_location
-    if tls + asyncio.run(_try(receiver, database)):
+    if failed + asyncio.run(_try(receiver, database)):
         sys.exit(1)
 
 
@@ -278,6 +278,18 @@ def _try_tls(settings: ReceiverSettings) -> int:
         return 1
     if found is not None:
         click.echo("tls: ok")
+    return 0
+
+
+def _try_dashboard(settings: ReceiverSettings) -> int:
+    """See whether the dashboard may be served where it is to be; return how many failed."""
+    try:
+        found = dashboard_access(settings)
+    except PushkitError as exc:
+        click.echo(f"dashboard: error: {exc}", err=True)
+        return 1
+    if found is not None:
+        click.echo(f"dashboard: ok, {'with' if found.token else 'without'} a token")
     return 0
 
 

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -37,6 +38,9 @@ from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
 __all__ = ["ServiceOptions", "run_service"]
+
+if TYPE_CHECKING:
+    from pushkit.webui.access import DashboardAccess
 
 _log = logging.getLogger("receiver")
 
@@ -198,8 +202,8 @@ async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> Asy
         yield
 
 
-def _pages_at(settings: ReceiverSettings) -> str | None:
-    """Return where the dashboard listens, if there is one that may be served there.
+def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
+    """Return who may look at the dashboard; None if there is to be none.
 
     Raises:
         ConfigError: It needs a token, or what renders its pages.
@@ -210,7 +214,13 @@ def _pages_at(settings: ReceiverSettings) -> str | None:
         from pushkit.webui.serving import access_of
     except ImportError as exc:
         raise ConfigError("[dashboard] needs Jinja2: pip install 'pushkit[dashboard]'") from exc
-    access_of(settings.dashboard.build(settings.folder))
+    return access_of(settings.dashboard.build(settings.folder))
+
+
+def _pages_at(settings: ReceiverSettings) -> str | None:
+    """Return where the dashboard listens, if there is one that may be served there."""
+    if settings.dashboard is None or dashboard_access(settings) is None:
+        return None
     click.echo(f"dashboard on http://{settings.dashboard.listen}/")
     return settings.dashboard.listen
 
@@ -220,15 +230,15 @@ async def _looked_at(
     receiver: Receiver, settings: ReceiverSettings, sockets: Sequence[socket.socket]
 ) -> AsyncIterator[None]:
     """Serve the dashboard, where that is configured."""
-    if settings.dashboard is None:
+    access = dashboard_access(settings)
+    if settings.dashboard is None or access is None:
         yield
         return
-    from pushkit.webui.serving import access_of, audit_to, serving
+    from pushkit.webui.serving import audit_to, serving
     from receiver.dashboard.app import dashboard_of
 
-    options = settings.dashboard.build(settings.folder)
-    audit_to(options.audit_log)
-    async with serving(dashboard_of(receiver, access=access_of(options)), sockets):
+    audit_to(settings.dashboard.build(settings.folder).audit_log)
+    async with serving(dashboard_of(receiver, access=access), sockets):
         yield
 
 

@@ -71,6 +71,22 @@ def test_check_prints_the_configuration_without_secrets(
     assert "agent: 1 keys" in ran.out[end:]
 
 
+@pytest.mark.parametrize(
+    ("listen", "found", "says"),
+    [
+        ("127.0.0.1:0", 0, "dashboard: ok, without a token"),
+        ("0.0.0.0:0", 1, "dashboard: error: beyond loopback (0.0.0.0:0) a token is needed"),
+    ],
+)
+def test_check_tries_whether_the_dashboard_may_be_served(
+    receiver_command: Run, config: Path, listen: str, found: int, says: str
+) -> None:
+    config.write_text(f'{config.read_text()}\n[dashboard]\nlisten = "{listen}"\n')
+    ran = receiver_command("check")
+    assert ran.status == found
+    assert says in (ran.out + ran.err)
+
+
 def test_check_says_what_schemes_leave_unproven_and_masks_their_secrets(
     receiver_command: Run, config: Path
 ) -> None:

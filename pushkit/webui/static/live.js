@@ -22,8 +22,19 @@
     if (footer) document.querySelector("footer").replaceChildren(...footer.childNodes);
   };
 
-  const source = new EventSource(main.dataset.live);
-  source.addEventListener("changed", () => refresh().catch(() => {}));
+  // Only while it is looked at: a browser has few connections to one server.
+  let source = null;
+  const listen = () => {
+    if (document.hidden && source) {
+      source.close();
+      source = null;
+    } else if (!document.hidden && !source) {
+      source = new EventSource(main.dataset.live);
+      source.addEventListener("changed", () => refresh().catch(() => {}));
+    }
+  };
+  document.addEventListener("visibilitychange", listen);
+  listen();
 })();
 
 // One box ticks all of its table.
