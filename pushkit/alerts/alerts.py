@@ -35,6 +35,7 @@ class AlertOptions:
         webhook: A URL that gets each as a signed message: of a sender through its own outbox, of a
             receiver by itself, with `webhook_secret`. What may be the outbox's own fault does not
             go there.
+        webhook_token: The A2A token that a sender's webhook expects, if it expects one.
         webhook_secret: What a receiver, which has neither outbox nor key, signs with: a secret of
             Standard Webhooks, `whsec_…`.
         every: The same alert is sent once in this time; then it says how many more there were.
@@ -47,6 +48,7 @@ class AlertOptions:
     log: bool = False
     command: Sequence[str] = ()
     webhook: str | None = None
+    webhook_token: str | None = field(default=None, repr=False)
     webhook_secret: str | None = field(default=None, repr=False)
     every: timedelta = timedelta(hours=1)
     look_every: timedelta = timedelta(seconds=30)

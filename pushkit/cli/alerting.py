@@ -13,14 +13,16 @@ from pushkit.terminal.options import gathered
 
 
 def _wanted(
-    *, log: bool, command: str | None, webhook: str | None, every: timedelta
+    *, log: bool, command: str | None, webhook: str | None, token: str | None, every: timedelta
 ) -> AlertOptions | None:
     """Return where alerts go; None where nobody wants any."""
     if not (log or command or webhook):
         return None
-    return AlertOptions(
-        log=log, command=tuple(shlex.split(command or "")), webhook=webhook, every=every
-    )
+    try:
+        words = tuple(shlex.split(command or ""))
+    except ValueError as exc:
+        raise click.UsageError("--alert-command: a quote is not closed") from exc
+    return AlertOptions(log=log, command=words, webhook=webhook, webhook_token=token, every=every)
 
 
 alert_options = gathered(
@@ -40,6 +42,13 @@ alert_options = gathered(
         envvar="PUSHKIT_ALERT_WEBHOOK",
         show_envvar=True,
         help="Send alerts there: signed, through the same outbox.",
+    ),
+    token=click.option(
+        "--alert-token",
+        "token",
+        envvar="PUSHKIT_ALERT_TOKEN",
+        show_envvar=True,
+        help="The token that this webhook expects.",
     ),
     every=click.option(
         "--alert-every",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from pushkit.a2a import DataPart, Message, MessageUpdate, Role, TextPart, WireVersion
+from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
 from pushkit.alerts.rule import ALERTS_OWNER, Alert
 from pushkit.errors import AlertFailedError
 from pushkit.outbox import IdempotencyKey
@@ -29,15 +29,15 @@ class AlertWebhook:
 
     Args:
         sender: Whose outbox, keys and destinations.
-        url: The webhook.
+        config: The webhook, and the token that it expects.
         every: The same alert is stored once in this time, whichever process finds it.
     """
 
     name = "webhook"
 
-    def __init__(self, sender: PushSender, url: str, *, every: timedelta) -> None:
+    def __init__(self, sender: PushSender, config: PushConfig, *, every: timedelta) -> None:
         self._sender = sender
-        self._url = url
+        self._config = config
         self._every = every
         self._is_subscribed = False
 
@@ -53,7 +53,7 @@ class AlertWebhook:
         if not self._is_subscribed:
             await self._sender.subscribe(
                 ALERTS_TASK,
-                {"id": "alerts", "url": self._url},
+                self._config,
                 version=WireVersion.V1_0,
                 owner=ALERTS_OWNER,
             )

@@ -396,7 +396,8 @@ class PushSender:
         sinks = options.sinks()
         if options.webhook is not None:
             self._policy.check(options.webhook)
-            sinks.append(AlertWebhook(self, options.webhook, every=options.every))
+            config = PushConfig(id="alerts", url=options.webhook, token=options.webhook_token)
+            sinks.append(AlertWebhook(self, config, every=options.every))
         return Alerts(options, sinks, look=self._look, events=self.events)
 
     async def _look(self) -> list[Event]:

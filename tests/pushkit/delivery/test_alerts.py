@@ -29,7 +29,7 @@ MakeStatus = Callable[..., StatusUpdate]
 async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_outbox(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
-    alerts = AlertOptions(webhook=webhook.url("/alerts"))
+    alerts = AlertOptions(webhook=webhook.url("/alerts"), webhook_token="of-the-operator")
     sender = await senders.open(alerts=alerts)
     await sender.start()
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
@@ -43,6 +43,7 @@ async def test_a_dead_letter_reaches_the_operators_webhook_signed_by_the_same_ou
     text, data = message["parts"]
     assert text["text"].endswith("was given up: unprocessable")
     assert (data["data"]["code"], data["data"]["facts"]["owner"]) == ("dead_letter", "alice")
+    assert request.headers.one("X-A2A-Token") == "of-the-operator"
     claims = request.claims(senders.public_keys())
     assert claims.task_id == message["taskId"] == ALERTS_TASK
 
