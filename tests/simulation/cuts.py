@@ -30,6 +30,7 @@ def _cut(name: str, promise: str, module: str, *texts: tuple[str, str]) -> Cut:
 
 
 _LEASES = "pushkit.outbox.leases"
+_STATES = "pushkit.outbox.states"
 _HEADS = "pushkit.outbox.heads"
 _ENQUEUE = "pushkit.delivery.enqueue"
 _ATTEMPT = "pushkit.delivery.attempt"
@@ -53,8 +54,8 @@ CUTS = (
         "A result is dropped unless its worker still has the row.",
         _LEASES,
         (
-            "\" WHERE lease_worker = $7 AND state = 'in_flight'\"",
-            "\" WHERE CAST($7 AS TEXT) IS NOT NULL AND state = 'in_flight'\"",
+            "WHERE lease_worker = $7 AND state = 'in_flight'",
+            "WHERE CAST($7 AS TEXT) IS NOT NULL AND state = 'in_flight'",
         ),
         *_ANY_CLAIM,
     ),
@@ -89,8 +90,13 @@ CUTS = (
         (
             Edit(
                 _LEASES,
-                "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
-                "WHERE id {clause} AND head > 0)",
+                "AND state = 'pending' FOR UPDATE SKIP LOCKED) RETURNING {DELIVERY}",
+                ") RETURNING {DELIVERY}",
+            ),
+            Edit(
+                _STATES,
+                "    (DeliveryState.PENDING,),\n    DeliveryState.IN_FLIGHT,",
+                "    (DeliveryState.PENDING, DeliveryState.IN_FLIGHT),\n    DeliveryState.IN_FLIGHT,",
             ),
             Edit("pushkit.outbox.parking", '_HELD = " FOR UPDATE OF d SKIP LOCKED"', '_HELD = ""'),
         ),
@@ -101,8 +107,8 @@ CUTS = (
         (
             Edit(
                 _LEASES,
-                "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE SKIP LOCKED)",
-                "WHERE id {clause} AND head > 0 AND state = 'pending' FOR UPDATE)",
+                "AND state = 'pending' FOR UPDATE SKIP LOCKED) RETURNING {DELIVERY}",
+                "AND state = 'pending' FOR UPDATE) RETURNING {DELIVERY}",
             ),
             Edit(
                 "pushkit.outbox.parking",
@@ -178,9 +184,8 @@ CUTS = (
         "Whoever settles holds the subscription, so that the mark is never lost.",
         _SUBSCRIPTIONS,
         (
-            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id"\n'
-            '                f" FOR UPDATE{_or_not(wait)}",',
-            'f"SELECT * FROM pushkit_subscriptions WHERE id {clause} ORDER BY id",',
+            '_by_ids("*", ids, read_subscription, f"FOR UPDATE{_or_not(wait)}")',
+            '_by_ids("*", ids, read_subscription)',
         ),
     ),
     _cut(
@@ -218,13 +223,8 @@ CUTS = (
     _cut(
         "crash is no attempt",
         "A process that dies uses up no schedule.",
-        _LEASES,
-        (
-            "\"UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,\"\n"
-            '                " lease_until = NULL,',
-            "\"UPDATE pushkit_deliveries SET state = 'pending', lease_worker = NULL,\"\n"
-            '                " attempts = attempts + 1, lease_until = NULL,',
-        ),
+        _STATES,
+        ("{_NO_LEASE}, last_error = $1,", "{_NO_LEASE}, attempts = attempts + 1, last_error = $1,"),
     ),
     _cut(
         "back-off",
@@ -322,11 +322,8 @@ CUTS = (
     _cut(
         "claims grow",
         "A delivery that is brought back keeps the number of its claims.",
-        "pushkit.outbox.dead_letters",
-        (
-            '" origin = $4, fruitless_claims = 0"',
-            '" origin = $4, fruitless_claims = 0, claims = 0"',
-        ),
+        _STATES,
+        ("origin = $3, fruitless_claims = 0", "origin = $3, fruitless_claims = 0, claims = 0"),
     ),
     # --- what is stored -------------------------------------------------------------------------
     _cut(
@@ -334,7 +331,7 @@ CUTS = (
         "The same key stores nothing twice.",
         _ENQUEUE,
         (
-            "return [] if key is None else self._enqueued.setdefault(key, [])",
+            "return [] if sought is None else self._enqueued.setdefault(sought, [])",
             "return []",
         ),
     ),
@@ -437,14 +434,14 @@ CUTS = (
         (
             Edit(
                 "receiver.intake",
-                "        try:\n            storing =",
+                "        candidate = Candidate(",
                 "        remember = self._replay.remember([reservation], self._clock())\n"
                 "        [replay] = await self._database.write(remember)\n"
                 "        if isinstance(replay, InboundError):\n"
                 "            raise replay\n"
                 '        if replay.value == "duplicate":\n'
                 "            return _DUPLICATE\n"
-                "        try:\n            storing =",
+                "        candidate = Candidate(",
             ),
             Edit(
                 "receiver.accepting",
