@@ -373,6 +373,12 @@ CUTS = (
     ),
     # --- workers that end -----------------------------------------------------------------------
     _cut(
+        "late once",
+        "An attempt that comes late is written down once, however often that is tried.",
+        "pushkit.outbox.attempts",
+        ("        is_there |= any(", "        is_there |= False and any("),
+    ),
+    _cut(
         "drain",
         "A sender that is stopped gives its attempts time.",
         "pushkit.delivery.sender",
