@@ -431,6 +431,9 @@ CUTS = (
                 "ON CONFLICT (sender, delivery_id) DO UPDATE"
                 " SET status = 'received', head = 1 RETURNING id, sender",
             ),
+            Edit(
+                "receiver.intake", "        if self._was_just_accepted(seen):", "        if False:"
+            ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
     ),
