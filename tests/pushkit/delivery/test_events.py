@@ -154,7 +154,8 @@ async def test_what_an_operator_does_with_subscriptions_is_told_of_those_that_it
     admin, of_alice = sender.subscription_admin, SubscriptionFilter(owner="alice")
     for change in (admin.pause, admin.pause, admin.resume, admin.disable, admin.enable):
         await change(of_alice)
-    await admin.remove(SubscriptionFilter())
+    await admin.remove(of_alice)
+    await admin.remove(SubscriptionFilter(owner="bob"))
     assert [(each.owner, each.change) for each in told(events, SubscriptionChanged)] == [
         ("alice", SubscriptionChange.PAUSED),
         ("alice", SubscriptionChange.RESUMED),
