@@ -16,6 +16,7 @@ __all__ = [
     "ITS_WEBHOOK",
     "OUR_CARDS",
     "VECTORS",
+    "Cause",
     "Cell",
 ]
 
@@ -43,6 +44,19 @@ COLUMNS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why something does not work, where that lies on the other side.
+
+    Attributes:
+        why: What a reader is told; and what a user can do.
+        shows: Part of what is seen then. Something else is another failure, perhaps of ours.
+    """
+
+    why: str
+    shows: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One thing that is tried.
@@ -53,7 +67,7 @@ class Cell:
         version: The A2A version on the wire.
         scheme: What the receiving end verifies.
         attempt: Raises if it does not work; may return how far it does.
-        cause: Why it cannot, where the cause lies on the other side; and what a user can do.
+        cause: Why it cannot, where the cause lies on the other side.
     """
 
     peer: str
@@ -61,4 +75,4 @@ class Cell:
     version: str
     scheme: str
     attempt: Callable[[], Awaitable[str | None]]
-    cause: str = ""
+    cause: Cause | None = None

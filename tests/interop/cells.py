@@ -26,6 +26,7 @@ from tests.interop.cell import (
     ITS_WEBHOOK,
     OUR_CARDS,
     VECTORS,
+    Cause,
     Cell,
 )
 from tests.interop.config_cells import config_cells
@@ -48,7 +49,7 @@ __all__ = ["cells"]
 
 
 def _agent_cell(
-    make: Callable[..., Agent], release: str, *, cause: str = "", **changes: Any
+    make: Callable[..., Agent], release: str, *, cause: Cause | None = None, **changes: Any
 ) -> Cell:
     pushkit = changes.get("sender") == "pushkit"
     name = "a2a-sdk" if make is python_agent else "@a2a-js/sdk"
@@ -68,10 +69,12 @@ def _agent_cell(
     )
 
 
-_COMPAT = (
+_OTHER_BODY = "expected A2A 0.3 on the wire, found 1.0"
+_COMPAT = Cause(
     "a2a-sdk 1.x sends a 0.3 client the 1.0 body (its own sender ignores the version that a config"
     " was registered in). The receiver decodes it by its shape; with pushkit inside the agent the"
-    " client gets 0.3"
+    " client gets 0.3",
+    _OTHER_BODY,
 )
 
 
@@ -118,22 +121,26 @@ def cells() -> list[Cell]:
     ]
 
 
-_TO_0_3 = (
+_TO_0_3 = Cause(
     "a2a-go 2 sends a 0.3 client the 1.0 body (its sender knows one version). The receiver decodes"
-    " it by its shape"
+    " it by its shape",
+    _OTHER_BODY,
 )
 
 
-_JAVA_SEND = (
+_JAVA_SEND = Cause(
     "a2a-java 0.3 drops the config of a message/send that begins a task. Register it by"
-    " message/stream, or by tasks/pushNotificationConfig/set"
+    " message/stream, or by tasks/pushNotificationConfig/set",
+    "no completed task arrived; what did: []",
 )
 
 
 def _compiled_cells() -> list[Cell]:
     """Return agents in Go, Java and Rust with their own senders: of trpc-a2a-go, one that signs."""
 
-    def cell(name: str, version: str, folder: str, cause: str = "", **changes: Any) -> Cell:
+    def cell(
+        name: str, version: str, folder: str, cause: Cause | None = None, **changes: Any
+    ) -> Cell:
         make = maker_of(name)
 
         async def attempt() -> None:

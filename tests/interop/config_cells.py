@@ -17,16 +17,17 @@ from tests.interop.agents import (
     python_client,
     registered_at_agent,
 )
-from tests.interop.cell import AT_ITS_AGENT, ITS_CLIENT, Cell
+from tests.interop.cell import AT_ITS_AGENT, ITS_CLIENT, Cause, Cell
 from tests.interop.configs import client_to_pushkit
 from tests.interop.environments import PEERS, go_program
 from tests.interop.processes import MismatchError
 
 __all__ = ["config_cells"]
 
-_ID_IN_BODY = (
+_ID_IN_BODY = Cause(
     "@a2a-js/sdk 1.0.1 reads the task's id from the body alone, not from the URL. Put it into the"
-    " body, too; 1.3.0 reads the URL"
+    " body, too; 1.3.0 reads the URL",
+    "Task not found: ",
 )
 
 
@@ -35,7 +36,13 @@ def config_cells() -> list[Cell]:
     rpc, rest, by_grpc = "JSON-RPC", "HTTP+JSON", "gRPC"
     trpc = SenderProfile.TRPC_A2A_GO
 
-    def at(peer: str, version: str, make: Callable[[], Agent], *bindings: str, **more: str) -> Cell:
+    def at(
+        peer: str,
+        version: str,
+        make: Callable[[], Agent],
+        *bindings: str,
+        cause: Cause | None = None,
+    ) -> Cell:
         async def attempt() -> None:
             agent = await asyncio.to_thread(make)
             for binding in bindings:
@@ -51,7 +58,7 @@ def config_cells() -> list[Cell]:
             version=version,
             scheme=named,
             attempt=attempt,
-            **more,
+            cause=cause,
         )
 
     def python(release: str, *bindings: str, version: str = "1.0") -> Cell:
@@ -61,9 +68,11 @@ def config_cells() -> list[Cell]:
         make = functools.partial(python_agent, release, version=version)
         return at(peer, version, make, *bindings)
 
-    def node(release: str, *bindings: str, version: str = "1.0", **more: str) -> Cell:
+    def node(
+        release: str, *bindings: str, version: str = "1.0", cause: Cause | None = None
+    ) -> Cell:
         make = functools.partial(node_agent, release)
-        return at(f"@a2a-js/sdk {release}", version, make, *bindings, **more)
+        return at(f"@a2a-js/sdk {release}", version, make, *bindings, cause=cause)
 
     def compiled(peer: str, version: str, folder: str, *bindings: str, **how: Any) -> Cell:
         make = functools.partial(maker_of(peer), peer, version, folder, **how)

@@ -76,7 +76,7 @@ def matrix_of(results: dict[str, str]) -> str:
 def _verdict(cell: Cell, result: str) -> str:
     if not result.startswith("fail"):
         return NOT_RUN if result.startswith(NOT_RUN) else "pass"
-    return "fail (the peer's)" if cell.cause else "FAIL"
+    return "fail (the peer's)" if cell.cause and cell.cause.why in result else "FAIL"
 
 
 def _counted(counts: Counter[str] | None) -> str:
@@ -132,11 +132,13 @@ async def main() -> int:
         if arguments.only and arguments.only not in f"{cell.peer} {COLUMNS[cell.direction]}":
             continue
         found, reason = await outcome(cell)
-        known = bool(cell.cause) and found == "fail"
-        broken += found == "fail" and not known
-        told = cell.cause if known else reason
+        known = found == "fail" and cell.cause is not None and cell.cause.shows in reason
+        mended = found == "pass" and cell.cause is not None
+        broken += (found == "fail" and not known) or mended
+        told = cell.cause.why if cell.cause and known else reason
         row = row_of(cell, f"{found}: {told}" if told else found)
-        sys.stdout.write(row + (f" ({reason})" if known else "") + "\n")
+        also = f" ({reason})" if known else " (no longer wrong: say so)" if mended else ""
+        sys.stdout.write(f"{row}{also}\n")
         sys.stdout.flush()
         rows[key_of(row)] = row
     broken += await _still_wrong(arguments.only)
