@@ -189,15 +189,8 @@ class _Reader:
         secret = self._secret("client_secret", read.client_secret_env, read.client_secret_file)
         if secret is None:
             raise ConfigError("oauth: expected client_secret_env or client_secret_file")
-        return OAuthClient(
-            token_url=read.token_url,
-            client_id=read.client_id,
-            client_secret=secret,
-            scope=read.scope,
-            audience=read.audience,
-            resource=read.resource,
-            authentication=read.authentication,
-        )
+        told = read.model_dump(exclude={"client_secret_env", "client_secret_file"})
+        return OAuthClient(client_secret=secret, **told)
 
     def _certificate(self, read: _Credentials) -> ClientCertificate | None:
         if read.client_certificate is None:
