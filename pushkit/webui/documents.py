@@ -44,9 +44,10 @@ def buckets(
 ) -> list[JsonValue]:
     """Return how much there is of each name in each sixtieth of a time."""
     whole = max(now - since, timedelta(seconds=1))
+    width = whole / _BUCKETS
     counted: list[dict[str, int]] = [dict.fromkeys(names, 0) for _ in range(_BUCKETS)]
     for at, name in found:
-        place = int((at - since) / whole * _BUCKETS)
+        place = (at - since) // width
         counted[min(max(place, 0), _BUCKETS - 1)][name] += 1
     return [
         {"at": (since + whole * n / _BUCKETS).isoformat(), **each} for n, each in enumerate(counted)

@@ -11,13 +11,18 @@ from pushkit.events import NotificationRefused
 from pushkit.webui.findings import Finding, Severity
 from receiver.dashboard.memory import Refused
 from receiver.inbox import CallbackTrouble, InboxFigures
-from receiver.refusals import refusal_of
+from receiver.refusals import REFUSALS, refusal_of
 
 _OVERDUE: Final = timedelta(minutes=1)
 _LATELY: Final = timedelta(hours=1)
 # Something on this side: whoever sends is genuine, or would have been.
 _OURS: Final = frozenset(
     {"backlog_full", "inbox_full", "internal", "keys_unavailable", "not_started", "storage"}
+)
+_SIGNED: Final = frozenset(
+    code
+    for code, row in REFUSALS.items()
+    if row.step is not None and row.step > 3 and code != "malformed_request"
 )
 
 
@@ -110,9 +115,7 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator
 
 def is_of_a_sender(refused: NotificationRefused) -> bool:
     """Say whether a trusted sender was refused: from step 4 on the signature has been proven."""
-    step = refusal_of(refused.code).step
-    late = step is not None and step > 3 and refused.code != "malformed_request"
-    return late or refused.sender is not None
+    return refused.sender is not None or refused.code in _SIGNED
 
 
 def _notifications(number: int) -> str:

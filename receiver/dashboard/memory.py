@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final
 
 from pushkit.events import CalledBack, Event, NotificationRefused
@@ -36,6 +37,9 @@ class Refused:
     def reason(self) -> str:
         """What was found and expected, not too long."""
         return self.event.reason[:_MOST_CHARS]
+
+
+_NUMBER: Final = attrgetter("number")
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ class Memory:
     def refusals(self, code: str | None = None) -> list[Refused]:
         """Return the refusals that are kept, of one reason or all, the newest first."""
         found = (each for kept in self._of(code) for each in kept)
-        return sorted(found, key=lambda each: -each.number)
+        return sorted(found, key=_NUMBER, reverse=True)
 
     def find(self, number: int) -> Refused | None:
         """Return one refusal; None if it is not kept any more."""

@@ -188,7 +188,10 @@ class Inspection:
         rare = "unmatched = 1" if wanted.unmatched else _RARE.get(wanted.status or InboxStatus.DONE)
         if wanted.task_id is None and rare is not None:
             few = f"SELECT {_FILTERED} FROM pushkit_inbox WHERE {rare} LIMIT {WINDOW}"
-            counted = yield Statement(f"SELECT COUNT(*) AS found FROM ({few}) u")
+            counted = yield Statement(  # from the index alone
+                f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_inbox WHERE {rare}"
+                f" LIMIT {WINDOW}) u"
+            )
             if counted[0]["found"] < WINDOW:
                 # All of them, by the index that has no others. The limit keeps it the inner one.
                 rows = f"({few}) u"
