@@ -434,6 +434,8 @@ class Promises:
 
     def _check_called(self, host: str, row: sqlite3.Row) -> None:
         """What a receiver accepted was called back, unless it became a dead letter there."""
+        if any(each.status and 200 <= each.status < 300 for each in self.arrivals[row["id"]]):
+            return  # a webhook took it, before its subscription was changed
         if row["state"] != "delivered" or all(
             any(call.ended for call in self.calls[host, callback, row["id"]])
             for callback in ("client", "audit")
