@@ -246,7 +246,7 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
-    issued_at = read_moment(claims.get("iat"), "claim `iat`")
+    issued_at = _moment(claims, "iat")
     digest = _text(claims, "request_body_sha256")
     if issued_at is None or digest is None:
         raise InvalidSignatureError("the JWT must state `iat` and `request_body_sha256`")
@@ -260,13 +260,19 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
         issuer=_text(claims, "iss"),
         audience=_audience(claims.get("aud")),
         issued_at=issued_at,
-        expires_at=read_moment(claims.get("exp"), "claim `exp`"),
+        expires_at=_moment(claims, "exp"),
         delivery_id=_text(claims, "jti"),
         task_id=_text(claims, "taskId"),
         config_id=_text(claims, "configId"),
         seq=seq,
         body_sha256=digest,
     )
+
+
+def _moment(claims: JsonObject, name: str) -> datetime | None:
+    if name in claims and claims[name] is None:  # not stated is another thing
+        raise InvalidSignatureError(f"claim `{name}`: expected seconds since the epoch, found null")
+    return read_moment(claims.get(name), f"claim `{name}`")
 
 
 def _text(claims: JsonObject, name: str) -> str | None:

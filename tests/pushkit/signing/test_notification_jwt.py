@@ -463,6 +463,18 @@ def test_a_claim_of_a_wrong_type_is_refused(name: str, value: Any) -> None:
         proven(token)
 
 
+@pytest.mark.parametrize("name", ["iat", "exp"])
+def test_a_time_that_is_null_is_not_one_that_was_left_out(name: str) -> None:
+    token = jwt.api_jws.encode(
+        json.dumps(decoded(GOOD_PAYLOAD) | {name: None}).encode(),
+        key().private_key,
+        "ES256",
+        {"kid": key().kid},
+    )
+    with pytest.raises(InvalidSignatureError, match=f"`{name}`.*found null"):
+        proven(token)
+
+
 def test_what_legacy_senders_leave_out_is_none() -> None:
     token = signed(iss=None, aud=None, exp=None, jti=None, taskId=None, configId=None, seq=None)
     found = proven(token)
