@@ -229,7 +229,7 @@ def verify_signature(
     """
     if key.algorithm not in algorithms:
         raise InvalidSignatureError(f"this sender may not sign with {key.algorithm}")
-    if Algorithm.parse(unverified.algorithm) is not key.algorithm:
+    if not _names_algorithm(unverified, key):
         raise InvalidSignatureError("the JWS header names another algorithm than its key has")
     if not signature_holds(key, unverified.jws.signed, unverified.jws.signature):
         raise InvalidSignatureError("the signature does not hold")
@@ -243,6 +243,10 @@ def read_unverified_claims(unverified: UnverifiedJwt) -> JwtClaims:
         InvalidSignatureError: Claims that are missing or of the wrong type.
     """
     return _read_claims(JwtClaims, unverified.claims, unverified.kid or "")
+
+
+def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
+    return Algorithm.parse(unverified.algorithm) is key.algorithm
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
