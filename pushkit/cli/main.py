@@ -7,26 +7,17 @@ from importlib.metadata import entry_points
 
 import click
 
-from pushkit.cli.card import card
-from pushkit.cli.dashboard import dashboard
-from pushkit.cli.keys import keys
-from pushkit.cli.migrate import migrate
-from pushkit.cli.outbox import outbox
-from pushkit.cli.outbox_again import errors, redrive, resend, retry_now
-from pushkit.cli.replay import replay
-from pushkit.cli.secrets import secrets
-from pushkit.cli.send import send
-from pushkit.cli.subscriptions import subscriptions
-from pushkit.cli.trigger import trigger
-from pushkit.cli.verify import verify
-from pushkit.cli.worker import worker
-from pushkit.terminal.command import run_command
+from pushkit.terminal.command import LazyGroup, run_command
 from pushkit.version import __version__
 
 _ELSEWHERE = "pushkit.commands"
+_OWN = (
+    *("card", "dashboard", "keys", "migrate", "outbox", "replay", "secrets", "send"),
+    *("subscriptions", "trigger", "verify", "worker"),
+)
 
 
-class _Commands(click.Group):
+class _Commands(LazyGroup):
     """Our own commands, and those that other packages offer by an entry point.
 
     The receiver offers some, and nothing here may import it.
@@ -60,6 +51,7 @@ def _why_not(module: str, exc: ImportError) -> str:
 
 @click.group(
     cls=_Commands,
+    modules={name: f"pushkit.cli.{name}" for name in _OWN},
     epilog="\b\nExample:\n  pushkit keys new\n"
     "  pushkit send update.json --to https://client.example.com/a2a/push \\\n"
     "      --issuer https://agent.example.com\n"
@@ -68,22 +60,6 @@ def _why_not(module: str, exc: ImportError) -> str:
 @click.version_option(__version__, prog_name="pushkit")
 def cli() -> None:
     """Signed A2A push notifications: keys, sending, verifying, the outbox and its workers."""
-
-
-cli.add_command(card)
-cli.add_command(keys)
-cli.add_command(replay)
-cli.add_command(send)
-cli.add_command(trigger)
-cli.add_command(verify)
-cli.add_command(outbox)
-for command in (errors, redrive, resend, retry_now):
-    outbox.add_command(command)
-cli.add_command(subscriptions)
-cli.add_command(migrate)
-cli.add_command(worker)
-cli.add_command(dashboard)
-cli.add_command(secrets)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pushkit.outbox import DeliveryFilter, DeliveryState, DeliverySummary, Logge
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
 from pushkit.storage import Database
-from pushkit.terminal.command import age, json_option
+from pushkit.terminal.command import LazyGroup, age, json_option
 from pushkit.terminal.options import Page, choice_option, page_options
 from pushkit.terminal.output import document, example, harmless, milliseconds, moment, table
 
@@ -30,11 +30,13 @@ def admin_of(database: Database) -> OutboxAdmin:
 
 
 @click.group(
+    cls=LazyGroup,
+    modules=dict.fromkeys(("errors", "redrive", "resend", "retry-now"), "pushkit.cli.outbox_again"),
     epilog=example(
         "pushkit outbox stats --database outbox.db",
         "pushkit outbox list --database outbox.db --state dead",
         "pushkit outbox redrive --database outbox.db --origin https://client.example.com:443",
-    )
+    ),
 )
 def outbox() -> None:
     """Look at an outbox, send again or at once, clean up. Safe beside running workers."""

@@ -6,13 +6,11 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from pushkit.delivery.route import Route
 from pushkit.errors import ConfigError, PushkitError, SigningError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
-from pushkit.outbox import Delivery
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
 from pushkit.signing.notification_jwt import body_sha256, sign_attempt
@@ -24,8 +22,12 @@ from pushkit.signing.standard_webhooks import (
     read_signer,
     sign_webhook,
 )
-from pushkit.subscriptions import Subscription
 from pushkit.webhook import Headers, WebhookRequest
+
+if TYPE_CHECKING:
+    from pushkit.delivery.route import Route
+    from pushkit.outbox import Delivery
+    from pushkit.subscriptions import Subscription
 
 __all__ = ["Signing", "SigningChoice", "signed_headers", "signing_of", "warn_of_no_audience"]
 
@@ -73,7 +75,7 @@ class Signing:
         object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
 
 
-SigningChoice: TypeAlias = Signing | Callable[[Subscription], Signing]
+SigningChoice: TypeAlias = "Signing | Callable[[Subscription], Signing]"
 
 
 def signing_of(choice: SigningChoice, subscription: Subscription) -> Signing:

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -19,6 +22,32 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 _AGE = re.compile(r"([0-9]{1,7})([smhd])")
 _LONGEST = timedelta(days=36_500)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class LazyGroup(click.Group):
+    """A group of commands that are imported when they are asked for.
+
+    Args:
+        modules: The module of each, by its name; there it has the name with `_` for `-`.
+    """
+
+    def __init__(
+        self, *args: Any, modules: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
+        self._modules = modules or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names."""
+        return sorted({*super().list_commands(ctx), *self._modules})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name."""
+        module = self._modules.get(cmd_name)
+        if module is not None and cmd_name not in self.commands:
+            found = getattr(importlib.import_module(module), cmd_name.replace("-", "_"))
+            self.add_command(found, cmd_name)
+        return super().get_command(ctx, cmd_name)
 
 
 def run_command(group: click.Group) -> None:

@@ -36,7 +36,10 @@ ARGUMENTS = {
 
 def _commands(group: click.Group, parameters: set[str], *path: str) -> Iterator[str]:
     """Yield the names of commands with one of these parameters."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from _commands(command, parameters, *path, name)
         elif parameters & {each.name for each in command.params}:
