@@ -124,7 +124,7 @@ def test_steps_are_shown_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> 
 
 # Long enough to be interrupted in the middle of its second step.
 _MIGRATING = """
-import sys
+import signal, sys
 from pushkit.cli import databases
 from pushkit.cli.main import cli
 from pushkit.delivery import admin
@@ -138,6 +138,7 @@ slow = (
 more = (Migration(98, ("CREATE TABLE short (x INTEGER)",)), Migration(99, slow))
 admin.SENDER_MIGRATIONS = (*admin.SENDER_MIGRATIONS, *more)
 sys.stderr.isatty = lambda: True
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 cli(["migrate", "--database", sys.argv[1]])
 """
 
