@@ -16,7 +16,6 @@ from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import read_signer, sign_webhook
-from pushkit.url import Url, host_and_port
 from pushkit.version import __version__
 from pushkit.work import persist
 
@@ -41,8 +40,7 @@ class AlertWebhook:
     def __init__(self, url: str, secret: str | None, clock: Callable[[], datetime]) -> None:
         if secret is None:
             raise ConfigError("alerts: webhook: expected a secret to sign with: webhook_secret")
-        parsed = Url.parse(url)
-        self._transport = Transport(DestinationPolicy([host_and_port(parsed.host, parsed.port)]))
+        self._transport = Transport(DestinationPolicy.naming(url))
         self._destination = self._transport.policy.check(url)
         self._signer = read_signer(secret)
         self._clock = clock

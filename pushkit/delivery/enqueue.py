@@ -267,10 +267,12 @@ class _Adding:
 
     def add(self, notice: Notice) -> Script[Stored | Unasked | Refused]:
         """Add an update to every line that wants it and has room for it."""
-        made, key = self._made_by(notice), notice.idempotency_key
+        # What is added to what the update's key made already, it made, too.
+        sought = notice.sought
+        made = [] if sought is None else self._enqueued.setdefault(sought, [])
         try:
-            if made and key is not None:
-                key.check(made)
+            if made and notice.idempotency_key is not None:
+                notice.idempotency_key.check(made)
         except IdempotencyConflictError as exc:
             return Refused(exc)
         lines = self._lines.of_task(notice.tenant, notice.task_id)
@@ -289,10 +291,10 @@ class _Adding:
                 body = notice.bodies.of(recipient)
                 if not self._has_room(line):
                     yield from self._make_room(line, notice)
+                new = self._add_to(line, body, notice)
             except PushkitError as exc:  # of it nothing was written, and nothing dropped
                 refused.append(_refusal(recipient, exc))
                 continue
-            new = self._add_to(line, body, notice)
             added.append(new)
             if new.claim is not None:
                 begun.append((new, recipient.revision))
@@ -308,16 +310,12 @@ class _Adding:
             unwanted=unwanted,
             at=self._now,
         )
-        made += map(_enqueued, added)
+        if sought is not None:
+            made += map(_enqueued, added)
         stored = Stored(result, some_wait=some_wait)
         self._some_wait |= some_wait
         self._begun += [(stored, *each) for each in begun]
         return stored
-
-    def _made_by(self, notice: Notice) -> list[Enqueued]:
-        """Return what an update's key made already; what is added to that, it made, too."""
-        sought = notice.sought
-        return [] if sought is None else self._enqueued.setdefault(sought, [])
 
     def _has_room(self, line: Line) -> bool:
         return (
@@ -326,18 +324,18 @@ class _Adding:
         )
 
     def _add_to(self, line: Line, body: bytes, notice: Notice) -> NewDelivery:
-        key = notice.idempotency_key
-        self._take(line.recipient.owner, 1)
-        return self._lines.add(
+        new = self._lines.add(
             line,
             body,
             now=self._now,
             vault=self._enqueuer.vault,
             status=_status_mark(notice.update),
-            idempotency_key=key,
+            idempotency_key=notice.idempotency_key,
             claim=notice.reserve(line.recipient, self._now) if line.is_free else None,
             traceparent=notice.traceparent,
         )
+        self._take(line.recipient.owner, 1)
+        return new
 
     def end(self, since: float) -> Script[None]:
         """Write what was added, and wake who delivers what waits."""

@@ -353,7 +353,7 @@ class Dispatcher:
         if done.error is None and done.pause is None and not done.lost:
             settling = _Settling(claimed, done.unwritten, slot)
             return await persist(
-                lambda: asyncio.shield(self._database.write_together(self._settle_done, settling)),
+                lambda: self._database.write_together(self._settle_done, settling),
                 through=StorageError,
                 within=_LEASE / 2,
             )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pushkit.errors import ConfigError, InvalidUrlError, TransportError
+from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.url import Url, host_and_port
 from pushkit.version import __version__
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
 from receiver.inbox import Notification
@@ -30,12 +29,11 @@ class HttpForward:
 
     def __init__(self, url: str, *, timeout: timedelta = _TIMEOUT) -> None:
         try:
-            parsed = Url.parse(url)
-        except InvalidUrlError as exc:
+            self._transport = Transport(DestinationPolicy.naming(url))
+        except ConfigError as exc:
             raise ConfigError(
                 "forward: expected an absolute http or https URL, without user name or fragment"
             ) from exc
-        self._transport = Transport(DestinationPolicy([host_and_port(parsed.host, parsed.port)]))
         self._destination = self._transport.policy.check(url)
         self._timeout = timeout
         # Without the query, which may hold a secret.
