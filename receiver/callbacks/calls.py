@@ -25,7 +25,7 @@ from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads
 from receiver.inbox import Notification, StoredNotification
 
-__all__ = ["TIMED_OUT", "Call", "Caller", "Slot", "logged_of"]
+__all__ = ["TIMED_OUT", "Call", "Caller", "Slot", "logged_of", "within_trace"]
 
 _log = logging.getLogger("receiver")
 
@@ -114,9 +114,7 @@ class Caller:
         cut_off = False
         try:
             await asyncio.sleep(0)
-            if (
-                not call.done()
-            ):  # most have done what they have to, and there is nothing to wait for
+            if not call.done():  # most have done what they have to by now
                 await asyncio.wait([call], timeout=limit)
             if not (call.done() or self._threads.is_inside(call)):
                 cut_off = True
@@ -192,7 +190,7 @@ class Caller:
             logging.ERROR,
             f"callback %s {what} with notification %d task=%a%s",  # %a: no line ends of a sender's
             *(callback.name, limit or 0, notification.id, notification.task_id),
-            _within(notification),
+            within_trace(notification),
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
@@ -206,7 +204,7 @@ def _ended(call: asyncio.Task[Any], callback: Callback, notification: Notificati
         callback.name,
         notification.id,
         notification.task_id,
-        _within(notification),
+        within_trace(notification),
         exc_info=error,
         extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
     )
@@ -225,7 +223,7 @@ def logged_of(notification: Notification | StoredNotification) -> dict[str, obje
     }
 
 
-def _within(notification: Notification) -> str:
+def within_trace(notification: Notification | StoredNotification) -> str:
     """Return what a line says of the trace."""
     trace_id = trace_id_of(notification.traceparent)
     return f" trace_id={trace_id}" if trace_id else ""

@@ -33,7 +33,7 @@ from pushkit.work import (
     stop_after_attempt,
     wait_schedule,
 )
-from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot, logged_of
+from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.shares import CrowdedError
 from receiver.callbacks.turns import Turns
@@ -487,12 +487,11 @@ class Dispatcher:
 
     def _tell_dead(self, claimed: ClaimedNotification, error: str | None) -> None:
         stored = claimed.stored
-        trace_id = trace_id_of(stored.traceparent)
         _log.error(
             "notification %d is a dead letter: %s%s",
             stored.id,
             error,
-            f" trace_id={trace_id}" if trace_id else "",
+            within_trace(stored),
             extra={"code": NotificationDead.kind.value, **logged_of(stored)},
         )
         if self._events.wants(NotificationDead.usual_level):
@@ -502,7 +501,7 @@ class Dispatcher:
                     sender=stored.sender,
                     task_id=stored.task_id,
                     delivery_id=stored.delivery_id,
-                    trace_id=trace_id,
+                    trace_id=trace_id_of(stored.traceparent),
                     notification_id=stored.id,
                     error=error,
                 )
