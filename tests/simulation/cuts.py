@@ -331,8 +331,8 @@ CUTS = (
         "The same key stores nothing twice.",
         _ENQUEUE,
         (
-            "return [] if sought is None else self._enqueued.setdefault(sought, [])",
-            "return []",
+            "made = [] if sought is None else self._enqueued.setdefault(sought, [])",
+            "made = []",
         ),
     ),
     _cut(
