@@ -42,7 +42,8 @@ if TYPE_CHECKING:
         NotifyResult as NotifyResult,
         RefusedRecipient as RefusedRecipient,
     )
-    from pushkit.delivery.sender import PushSender as PushSender, SenderOptions as SenderOptions
+    from pushkit.delivery.options import SenderOptions as SenderOptions
+    from pushkit.delivery.sender import PushSender as PushSender
     from pushkit.delivery.signatures import Signing as Signing
     from pushkit.errors import PushkitError as PushkitError
     from pushkit.events import Event as Event
@@ -82,7 +83,8 @@ else:
             "pushkit.alerts": "AlertOptions",
             "pushkit.delivery.breaker": "BreakerPolicy",
             "pushkit.delivery.notify_result": "NotifiedDelivery NotifyResult RefusedRecipient",
-            "pushkit.delivery.sender": "PushSender SenderOptions",
+            "pushkit.delivery.options": "SenderOptions",
+            "pushkit.delivery.sender": "PushSender",
             "pushkit.delivery.signatures": "Signing",
             "pushkit.errors": "PushkitError",
             "pushkit.events": "Event",

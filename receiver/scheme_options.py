@@ -11,8 +11,6 @@ from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
 from pushkit.terminal.options import FILE, choice_option, gathered
 
-__all__ = ["Schemes", "scheme_options"]
-
 _JWT_ALONE = (Scheme.JWT,)
 
 

@@ -17,8 +17,6 @@ from pushkit.events import Event, Listeners
 from pushkit.logs import RepeatedLog
 from pushkit.work import cancelled
 
-__all__ = ["AlertOptions", "Alerts"]
-
 _log = logging.getLogger("pushkit.alerts")
 
 _WAITING: Final = 1000

@@ -21,8 +21,6 @@ from pushkit.events import (
 from pushkit.events.listeners import facts_of
 from pushkit.logs import printable
 
-__all__ = ["ALERTS_OWNER", "Alert", "AlertBound", "AlertCode", "alert_of"]
-
 ALERTS_OWNER: Final = "pushkit:alerts"
 """Whose subscription in the outbox gets alerts; what becomes of its deliveries raises none."""
 

@@ -13,8 +13,6 @@ from pushkit.alerts.rule import Alert
 from pushkit.errors import AlertFailedError
 from pushkit.programs import find_program, run_program
 
-__all__ = ["AlertCommand", "AlertLog", "AlertSink"]
-
 _log = logging.getLogger("pushkit.alerts")
 
 _COMMAND_WITHIN: Final = timedelta(seconds=30)

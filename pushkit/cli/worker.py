@@ -32,7 +32,8 @@ from pushkit.cli.options import (
     key_file_options,
     signing_options,
 )
-from pushkit.delivery.sender import PushSender, SenderOptions
+from pushkit.delivery.options import SenderOptions
+from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError
 from pushkit.telemetry.together import counted_together
 from pushkit.terminal.listening import listen

@@ -58,8 +58,6 @@ from pushkit.subscriptions import (
     SubscriptionStore,
 )
 
-__all__ = ["SENDER_MIGRATIONS", "OutboxAdmin", "Redriven", "Retried", "open_outbox"]
-
 _log = logging.getLogger("pushkit.delivery")
 
 SENDER_MIGRATIONS = (

@@ -12,8 +12,6 @@ from pushkit.outbox.parking import PARKING
 from pushkit.storage import Database, Script
 from pushkit.subscriptions import SubscriptionStore
 
-__all__ = ["Again", "Redriven", "Retried", "WhyNot"]
-
 
 class WhyNot(StrEnum):
     """Why nothing was done with a delivery."""

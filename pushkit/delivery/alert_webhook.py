@@ -19,8 +19,6 @@ from pushkit.outbox import IdempotencyKey
 if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender
 
-__all__ = ["ALERTS_TASK", "AlertWebhook"]
-
 ALERTS_TASK: Final = "pushkit-alerts"
 
 

@@ -9,8 +9,6 @@ from email.utils import parsedate_to_datetime
 from pushkit.outbox import Outcome
 from pushkit.webhook import Headers
 
-__all__ = ["Judgement", "judge", "retry_after"]
-
 _MIN_HOLD = timedelta(seconds=1)
 _MAX_HOLD = timedelta(hours=24)
 

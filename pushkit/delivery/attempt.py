@@ -49,8 +49,6 @@ from pushkit.work import (
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import Tracing
 
-__all__ = ["Attempt"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("pushkit.delivery")

@@ -17,8 +17,6 @@ from pushkit.errors import PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Recipient
 
-__all__ = ["Bodies", "BodyEncoder", "SnapshotProvider"]
-
 SnapshotProvider: TypeAlias = Callable[[str], Awaitable[Task | None]]
 """Returns the whole task as an owner sees it; None if that owner has no such task."""
 

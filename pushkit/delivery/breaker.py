@@ -16,8 +16,6 @@ from datetime import timedelta
 from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
 from pushkit.outbox import Outcome, Result
 
-__all__ = ["REFUSED", "SUBSCRIPTION_MISSING", "TOO_OLD", "BreakerPolicy", "hold_after", "works"]
-
 TOO_OLD = "too_old"
 SUBSCRIPTION_MISSING = "subscription_missing"
 # Our own policy does not let this sender ask the destination.

@@ -31,8 +31,6 @@ from pushkit.outbox import (
 from pushkit.storage import Script
 from pushkit.subscriptions import Current, DisabledBy, SubscriptionStore
 
-__all__ = ["Consequences"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consequences:

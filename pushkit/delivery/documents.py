@@ -11,14 +11,6 @@ from pushkit.subscriptions import Subscription
 from pushkit.terminal.output import document
 from pushkit.url import masked_url
 
-__all__ = [
-    "attempt_document",
-    "key_document",
-    "report_document",
-    "stats_document",
-    "subscription_document",
-]
-
 
 def report_document(report: DeliveryReport, *, with_body: bool, with_answers: bool) -> JsonObject:
     """Return a delivery with its attempts; what others wrote only if it is asked for."""

@@ -33,8 +33,6 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage import APART, Apart, Database, Refused, Script, alone
 from pushkit.subscriptions import Recipient, SubscriptionStore
 
-__all__ = ["Enqueuer", "Notice", "Stored", "Unasked"]
-
 _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 
 

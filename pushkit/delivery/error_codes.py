@@ -8,8 +8,6 @@ from typing import Final
 
 from pushkit.errors import PushkitError
 
-__all__ = ["ERROR_CODES", "is_error_code"]
-
 ERROR_CODES: Final = {
     # What the webhook answered.
     "status_500": "the webhook answered 500; likewise any other status that has no line here",

@@ -13,8 +13,6 @@ from typing import Final
 from pushkit.errors import PushkitError
 from pushkit.logs import RepeatedLog
 
-__all__ = ["UNEXPECTED", "LocalFaults", "code_of"]
-
 UNEXPECTED: Final = "unexpected_error"
 
 

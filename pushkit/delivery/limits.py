@@ -14,8 +14,6 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.storage import Script
 from pushkit.url import Url
 
-__all__ = ["Pace", "Room", "check_pace"]
-
 _Holder = TypeVar("_Holder")
 
 _COUNT_AGE: Final = timedelta(seconds=1)

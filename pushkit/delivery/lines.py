@@ -19,9 +19,6 @@ from pushkit.secrets.vault import Vault
 from pushkit.storage import Script
 from pushkit.subscriptions import Recipient, SubscriptionStore
 
-__all__ = ["Line", "Lines"]
-
-
 _HEAVY: Final = 2**20  # bytes
 
 

@@ -17,8 +17,6 @@ from pushkit.net.destination import DestinationRules
 from pushkit.outbox import Retention
 from pushkit.work import RetryPolicy
 
-__all__ = ["SenderOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderOptions:

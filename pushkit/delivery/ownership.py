@@ -24,8 +24,6 @@ from pushkit.subscriptions import Owner, OwnerStore
 from pushkit.version import USER_AGENT
 from pushkit.work import Held, Renewing
 
-__all__ = ["Ownership"]
-
 _TIMEOUT: Final = timedelta(seconds=10)
 _VALID_FOR: Final = timedelta(days=30)
 _MAX_REMEMBERED: Final = 10_000

@@ -10,8 +10,6 @@ from pushkit.storage import Database, Script
 from pushkit.telemetry.metrics import Readings
 from pushkit.version import __version__
 
-__all__ = ["read_keys", "read_outbox"]
-
 
 async def read_outbox(database: Database, *, breaker_opens_at: int) -> Readings:
     """Return what stands in the outbox.

@@ -39,8 +39,6 @@ from pushkit.subscriptions import (
     SubscriptionStore,
 )
 
-__all__ = ["Choice", "Chosen", "Found", "Registered"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:

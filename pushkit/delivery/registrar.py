@@ -19,8 +19,6 @@ from pushkit.subscriptions import (
     SubscriptionStore,
 )
 
-__all__ = ["Registrar"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registrar:

@@ -20,8 +20,6 @@ from pushkit.events import (
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions import Subscription
 
-__all__ = ["NotifyCounts", "Reports", "report_changed"]
-
 _log: Final = logging.getLogger("pushkit.delivery")
 
 

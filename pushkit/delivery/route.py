@@ -24,8 +24,6 @@ from pushkit.subscriptions import (
 )
 from pushkit.version import USER_AGENT
 
-__all__ = ["Route", "Routes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:

@@ -87,8 +87,6 @@ if TYPE_CHECKING:
     from pushkit.telemetry.sides import SenderMetrics
     from pushkit.telemetry.tracing import Tracing
 
-__all__ = ["PushSender", "SenderOptions"]
-
 _log = logging.getLogger("pushkit.delivery")
 
 _MAX_ID_BYTES = 512  # what a receiver takes

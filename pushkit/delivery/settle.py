@@ -24,8 +24,6 @@ from pushkit.outbox import (
 from pushkit.storage import APART, Apart, Database, Script, alone
 from pushkit.subscriptions import Current, SubscriptionStore
 
-__all__ = ["Attempted", "Settled", "Settler"]
-
 
 @dataclass(frozen=True, slots=True)
 class Attempted:

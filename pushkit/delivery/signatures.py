@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pushkit.outbox import Delivery
     from pushkit.subscriptions import Subscription
 
-__all__ = ["Signing", "SigningChoice", "signed_headers", "signing_of", "warn_of_no_audience"]
-
 _log = logging.getLogger("pushkit.delivery")
 
 _AUTHORIZATION = "Authorization"

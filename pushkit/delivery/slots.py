@@ -20,8 +20,6 @@ from pushkit.outbox import (
 from pushkit.subscriptions import StoredSubscription
 from pushkit.work import Slots
 
-__all__ = ["Claimed", "DeliverySlots"]
-
 _Key = TypeVar("_Key")
 
 

@@ -24,8 +24,6 @@ from pushkit.subscriptions import (
     open_subscription,
 )
 
-__all__ = ["Changed", "SubscriptionAdmin", "SubscriptionReport"]
-
 _log = logging.getLogger("pushkit.delivery")
 
 # Few: with each of them a whole backlog may be cancelled, or come back.

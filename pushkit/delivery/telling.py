@@ -12,8 +12,6 @@ from pushkit.traceparent import trace_id_of
 if TYPE_CHECKING:
     from pushkit.delivery.settle import Settled
 
-__all__ = ["AboutDelivery", "about_delivery", "tell_settled"]
-
 
 class AboutDelivery(TypedDict):
     """What the events of a delivery have in common."""

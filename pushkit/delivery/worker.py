@@ -29,8 +29,6 @@ from pushkit.storage import Database, Script, to_micros
 from pushkit.subscriptions import Recipient, SubscriptionStore
 from pushkit.work import Pump, cancelled, persist
 
-__all__ = ["Worker"]
-
 _log = logging.getLogger("pushkit.delivery")
 
 

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from pushkit.events.model import Event, EventKind
 
-__all__ = ["HealthFault"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFault(Event):

@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 from pushkit.events.model import Event
 from pushkit.logs import printable
 
-__all__ = ["Listener", "Listeners", "facts_of"]
-
 Listener: TypeAlias = Callable[[Event], None]
 
 # Shorter, as lines are read; and `seconds` says its unit.

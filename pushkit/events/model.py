@@ -8,8 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
-__all__ = ["Event", "EventKind"]
-
 
 class EventKind(StrEnum):
     """What happened: the stable code of each event."""

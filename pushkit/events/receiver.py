@@ -8,15 +8,6 @@ from typing import ClassVar
 
 from pushkit.events.model import Event, EventKind
 
-__all__ = [
-    "CalledBack",
-    "NotificationAccepted",
-    "NotificationDead",
-    "NotificationRefused",
-    "NotificationRepeated",
-    "ReceiverEvent",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverEvent(Event):

@@ -14,28 +14,6 @@ from typing import ClassVar
 
 from pushkit.events.model import Event, EventKind
 
-__all__ = [
-    "AttemptMade",
-    "BreakerClosed",
-    "BreakerOpened",
-    "Delivered",
-    "DeliveryDead",
-    "DeliveryEvent",
-    "Enqueued",
-    "KeyRingChange",
-    "KeyRingChanged",
-    "LocalFault",
-    "OutboxChange",
-    "OutboxChanged",
-    "RecipientRefused",
-    "SenderEvent",
-    "SigningKeyChanged",
-    "SigningKeyNearEnd",
-    "SubscriptionChange",
-    "SubscriptionChanged",
-    "SubscriptionDisabled",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderEvent(Event):

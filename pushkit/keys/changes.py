@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pushkit.events import KeyRingChange
 from pushkit.keys.ring import KeyRing, RingKey
 
-__all__ = ["ring_changes"]
-
 
 def ring_changes(before: KeyRing, now: KeyRing) -> Iterator[tuple[KeyRingChange, RingKey]]:
     """Return what was done with which keys; a key that is new and planned is told as both."""

@@ -30,15 +30,6 @@ from pushkit.storage import (
     to_micros,
 )
 
-__all__ = [
-    "ATTEMPTS_MIGRATION",
-    "FOLDED_ATTEMPTS_MIGRATION",
-    "AttemptLog",
-    "LoggedAttempt",
-    "fold",
-    "is_folded",
-]
-
 ATTEMPTS_MIGRATION = Migration(
     3,
     (

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 
 from pushkit.storage import Script, Statement, from_micros, to_micros
 
-__all__ = ["Backlog", "backlog"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:

@@ -35,17 +35,6 @@ from pushkit.storage import (
     to_micros,
 )
 
-__all__ = [
-    "DestinationStanding",
-    "Finished",
-    "OutboxFigures",
-    "attempts_of",
-    "browse_deliveries",
-    "browse_destinations",
-    "finished_since",
-    "outbox_figures",
-]
-
 _MOST_FINISHED = 2000
 _MOST_ERRORS = 500
 _MOST_HEADS = 1000

@@ -7,8 +7,6 @@ from typing import Final
 
 from pushkit.storage import Migration
 
-__all__ = ["CANCELLING_MIGRATION", "CancelledBy"]
-
 CANCELLING_MIGRATION: Final = Migration(
     8,
     (

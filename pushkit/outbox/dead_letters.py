@@ -16,8 +16,6 @@ from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.states import CANCELLED, REVIVED, DeliveryState
 from pushkit.storage import Row, Script, Statement, among, to_micros
 
-__all__ = ["DeadLetters", "Standing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:

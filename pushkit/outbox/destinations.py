@@ -13,8 +13,6 @@ from typing import TypeAlias
 from pushkit.outbox.model import Delivery
 from pushkit.storage import Script, Statement, chunks, padded, rows_of_places, to_micros
 
-__all__ = ["DESTINATIONS_TABLE", "DestinationKey", "DestinationStore", "destination_of"]
-
 DestinationKey: TypeAlias = tuple[str, str, str]
 
 DESTINATIONS_TABLE = """

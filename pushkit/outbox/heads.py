@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pushkit.outbox.states import UNFINISHED
 from pushkit.storage import Script, Statement, padded, rows_of_places
 
-__all__ = ["hold_back", "mark_oldest", "pass_heads_on"]
-
 
 def hold_back(subscription_id: str) -> Script[None]:
     """Offer nothing of a subscription until `mark_oldest`; what is in flight goes on."""

@@ -19,16 +19,6 @@ from pushkit.a2a import TaskUpdate
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.storage import Migration, Script, Statement, chunks, padded, rows_of_places
 
-__all__ = [
-    "IDEMPOTENCY_MIGRATION",
-    "KEYS_MIGRATION",
-    "Enqueued",
-    "IdempotencyKey",
-    "TaskKey",
-    "find_enqueued",
-    "update_digest",
-]
-
 IDEMPOTENCY_MIGRATION = Migration(
     4,
     (

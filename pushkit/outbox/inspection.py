@@ -15,18 +15,6 @@ from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
 from pushkit.storage import WINDOW, Row, Script, Statement, from_micros, moment_or_none
 
-__all__ = [
-    "SUMMARY_COLUMNS",
-    "WITH_BODIES",
-    "DeliveryFilter",
-    "DeliveryReport",
-    "DeliverySummary",
-    "Inspection",
-    "OriginStats",
-    "OutboxStats",
-    "summary_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryFilter:

@@ -49,8 +49,6 @@ from pushkit.storage import (
 )
 from pushkit.work import after_fruitless_claims
 
-__all__ = ["Leases", "Passed", "Taken"]
-
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1
 _A_FEW, _MANY = 16, 256

@@ -10,16 +10,6 @@ from enum import StrEnum
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
 
-__all__ = [
-    "Claim",
-    "Delivery",
-    "Made",
-    "NewDelivery",
-    "Result",
-    "StatusMark",
-    "new_delivery_id",
-]
-
 
 class StatusMark(StrEnum):
     """What a delivery says of its task's status."""

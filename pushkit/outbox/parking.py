@@ -20,16 +20,6 @@ from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.shares import Head, InFlight, Places
 from pushkit.storage import Row, Script, Statement, among, rows_of_places, slices
 
-__all__ = [
-    "PARKING",
-    "Turns",
-    "due_heads",
-    "end_turns",
-    "first_heads",
-    "park",
-    "take_turns",
-]
-
 PARKING = "pushkit_parked"
 
 _STATE = "COALESCE(h.until, 0) AS until, COALESCE(h.failures, 0) AS failures"

@@ -14,8 +14,6 @@ from datetime import datetime, timedelta
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage import Script, Statement, among, to_micros
 
-__all__ = ["Purge", "Retention"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:

@@ -6,8 +6,6 @@ from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage import Row, from_micros, moment_or_none
 
-__all__ = ["DELIVERY", "delivery_of"]
-
 # What `delivery_of` reads, in its order.
 DELIVERY = (
     "id, subscription_id, tenant, owner, task_id, config_id, seq, origin, content_type,"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pushkit.outbox.destinations import DESTINATIONS_TABLE
 from pushkit.storage import Migration
 
-__all__ = ["BODIES_MIGRATION", "CLAIMS_MIGRATION", "MIGRATION", "TRACES_MIGRATION"]
-
 MIGRATION = Migration(
     2,
     (

@@ -21,16 +21,6 @@ from typing import NamedTuple
 
 from pushkit.outbox.destinations import DestinationKey
 
-__all__ = [
-    "Head",
-    "InFlight",
-    "Places",
-    "left_behind",
-    "owner_may_take",
-    "reserved_of",
-    "share_out",
-]
-
 _TIMES_AS_MANY = 3
 
 

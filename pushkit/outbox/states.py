@@ -23,21 +23,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "CANCELLED",
-    "CLAIMED",
-    "LOST",
-    "REVIVED",
-    "SETTLED",
-    "SETTLING",
-    "SUPERSEDED",
-    "UNFINISHED",
-    "WITHDRAWN",
-    "DeliveryState",
-    "Move",
-    "Outcome",
-]
-
 # The condition of an index: SQLite uses that only where the condition reads the same.
 UNFINISHED: Final = "state IN ('pending', 'in_flight')"
 

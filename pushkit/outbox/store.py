@@ -17,8 +17,6 @@ from pushkit.outbox.rows import DELIVERY, delivery_of
 from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN, DeliveryState
 from pushkit.storage import Script, Statement, among, rows_of_places, slices, to_micros
 
-__all__ = ["OutboxStore"]
-
 
 class OutboxStore:
     """Scripts that add deliveries, end them, and count them."""

@@ -16,8 +16,6 @@ from pushkit.storage.migrations import Access, Migration, Schema
 from pushkit.storage.script import Ending, Group, Script
 from pushkit.storage.sqlite import SqliteDatabase
 
-__all__ = ["Database", "open_location", "opened", "upgrade"]
-
 Item = TypeVar("Item")
 T = TypeVar("T")
 

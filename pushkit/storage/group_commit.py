@@ -17,8 +17,6 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from pushkit.errors import StorageError
 from pushkit.storage.script import Apart, Ending, Group, Refused, Script
 
-__all__ = ["Batch", "Driver", "Ended", "GroupCommit", "held_too_long"]
-
 Item = TypeVar("Item")
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["WorkerLocks"]
-
 
 class WorkerLocks:
     """The lock files beside a database file.

@@ -13,8 +13,6 @@ from urllib.parse import parse_qs, unquote
 
 from pushkit.errors import ConfigError
 
-__all__ = ["host_of", "is_file", "masked", "postgres_dsn"]
-
 # SQLAlchemy writes the driver behind the scheme.
 _POSTGRES = {"postgresql", "postgres", "postgresql+asyncpg"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -16,17 +16,6 @@ from pushkit.errors import SchemaError
 from pushkit.progress import following
 from pushkit.storage.script import Script, Statement
 
-__all__ = [
-    "Access",
-    "Migration",
-    "Schema",
-    "find_schema",
-    "left_behind",
-    "migrate",
-    "newer_writers",
-    "schema_of",
-]
-
 
 class Access(Enum):
     """What a database is opened for.

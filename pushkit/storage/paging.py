@@ -7,8 +7,6 @@ from typing import Final, Generic, TypeVar
 
 from pushkit.storage.script import Script, SqlValue, Statement
 
-__all__ = ["WINDOW", "AtMost", "Page", "count_at_most"]
-
 T = TypeVar("T")
 
 WINDOW = 4000

@@ -43,8 +43,6 @@ from pushkit.storage.script import (
     texts,
 )
 
-__all__ = ["PostgresDatabase", "run_script"]
-
 Item = TypeVar("Item")
 T = TypeVar("T")
 

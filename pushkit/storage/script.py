@@ -29,30 +29,6 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from pushkit.errors import PushkitError
 
-__all__ = [
-    "APART",
-    "Apart",
-    "Ending",
-    "Group",
-    "Refused",
-    "Row",
-    "Rows",
-    "Script",
-    "SqlValue",
-    "Statement",
-    "alone",
-    "among",
-    "chunks",
-    "driver_connection",
-    "from_micros",
-    "moment_or_none",
-    "padded",
-    "rows_of_places",
-    "slices",
-    "texts",
-    "to_micros",
-]
-
 T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
 Id = TypeVar("Id", str, int)

@@ -36,8 +36,6 @@ from pushkit.storage.migrations import (
 )
 from pushkit.storage.script import Ending, Group, Rows, Script, driver_connection
 
-__all__ = ["SqliteDatabase", "in_sqlite", "run_script"]
-
 Item = TypeVar("Item")
 T = TypeVar("T")
 

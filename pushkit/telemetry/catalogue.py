@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["RECEIVER_METRICS", "SENDER_METRICS", "Metric", "MetricType"]
-
 
 class MetricType(StrEnum):
     """How a metric is counted."""

@@ -17,8 +17,6 @@ from aiohttp import web
 
 from pushkit.telemetry.metrics import Metrics
 
-__all__ = ["Endpoints", "Page", "serving"]
-
 _TEXT: Final = "text/plain; charset=utf-8"
 _READS: Final = ("GET", "HEAD")
 

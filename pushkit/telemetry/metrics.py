@@ -28,8 +28,6 @@ from pushkit.telemetry.catalogue import Metric, MetricType
 from pushkit.telemetry.together import DIRECTORY
 from pushkit.work import cancelled
 
-__all__ = ["Bounded", "Metrics", "MetricsPage", "Readings"]
-
 _log = logging.getLogger("pushkit.telemetry")
 
 _HOLDS: Final = 3.0  # seconds

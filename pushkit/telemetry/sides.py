@@ -26,8 +26,6 @@ from pushkit.events import (
 from pushkit.telemetry.catalogue import RECEIVER_METRICS, SENDER_METRICS
 from pushkit.telemetry.metrics import Bounded, Metrics, Readings
 
-__all__ = ["ReceiverMetrics", "SenderMetrics"]
-
 _NOBODY = "nobody"  # proved to be a sender
 
 

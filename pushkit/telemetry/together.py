@@ -8,8 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["DIRECTORY", "counted_together"]
-
 DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"  # prometheus-client's word
 
 

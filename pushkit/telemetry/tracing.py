@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanKind, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-__all__ = ["TracedSpan", "Tracing"]
-
 _FORMAT = TraceContextTextMapPropagator()
 
 

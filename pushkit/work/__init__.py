@@ -1,5 +1,7 @@
 """What outbox and inbox share: when to try again, and how work is pumped and shared."""
 
+from tenacity import stop_after_attempt, stop_after_delay
+
 from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.pump import Pump, Slots, cancelled
 from pushkit.work.renewing import Held, Renewing
@@ -10,8 +12,6 @@ from pushkit.work.retry import (
     gives_up,
     next_attempt,
     persist,
-    stop_after_attempt,
-    stop_after_delay,
     wait_schedule,
 )
 

@@ -10,8 +10,6 @@ from datetime import timedelta
 from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 
-__all__ = ["Housekeeper"]
-
 _INTERVAL = timedelta(minutes=10)
 
 

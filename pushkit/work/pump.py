@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 from pushkit.errors import StorageError
 from pushkit.logs import RepeatedLog
 
-__all__ = ["Pump", "Slots", "cancelled"]
-
 Item = TypeVar("Item")
 
 _log = logging.getLogger("pushkit.work")

@@ -10,8 +10,6 @@ from typing import Final, Generic, TypeVar
 
 from pushkit.errors import PushkitError
 
-__all__ = ["Held", "Renewing"]
-
 T = TypeVar("T")
 
 _LONGEST_BACKOFF: Final = timedelta(seconds=30)

@@ -27,18 +27,6 @@ from tenacity.wait import wait_base, wait_random_exponential
 
 from pushkit.errors import ConfigError
 
-__all__ = [
-    "DEFAULT_SCHEDULE",
-    "RetryPolicy",
-    "after_fruitless_claims",
-    "gives_up",
-    "next_attempt",
-    "persist",
-    "stop_after_attempt",
-    "stop_after_delay",
-    "wait_schedule",
-]
-
 T = TypeVar("T")
 
 # Standard Webhooks' recommendation: the waits after the 1st, 2nd, … failed attempt, in seconds.
@@ -46,7 +34,6 @@ DEFAULT_SCHEDULE = (5, 300, 1800, 7200, 18000, 36000, 50400, 72000, 86400)
 
 # 90 h: every automatic attempt falls inside a receiver's 96 h memory of ids (wire profile §5).
 MAX_AGE = timedelta(hours=90)
-
 
 _LONGEST = timedelta(days=3650)
 _FIRST_FRUITLESS_WAIT = timedelta(seconds=1)

@@ -25,8 +25,6 @@ from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads
 from receiver.inbox import Notification, StoredNotification
 
-__all__ = ["TIMED_OUT", "Call", "Caller", "Slot", "logged_of", "within_trace"]
-
 _log = logging.getLogger("receiver")
 
 TIMED_OUT: Final = "timed_out"

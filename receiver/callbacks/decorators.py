@@ -15,8 +15,6 @@ from receiver.callbacks.registry import (
     Wanted,
 )
 
-__all__ = ["CallbackDecorators"]
-
 F = TypeVar("F", bound=CallbackFunction)
 
 

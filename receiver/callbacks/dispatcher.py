@@ -49,8 +49,6 @@ from receiver.inbox import (
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import TracedSpan, Tracing
 
-__all__ = ["Dispatcher", "callback_retry"]
-
 T = TypeVar("T")
 
 _log = logging.getLogger("receiver")

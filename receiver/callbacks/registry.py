@@ -13,17 +13,6 @@ from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError
 from receiver.inbox import Notification
 
-__all__ = [
-    "KINDS_WITH_STATE",
-    "NO_TIMEOUT",
-    "Callback",
-    "CallbackFunction",
-    "CallbackRegistry",
-    "Calling",
-    "Timeout",
-    "Wanted",
-]
-
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
 
 NO_TIMEOUT: Final = "none"

@@ -9,8 +9,6 @@ from collections.abc import Hashable
 from datetime import timedelta
 from typing import Final
 
-__all__ = ["CrowdedError", "Place", "Shares", "share_of"]
-
 _PATIENCE: Final = 1.0  # seconds
 _LEAST_PAUSE: Final = timedelta(seconds=1)
 _MOST_PAUSE: Final = timedelta(seconds=30)

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["CallbackThreads"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pushkit.work import Slots
 from receiver.callbacks.shares import share_of
 
-__all__ = ["Turns"]
-
 
 class Turns(Slots):
     """Divides free places among senders: who has least in hand comes first, and then who waited.

@@ -16,8 +16,6 @@ from pushkit.errors import InboundError, StorageError
 from pushkit.storage import Database
 from receiver.inbox import Inbox, Notification
 
-__all__ = ["SETTLED_STATES", "Arrivals"]
-
 # Terminal, or interrupted: the agent will not go on by itself.
 SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)
 

@@ -30,8 +30,6 @@ from receiver.doctor.subject import Examined, check_consent, words_of
 from receiver.scheme_options import Schemes, scheme_options
 from receiver.testing import SigningAgent
 
-__all__ = ["doctor"]
-
 _PATIENCE = 30
 _WATCHED = 60
 

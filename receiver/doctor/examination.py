@@ -12,8 +12,6 @@ from receiver.doctor.strain import STRAINS
 from receiver.doctor.subject import Examined
 from receiver.testing import CHECKS, SigningAgent, check_receiver
 
-__all__ = ["NAMES", "examine"]
-
 NAMES: Final = (*CHECKS, *STRAINS)
 _NEED_RESTART: Final = frozenset(
     {"crash_after_answer", "crash_before_answer", "retry_after_restart"}

@@ -12,8 +12,6 @@ from html import escape
 from pushkit.terminal.command import painted
 from pushkit.terminal.output import harmless
 
-__all__ = ["Outcome", "Result", "as_json", "as_junit", "as_text", "summary"]
-
 
 class Outcome(StrEnum):
     """What became of one check."""

@@ -15,8 +15,6 @@ from pushkit.signing.notification_jwt import find_jwt
 from receiver.doctor.report import Outcome
 from receiver.doctor.sink import Connection, Script, Visit
 
-__all__ = ["LANDED", "SCENARIOS", "Scenario"]
-
 LANDED: Final = "/landed"
 _RETRY_AFTER: Final = 8
 _EARLY: Final = 0.5  # seconds: clocks and event loops

@@ -19,8 +19,6 @@ from receiver.doctor.scenarios import LANDED, SCENARIOS
 from receiver.doctor.signatures import Signatures
 from receiver.doctor.sink import Connection, Sink, sinking
 
-__all__ = ["Drive", "examine_sender", "run_for_each"]
-
 # A sender may have to be started first.
 _ARRIVAL = timedelta(seconds=60)
 

@@ -22,8 +22,6 @@ from receiver.trust import TaskPolicy, TrustedSender
 from receiver.trusted_keys import load_trust
 from receiver.verification import verify_notification
 
-__all__ = ["Signatures", "load_keys"]
-
 _UNSTATED = "urn:pushkit:unstated"
 
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 from pushkit.webhook import Headers, WebhookRequest
 
-__all__ = ["Connection", "Sink", "Visit", "sinking"]
-
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 

@@ -22,8 +22,6 @@ from pushkit.webhook import WebhookRequest
 from receiver.doctor.subject import Examined
 from receiver.testing import Answer, SigningAgent
 
-__all__ = ["STRAINS", "Strain"]
-
 _LARGE_BYTES = 32 * 1024 * 1024
 _LARGE_TIMEOUT = timedelta(seconds=60)
 _DRIP_SECONDS = 0.5

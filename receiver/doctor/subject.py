@@ -24,8 +24,6 @@ from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
 from receiver.testing import Answer, ReceiverUnderTest
 
-__all__ = ["Examined", "check_consent", "words_of"]
-
 _COMMAND_TIMEOUT = timedelta(seconds=120)
 _UP_TIMEOUT = timedelta(seconds=60)
 _ECHO_TIMEOUT = timedelta(seconds=10)

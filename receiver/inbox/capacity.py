@@ -8,8 +8,6 @@ from typing import Final
 from pushkit.errors import InboundError
 from pushkit.storage import Script, Statement
 
-__all__ = ["BacklogFullError", "Capacity", "InboxFullError"]
-
 _UNFINISHED = "status IN ('received', 'in_progress')"
 _COUNT_AGE: Final = timedelta(seconds=1)
 _RETRY_AFTER: Final = timedelta(seconds=10)

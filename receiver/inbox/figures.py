@@ -16,8 +16,6 @@ from pushkit.storage import (
     to_micros,
 )
 
-__all__ = ["CallbackTrouble", "InboxFigures", "callback_troubles", "inbox_figures"]
-
 _UNFINISHED: Final = "status IN ('received', 'in_progress')"
 _MOST_ARRIVALS: Final = 2000
 _MOST_DUE: Final = 10_000  # read from an index alone

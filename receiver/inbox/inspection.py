@@ -22,16 +22,6 @@ from pushkit.storage import (
 from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox.store import callback_state
 
-__all__ = [
-    "Backlog",
-    "InboxFilter",
-    "InboxStats",
-    "Inspection",
-    "NotificationReport",
-    "NotificationSummary",
-    "SenderStats",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxFilter:

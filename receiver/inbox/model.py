@@ -13,16 +13,6 @@ from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
 if TYPE_CHECKING:
     from pushkit.schemas import DataVerdict
 
-__all__ = [
-    "CallbackState",
-    "ClaimedNotification",
-    "InboxStatus",
-    "Lease",
-    "NewNotification",
-    "Notification",
-    "StoredNotification",
-]
-
 
 class InboxStatus(StrEnum):
     """Where a notification stands."""

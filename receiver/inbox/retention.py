@@ -14,8 +14,6 @@ from pushkit.errors import ConfigError
 from pushkit.storage import Row, Script, Statement, among, to_micros
 from receiver.inbox.model import InboxStatus
 
-__all__ = ["InboxRetention", "Purge"]
-
 # To free a long body, SQLite walks through all of it.
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _SEQUENCES_AT_ONCE = 500

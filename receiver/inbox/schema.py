@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pushkit.storage import Migration
 
-__all__ = ["CALLBACKS_MIGRATION", "FAIRNESS_MIGRATION", "MIGRATION", "TRACES_MIGRATION"]
-
 MIGRATION = Migration(
     3,
     (

@@ -50,8 +50,6 @@ from receiver.inbox.model import (
     StoredNotification,
 )
 
-__all__ = ["Inbox", "Sequences", "StoredIds", "callback_state", "task_lock"]
-
 _LEASE_EXPIRED = "lease_expired"
 _WORKER_DIED = "worker_died"
 _PUT_OFF = "put_off"

@@ -24,8 +24,6 @@ from receiver.callbacks.waiting import SETTLED_STATES
 from receiver.inbox import Notification
 from receiver.receiver import Receiver
 
-__all__ = ["NoTaskError", "PushClient", "SentMessage"]
-
 
 class NoTaskError(PushkitError, code="no_task"):
     """The agent answered with a message and opened no task: there is nothing to wait for."""

@@ -26,8 +26,6 @@ from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.scheme_options import Schemes, scheme_options
 from receiver.trust import DEFAULT_PATH, SenderProfile
 
-__all__ = ["listen"]
-
 
 @click.command(
     epilog=example(

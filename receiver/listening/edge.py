@@ -19,8 +19,6 @@ from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
 from receiver.verification import Head, VerifiedNotification, verify_notification
 
-__all__ = ["Arrival", "ListeningEdge"]
-
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 

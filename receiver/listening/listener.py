@@ -29,8 +29,6 @@ from receiver.listening.trusting import KeySource, Trusting
 from receiver.receiver import Receiver
 from receiver.serving.server import HttpServer
 
-__all__ = ["Listening", "listening"]
-
 _FORWARD_TIMEOUT = timedelta(seconds=30)
 _LAST_ANSWERS = 2.0  # seconds
 

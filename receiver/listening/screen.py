@@ -23,8 +23,6 @@ from pushkit.terminal.output import in_a_line
 from receiver.listening.edge import Arrival
 from receiver.listening.steps import Step
 
-__all__ = ["arrival_as_json", "arrival_lines", "config_lines"]
-
 _SHOWN_TEXT = 200
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}
 _VERSIONS = ((WireVersion.V1_0, "A2A 1.0"), (WireVersion.V0_3, "A2A 0.2, 0.3"))

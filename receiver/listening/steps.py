@@ -24,8 +24,6 @@ from receiver.refusals import REFUSALS
 from receiver.trust import SenderProfile
 from receiver.verification import VerifiedNotification
 
-__all__ = ["Leniency", "Step", "steps_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

@@ -21,8 +21,6 @@ from receiver.receiver import Receiver
 from receiver.scheme_options import Schemes
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
 
-__all__ = ["TRIAL_ISSUER", "KeySource", "Trusting"]
-
 TRIAL_ISSUER = "urn:pushkit:trigger"
 
 _NOBODY_YET = "urn:pushkit:nobody-yet"

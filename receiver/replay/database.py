@@ -27,8 +27,6 @@ from receiver.replay.memory import (
     Seen,
 )
 
-__all__ = ["MIGRATION", "DatabaseReplay"]
-
 MIGRATION = Migration(
     1,
     (

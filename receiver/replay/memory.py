@@ -14,16 +14,6 @@ from typing import Protocol
 from pushkit.errors import InboundError
 from pushkit.storage import Script
 
-__all__ = [
-    "MEMORY",
-    "BeingStoredError",
-    "ConflictError",
-    "Replay",
-    "ReplayMemory",
-    "Reservation",
-    "Seen",
-]
-
 MEMORY = timedelta(hours=96)
 
 

@@ -29,8 +29,6 @@ from receiver.replay.memory import (
     Seen,
 )
 
-__all__ = ["RedisReplay"]
-
 _log = logging.getLogger("receiver")
 
 _LEASE = timedelta(seconds=30)

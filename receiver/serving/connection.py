@@ -29,8 +29,6 @@ from receiver.verification import Head
 if TYPE_CHECKING:
     from receiver.serving.server import HttpServer
 
-__all__ = ["HttpConnection"]
-
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_HELD: Final = 128 * 1024
 # What was not read of a refused request is read for so long, so that the peer gets to its answer.

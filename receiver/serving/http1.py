@@ -13,8 +13,6 @@ from typing import Final
 
 from pushkit.errors import InboundError
 
-__all__ = ["HeadTooLargeError", "MalformedHttpError", "Messages", "RequestHead"]
-
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # RFC 9110 §5.6.2
 _VALUE = rb"[^\x00-\x08\x0a-\x1f\x7f]*"
 _LINE: Final = re.compile(rb"(%s) ([!-~\x80-\xff]+) HTTP/1\.([01])" % _TOKEN)

@@ -22,8 +22,6 @@ from receiver.refusals import Refusals
 from receiver.serving.connection import HttpConnection
 from receiver.verification import Head
 
-__all__ = ["Handler", "HttpServer"]
-
 _log = logging.getLogger("receiver")
 
 Handler: TypeAlias = Callable[[Head, ReadBody], Awaitable[Answer]]

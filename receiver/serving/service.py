@@ -37,8 +37,6 @@ from receiver.serving.server import HttpServer
 from receiver.serving.tls import TlsFiles
 from receiver.settings import ReceiverSettings, load_settings
 
-__all__ = ["ServiceOptions", "run_service"]
-
 if TYPE_CHECKING:
     from pushkit.webui.access import DashboardAccess
 

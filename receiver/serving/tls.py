@@ -9,8 +9,6 @@ from typing import Self
 from pushkit.errors import ConfigError
 from receiver.settings import ReceiverSettings
 
-__all__ = ["TlsFiles"]
-
 
 class TlsFiles:
     """A certificate and its key.
