@@ -43,26 +43,24 @@ from pushkit.events import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.source import StaticKeySource
 from pushkit.net.timing import Timing
-from pushkit.outbox import (
-    Claim,
-    DestinationStore,
-    Leases,
-    Made,
-    NewDelivery,
-    OutboxStore,
-    Outcome,
-    Result,
-    new_delivery_id,
-)
+from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Made, NewDelivery, Result, new_delivery_id
+from pushkit.outbox.states import Outcome
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Access, Database, Script, Statement, opened, to_micros
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+from pushkit.storage.database import Database, opened
+from pushkit.storage.migrations import Access
+from pushkit.storage.script import Script, Statement, to_micros
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.webui.access import DashboardAccess
 from pushkit.webui.site import Site
 from receiver import Receiver, TrustedSender
 from receiver.admin import open_inbox
 from receiver.dashboard.app import dashboard_of
-from receiver.inbox import Inbox, NewNotification
+from receiver.inbox.model import NewNotification
+from receiver.inbox.store import Inbox
 from receiver.refusals import REFUSALS
 from tests.databases import PostgresConnection, ScriptRunner, SqliteConnection
 

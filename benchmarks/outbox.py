@@ -43,8 +43,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import asyncpg
 
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
-from pushkit.outbox import Claim, Delivery, Leases
-from pushkit.storage import Database, Script, Statement, to_micros
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Delivery
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script, Statement, to_micros
 from pushkit.storage.sqlite import in_sqlite
 from tests.databases import PostgresServer, execute, fresh
 

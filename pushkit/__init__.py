@@ -56,21 +56,19 @@ if TYPE_CHECKING:
     from pushkit.net.destination import DestinationRules as DestinationRules
     from pushkit.net.oauth import OAuthClient as OAuthClient
     from pushkit.net.tls import ClientCertificate as ClientCertificate
-    from pushkit.outbox import (
-        DeliveryFilter as DeliveryFilter,
-        DeliveryState as DeliveryState,
-        Retention as Retention,
-    )
+    from pushkit.outbox.inspection import DeliveryFilter as DeliveryFilter
+    from pushkit.outbox.retention import Retention as Retention
+    from pushkit.outbox.states import DeliveryState as DeliveryState
     from pushkit.secrets.sealing import SecretKeys as SecretKeys
     from pushkit.signing.scheme import Scheme as Scheme
-    from pushkit.subscriptions import (
+    from pushkit.subscriptions.inspection import SubscriptionFilter as SubscriptionFilter
+    from pushkit.subscriptions.model import (
         Filter as Filter,
         Profile as Profile,
         Subscription as Subscription,
-        SubscriptionFilter as SubscriptionFilter,
         SubscriptionState as SubscriptionState,
     )
-    from pushkit.work import RetryPolicy as RetryPolicy, wait_schedule as wait_schedule
+    from pushkit.work.retry import RetryPolicy as RetryPolicy, wait_schedule as wait_schedule
 else:
     __all__, __getattr__, __dir__ = names_on_demand(
         __name__,
@@ -97,13 +95,14 @@ else:
             "pushkit.net.destination": "DestinationRules",
             "pushkit.net.oauth": "OAuthClient",
             "pushkit.net.tls": "ClientCertificate",
-            "pushkit.outbox": "DeliveryFilter DeliveryState Retention",
+            "pushkit.outbox.inspection": "DeliveryFilter",
+            "pushkit.outbox.retention": "Retention",
+            "pushkit.outbox.states": "DeliveryState",
             "pushkit.secrets.sealing": "SecretKeys",
             "pushkit.signing.scheme": "Scheme",
-            "pushkit.subscriptions": (
-                "Filter Profile Subscription SubscriptionFilter SubscriptionState"
-            ),
+            "pushkit.subscriptions.inspection": "SubscriptionFilter",
+            "pushkit.subscriptions.model": "Filter Profile Subscription SubscriptionState",
             "pushkit.version": "__version__",
-            "pushkit.work": "RetryPolicy wait_schedule",
+            "pushkit.work.retry": "RetryPolicy wait_schedule",
         },
     )

@@ -5,7 +5,9 @@ from pushkit.errors import InboundError
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.expecting import Expectation
-from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, Notification
+from receiver.inbox.inspection import InboxFilter
+from receiver.inbox.model import InboxStatus, Notification
+from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits, RateLimit
 from receiver.receiver import Receiver
 from receiver.refusals import Verdict

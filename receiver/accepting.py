@@ -14,23 +14,14 @@ from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from pushkit.errors import InboundError
-from pushkit.storage import APART, Apart, Database, Refused, Script
+from pushkit.storage.database import Database
+from pushkit.storage.script import APART, Apart, Refused, Script
 from receiver.expected import ExpectedStore, Standings
-from receiver.inbox import (
-    BacklogFullError,
-    Capacity,
-    ClaimedNotification,
-    Inbox,
-    InboxFullError,
-    Lease,
-    NewNotification,
-    Notification,
-    Sequences,
-    StoredIds,
-    task_lock,
-)
+from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
+from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, Notification
+from receiver.inbox.store import Inbox, Sequences, StoredIds, task_lock
 from receiver.limits import Limits
-from receiver.replay import ConflictError, Replay, ReplayMemory, Reservation
+from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Reservation
 from receiver.trust import TaskPolicy
 from receiver.verification import Verified
 

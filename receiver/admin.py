@@ -11,31 +11,28 @@ from pathlib import Path
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.progress import advance
-from pushkit.storage import Database, Migration, Page, Script, open_location
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.migrations import Migration
+from pushkit.storage.paging import Page
+from pushkit.storage.script import Script
 from receiver.expected import MIGRATION as EXPECTED_MIGRATION
 from receiver.expected import SECRETS_MIGRATION, ExpectedStore
-from receiver.inbox import (
-    CALLBACKS_MIGRATION,
-    FAIRNESS_MIGRATION,
-    TRACES_MIGRATION,
+from receiver.inbox.figures import CallbackTrouble, InboxFigures, callback_troubles, inbox_figures
+from receiver.inbox.inspection import (
     Backlog,
-    CallbackTrouble,
-    InboxFigures,
     InboxFilter,
-    InboxRetention,
     InboxStats,
-    InboxStatus,
     Inspection,
     NotificationReport,
     NotificationSummary,
-    Purge,
-    callback_troubles,
-    inbox_figures,
-    task_lock,
 )
-from receiver.inbox import MIGRATION as INBOX_MIGRATION
-from receiver.replay import MIGRATION as REPLAY_MIGRATION
-from receiver.replay import DatabaseReplay
+from receiver.inbox.model import InboxStatus
+from receiver.inbox.retention import InboxRetention, Purge
+from receiver.inbox.schema import CALLBACKS_MIGRATION, FAIRNESS_MIGRATION, TRACES_MIGRATION
+from receiver.inbox.schema import MIGRATION as INBOX_MIGRATION
+from receiver.inbox.store import task_lock
+from receiver.replay.database import MIGRATION as REPLAY_MIGRATION
+from receiver.replay.database import DatabaseReplay
 
 MIGRATIONS = (
     REPLAY_MIGRATION,

@@ -17,7 +17,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.signing.standard_webhooks import read_signer, sign_webhook
 from pushkit.version import __version__
-from pushkit.work import persist
+from pushkit.work.retry import persist
 
 _TIMEOUT: Final = timedelta(seconds=15)
 _WITHIN: Final = timedelta(minutes=1)

@@ -18,7 +18,8 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.keys.files import load_key_ring
 from pushkit.signing.scheme import Scheme
-from pushkit.storage import Access, masked
+from pushkit.storage.location import masked
+from pushkit.storage.migrations import Access
 from pushkit.terminal.command import painted, run_command
 from pushkit.terminal.log_output import LogFormat
 from pushkit.terminal.options import FILE, choice_option, gathered

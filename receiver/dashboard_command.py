@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pushkit.errors import ConfigError
-from pushkit.storage import Access, opened
+from pushkit.storage.database import opened
+from pushkit.storage.migrations import Access
 from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 from receiver.admin import InboxAdmin, open_inbox

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
-from pushkit.work import Held, Renewing
+from pushkit.work.renewing import Held, Renewing
 from receiver.intake import Intake, ReadBody
 from receiver.peers import Peers
 from receiver.refusals import Verdict

@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.token import hash_token
-from pushkit.storage import Migration, Row, Script, Statement, chunks, padded, texts, to_micros
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
 from receiver.credentials import HandedOut, Presented, ProvenSecret
-from receiver.replay import MEMORY
+from receiver.replay.memory import MEMORY
 from receiver.trust import TaskPolicy
 
 MIGRATION = Migration(

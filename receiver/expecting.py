@@ -9,7 +9,7 @@ from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
 from pushkit.signing.token import hash_credentials, hash_token
-from pushkit.storage import Script
+from pushkit.storage.script import Script
 from receiver.credentials import mint_authentication, mint_token
 from receiver.expected import ExpectedStore, Registration
 from receiver.trust import TrustedSender

@@ -13,7 +13,8 @@ import click
 
 from pushkit.bounded_json import JsonObject
 from pushkit.errors import ConfigError
-from pushkit.storage import Access, opened, upgrade
+from pushkit.storage.database import opened, upgrade
+from pushkit.storage.migrations import Access
 from pushkit.terminal.command import age, json_option
 from pushkit.terminal.options import (
     Page,
@@ -25,14 +26,13 @@ from pushkit.terminal.options import (
 from pushkit.terminal.output import document, example, harmless, moment, table
 from pushkit.terminal.progress import showing_progress, showing_steps
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox import (
-    CallbackState,
+from receiver.inbox.inspection import (
     InboxFilter,
     InboxStats,
-    InboxStatus,
     NotificationReport,
     NotificationSummary,
 )
+from receiver.inbox.model import CallbackState, InboxStatus
 from receiver.inbox_options import InboxOptions, inbox_options
 
 _R = TypeVar("_R")

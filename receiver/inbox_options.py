@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pushkit.errors import ConfigError
-from pushkit.storage import is_file
+from pushkit.storage.location import is_file
 from pushkit.terminal.options import PATH, gathered
 from receiver.settings import load_settings
 

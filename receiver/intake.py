@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pushkit.errors import InboundError, StorageError
 from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
-from pushkit.storage import Database
+from pushkit.storage.database import Database
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.credentials import HandedOut
 from receiver.expected import ExpectedStore
-from receiver.inbox import ClaimedNotification
+from receiver.inbox.model import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
-from receiver.replay import ReplayMemory, Seen
+from receiver.replay.memory import ReplayMemory, Seen
 from receiver.selection import KeysOf
 from receiver.trusted_keys import Trust
 from receiver.verification import (

@@ -9,14 +9,16 @@ from datetime import timedelta
 
 from pushkit.errors import StorageError
 from pushkit.net.transport import Transport
-from pushkit.storage import Access, Database
-from pushkit.work import Housekeeper, cancelled
+from pushkit.storage.database import Database
+from pushkit.storage.migrations import Access
+from pushkit.work.housekeeping import Housekeeper
+from pushkit.work.pump import cancelled
 from receiver.callbacks.dispatcher import Dispatcher
 from receiver.callbacks.waiting import Arrivals
 from receiver.forwards import Forward
-from receiver.inbox import Inbox
+from receiver.inbox.store import Inbox
 from receiver.intake import Intake
-from receiver.replay import ReplayMemory
+from receiver.replay.memory import ReplayMemory
 from receiver.trusted_keys import warn_of_weak_trust
 
 _log = logging.getLogger("receiver")

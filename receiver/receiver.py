@@ -27,10 +27,11 @@ from pushkit.errors import ConfigError, StorageError
 from pushkit.events import Event, HealthFault, Listener, Listeners
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
-from pushkit.storage import Access
+from pushkit.storage.migrations import Access
 from pushkit.version import __version__
 from pushkit.webhook import WebhookRequest
-from pushkit.work import Housekeeper, RetryPolicy
+from pushkit.work.housekeeping import Housekeeper
+from pushkit.work.retry import RetryPolicy
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.alert_webhook import AlertWebhook
 from receiver.app import application
@@ -43,7 +44,8 @@ from receiver.edge import Edge
 from receiver.expected import ExpectedStore
 from receiver.expecting import Expectation, hand_out
 from receiver.forwards import Forward
-from receiver.inbox import InboxRetention, Notification
+from receiver.inbox.model import Notification
+from receiver.inbox.retention import InboxRetention
 from receiver.intake import Intake
 from receiver.life import DRAIN, Life
 from receiver.limits import Limits

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from pushkit.storage import Script
 from pushkit.storage import postgres as on_postgres
 from pushkit.storage import sqlite as on_sqlite
+from pushkit.storage.script import Script
 
 __all__ = ["PostgresConnection", "PostgresServer", "ScriptRunner", "SqliteConnection", "fresh"]
 

@@ -12,9 +12,10 @@ from pushkit.events import EventKind
 from pushkit.keys.jwk import Algorithm
 from pushkit.net.destination import Decision
 from pushkit.net.oauth import ClientAuthentication
-from pushkit.outbox import CancelledBy, DeliveryState, Outcome
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.signing.scheme import Scheme
-from pushkit.subscriptions import DisabledBy, Profile, SubscriptionState
+from pushkit.subscriptions.model import DisabledBy, Profile, SubscriptionState
 from receiver import InboxStatus, SenderProfile, TaskPolicy
 from receiver.peers import ForwardedHeader
 

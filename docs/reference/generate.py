@@ -71,7 +71,7 @@ def sender_options() -> Iterator[str]:
         SenderOptions,
         Signing,
     )
-    from pushkit.outbox import Retention
+    from pushkit.outbox.retention import Retention
     from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE
 
     yield "# Options of the sender\n"

@@ -15,7 +15,7 @@ from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.events import Event, Listeners
 from pushkit.logs import RepeatedLog
-from pushkit.work import cancelled
+from pushkit.work.pump import cancelled
 
 _log = logging.getLogger("pushkit.alerts")
 

@@ -16,7 +16,8 @@ from pushkit.errors import ConfigError
 from pushkit.keys.source import FileKeySource
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Access, opened
+from pushkit.storage.database import opened
+from pushkit.storage.migrations import Access
 from pushkit.terminal.dashboard_options import DashboardOptions, dashboard_options
 from pushkit.terminal.output import example
 

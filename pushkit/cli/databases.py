@@ -11,7 +11,9 @@ import click
 
 from pushkit.delivery.admin import open_outbox
 from pushkit.errors import ConfigError
-from pushkit.storage import Access, Database, is_file, opened
+from pushkit.storage.database import Database, opened
+from pushkit.storage.location import is_file
+from pushkit.storage.migrations import Access
 from pushkit.terminal.progress import showing_progress
 
 _A = TypeVar("_A")

@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from pushkit.outbox import Retention
+from pushkit.outbox.retention import Retention
 from pushkit.terminal.command import age, parse_age
 from pushkit.terminal.options import Given, gathered
-from pushkit.work import RetryPolicy, stop_after_attempt, stop_after_delay, wait_schedule
+from pushkit.work import stop_after_attempt, stop_after_delay
+from pushkit.work.retry import RetryPolicy, wait_schedule
 
 _FOREVER = "forever"
 _WAITS = "5s,5m,30m,2h,5h,10h,14h,20h,24h"  # DEFAULT_SCHEDULE, as people read it

@@ -12,10 +12,12 @@ from pushkit.cli.options import filter_options
 from pushkit.delivery.admin import OutboxAdmin
 from pushkit.delivery.documents import report_document, stats_document
 from pushkit.errors import ConfigError
-from pushkit.outbox import DeliveryFilter, DeliveryState, DeliverySummary, LoggedAttempt
+from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.outbox.inspection import DeliveryFilter, DeliverySummary
+from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database
+from pushkit.storage.database import Database
 from pushkit.terminal.command import LazyGroup, age, json_option
 from pushkit.terminal.options import Page, choice_option, page_options
 from pushkit.terminal.output import document, example, harmless, milliseconds, moment, table

@@ -16,7 +16,9 @@ from pushkit.cli.outbox import admin_of
 from pushkit.delivery.again import Redriven, WhyNot
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import ConfigError
-from pushkit.outbox import CancelledBy, DeliveryFilter, DeliveryState
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.inspection import DeliveryFilter
+from pushkit.outbox.states import DeliveryState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import choice_option, chosen_options
 from pushkit.terminal.output import example, table

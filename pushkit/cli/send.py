@@ -32,13 +32,8 @@ from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions import (
-    Profile,
-    Secrets,
-    StoredSubscription,
-    Subscription,
-    SubscriptionKey,
-)
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.secrets import Secrets, StoredSubscription
 from pushkit.terminal.options import choice_option, gathered, seconds_option
 from pushkit.url import audience_of
 

@@ -12,7 +12,8 @@ from pushkit.cli.options import filter_options
 from pushkit.delivery.documents import subscription_document
 from pushkit.delivery.subscription_admin import Changed, SubscriptionAdmin
 from pushkit.errors import ConfigError
-from pushkit.subscriptions import Subscription, SubscriptionFilter, SubscriptionState
+from pushkit.subscriptions.inspection import SubscriptionFilter
+from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import Page, choice_option, chosen_options, page_options
 from pushkit.terminal.output import example, moment

@@ -7,7 +7,8 @@ from datetime import timedelta
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.errors import NoSigningKeyError
 from pushkit.keys.ring import KeyRing
-from pushkit.outbox import DeliveryState, OutboxFigures
+from pushkit.outbox.browsing import OutboxFigures
+from pushkit.outbox.states import DeliveryState
 from pushkit.webui.findings import Finding, Severity
 
 _OVERDUE = timedelta(minutes=1)

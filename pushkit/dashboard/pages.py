@@ -22,14 +22,12 @@ from pushkit.delivery.documents import (
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.keys.source import KeySource
-from pushkit.outbox import (
-    DeliveryFilter,
-    DeliveryState,
-    DestinationKey,
-    DestinationStanding,
-    Finished,
-)
-from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
+from pushkit.outbox.browsing import DestinationStanding, Finished
+from pushkit.outbox.destinations import DestinationKey
+from pushkit.outbox.inspection import DeliveryFilter
+from pushkit.outbox.states import DeliveryState
+from pushkit.subscriptions.inspection import SubscriptionFilter
+from pushkit.subscriptions.model import SubscriptionState
 from pushkit.terminal.output import document
 from pushkit.webui.documents import (
     at_most,

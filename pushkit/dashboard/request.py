@@ -14,12 +14,12 @@ from pushkit.errors import InvalidUrlError, NoSigningKeyError
 from pushkit.keys.jwk import Algorithm
 from pushkit.keys.ring import KeyRing
 from pushkit.net.authorization import credential_header
-from pushkit.outbox import DeliverySummary
+from pushkit.outbox.inspection import DeliverySummary
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER, body_sha256, static_claims
 from pushkit.signing.standard_webhooks import ID_HEADER, TIMESTAMP_HEADER
 from pushkit.signing.times import TOKEN_LIFETIME
 from pushkit.signing.token import token_headers
-from pushkit.subscriptions import Profile, Subscription
+from pushkit.subscriptions.model import Profile, Subscription
 from pushkit.url import Url, masked_url
 from pushkit.version import USER_AGENT
 

@@ -15,48 +15,41 @@ from pushkit.delivery.again import Again, Redriven, Retried
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events import Listeners, OutboxChange, OutboxChanged
-from pushkit.outbox import (
-    ATTEMPTS_MIGRATION,
-    BODIES_MIGRATION,
-    CANCELLING_MIGRATION,
-    CLAIMS_MIGRATION,
-    FOLDED_ATTEMPTS_MIGRATION,
-    IDEMPOTENCY_MIGRATION,
-    KEYS_MIGRATION,
-    TRACES_MIGRATION,
-    CancelledBy,
-    DeadLetters,
-    DeliveryFilter,
-    DeliveryReport,
-    DeliveryState,
-    DeliverySummary,
-    DestinationKey,
+from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, FOLDED_ATTEMPTS_MIGRATION, LoggedAttempt
+from pushkit.outbox.browsing import (
     DestinationStanding,
     Finished,
-    Inspection,
-    LoggedAttempt,
     OutboxFigures,
-    OutboxStats,
-    OutboxStore,
-    Purge,
-    Retention,
     attempts_of,
     browse_deliveries,
     browse_destinations,
     finished_since,
     outbox_figures,
 )
-from pushkit.outbox import MIGRATION as OUTBOX_MIGRATION
+from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
+from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.destinations import DestinationKey
+from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, KEYS_MIGRATION
+from pushkit.outbox.inspection import (
+    DeliveryFilter,
+    DeliveryReport,
+    DeliverySummary,
+    Inspection,
+    OutboxStats,
+)
+from pushkit.outbox.retention import Purge, Retention
+from pushkit.outbox.schema import BODIES_MIGRATION, CLAIMS_MIGRATION, TRACES_MIGRATION
+from pushkit.outbox.schema import MIGRATION as OUTBOX_MIGRATION
+from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Page, Script, open_location
-from pushkit.subscriptions import MIGRATION as SUBSCRIPTIONS_MIGRATION
-from pushkit.subscriptions import (
-    OWNERS_MIGRATION,
-    QUOTAS_MIGRATION,
-    REVISION_MIGRATION,
-    SubscriptionStore,
-)
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.paging import Page
+from pushkit.storage.script import Script
+from pushkit.subscriptions.owners import OWNERS_MIGRATION, QUOTAS_MIGRATION
+from pushkit.subscriptions.store import MIGRATION as SUBSCRIPTIONS_MIGRATION
+from pushkit.subscriptions.store import REVISION_MIGRATION, SubscriptionStore
 
 _log = logging.getLogger("pushkit.delivery")
 

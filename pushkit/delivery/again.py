@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pushkit.outbox import DeadLetters, DeliveryState, DestinationStore, Standing
+from pushkit.outbox.dead_letters import DeadLetters, Standing
+from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.parking import PARKING
-from pushkit.storage import Database, Script
-from pushkit.subscriptions import SubscriptionStore
+from pushkit.outbox.states import DeliveryState
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
+from pushkit.subscriptions.store import SubscriptionStore
 
 
 class WhyNot(StrEnum):

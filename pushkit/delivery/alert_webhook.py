@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
 from pushkit.alerts.rule import ALERTS_OWNER, Alert
 from pushkit.errors import AlertFailedError
-from pushkit.outbox import IdempotencyKey
+from pushkit.outbox.idempotency import IdempotencyKey
 
 if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender

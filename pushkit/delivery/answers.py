@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from pushkit.outbox import Outcome
+from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
 
 _MIN_HOLD = timedelta(seconds=1)

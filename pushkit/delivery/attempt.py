@@ -33,16 +33,17 @@ from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource
 from pushkit.net.posting import Answer, Poster
 from pushkit.net.timing import Timing
-from pushkit.outbox import Delivery, Made, Outcome, Result
+from pushkit.outbox.model import Delivery, Made, Result
+from pushkit.outbox.states import Outcome
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions import StoredSubscription
+from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.traceparent import TRACEPARENT
-from pushkit.work import (
+from pushkit.work import stop_after_attempt
+from pushkit.work.retry import (
     RetryPolicy,
     after_fruitless_claims,
     gives_up,
     next_attempt,
-    stop_after_attempt,
     wait_schedule,
 )
 

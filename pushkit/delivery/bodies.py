@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from pushkit.a2a import AnyUpdate, Task, WireVersion, needs_snapshot, push_body
 from pushkit.errors import PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions import Recipient
+from pushkit.subscriptions.model import Recipient
 
 SnapshotProvider: TypeAlias = Callable[[str], Awaitable[Task | None]]
 """Returns the whole task as an owner sees it; None if that owner has no such task."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pushkit.errors import AddressRefusedError, ConfigError, DestinationRefusedError
-from pushkit.outbox import Outcome, Result
+from pushkit.outbox.model import Result
+from pushkit.outbox.states import Outcome
 
 TOO_OLD = "too_old"
 SUBSCRIPTION_MISSING = "subscription_missing"

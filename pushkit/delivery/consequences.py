@@ -20,16 +20,14 @@ from pushkit.events import (
     LocalFault,
     SubscriptionDisabled,
 )
-from pushkit.outbox import (
-    CancelledBy,
-    Delivery,
-    DestinationStore,
-    OutboxStore,
-    Outcome,
-    Result,
-)
-from pushkit.storage import Script
-from pushkit.subscriptions import Current, DisabledBy, SubscriptionStore
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.states import Outcome
+from pushkit.outbox.store import OutboxStore
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import Current, DisabledBy
+from pushkit.subscriptions.store import SubscriptionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from pushkit.bounded_json import JsonObject
 from pushkit.keys.ring import KeyRing, KeyState, RingKey
-from pushkit.outbox import DeliveryReport, LoggedAttempt, OutboxStats
-from pushkit.subscriptions import Subscription
+from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.outbox.inspection import DeliveryReport, OutboxStats
+from pushkit.subscriptions.model import Subscription
 from pushkit.terminal.output import document
 from pushkit.url import masked_url
 

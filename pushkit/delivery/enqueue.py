@@ -18,20 +18,15 @@ from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
-from pushkit.outbox import (
-    Claim,
-    DestinationKey,
-    Enqueued,
-    IdempotencyKey,
-    NewDelivery,
-    OutboxStore,
-    StatusMark,
-    TaskKey,
-    find_enqueued,
-)
+from pushkit.outbox.destinations import DestinationKey
+from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
+from pushkit.outbox.model import Claim, NewDelivery, StatusMark
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import APART, Apart, Database, Refused, Script, alone
-from pushkit.subscriptions import Recipient, SubscriptionStore
+from pushkit.storage.database import Database
+from pushkit.storage.script import APART, Apart, Refused, Script, alone
+from pushkit.subscriptions.model import Recipient
+from pushkit.subscriptions.store import SubscriptionStore
 
 _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.storage import Script
+from pushkit.storage.script import Script
 from pushkit.url import Url
 
 _Holder = TypeVar("_Holder")

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pushkit.outbox import (
-    Claim,
-    IdempotencyKey,
-    NewDelivery,
-    OutboxStore,
-    StatusMark,
-    new_delivery_id,
-)
+from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import Claim, NewDelivery, StatusMark, new_delivery_id
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Script
-from pushkit.subscriptions import Recipient, SubscriptionStore
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import Recipient
+from pushkit.subscriptions.store import SubscriptionStore
 
 _HEAVY: Final = 2**20  # bytes
 

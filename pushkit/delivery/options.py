@@ -14,8 +14,8 @@ from pushkit.delivery.signatures import Signing, SigningChoice
 from pushkit.errors import ConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
-from pushkit.outbox import Retention
-from pushkit.work import RetryPolicy
+from pushkit.outbox.retention import Retention
+from pushkit.work.retry import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,11 @@ from typing import Final
 from pushkit.errors import OwnershipError
 from pushkit.net.destination import Destination
 from pushkit.net.transport import Transport
-from pushkit.storage import Database, Script
-from pushkit.subscriptions import Owner, OwnerStore
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
+from pushkit.subscriptions.owners import Owner, OwnerStore
 from pushkit.version import USER_AGENT
-from pushkit.work import Held, Renewing
+from pushkit.work.renewing import Held, Renewing
 
 _TIMEOUT: Final = timedelta(seconds=10)
 _VALID_FOR: Final = timedelta(days=30)

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from pushkit.keys.ring import KeyRing
 from pushkit.outbox.backlog import Backlog, backlog
-from pushkit.storage import Database, Script
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
 from pushkit.telemetry.metrics import Readings
 from pushkit.version import __version__
 

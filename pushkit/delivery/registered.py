@@ -21,23 +21,16 @@ from pushkit.a2a import (
     push_body,
 )
 from pushkit.delivery.lines import Lines
-from pushkit.outbox import (
-    CancelledBy,
-    DeadLetters,
-    DeliveryState,
-    OutboxStore,
-    hold_back,
-    mark_oldest,
-)
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.states import DeliveryState
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Script
-from pushkit.subscriptions import (
-    DisabledBy,
-    Recipient,
-    Subscription,
-    SubscriptionState,
-    SubscriptionStore,
-)
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import DisabledBy, Recipient, Subscription, SubscriptionState
+from pushkit.subscriptions.store import SubscriptionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

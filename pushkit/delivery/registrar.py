@@ -8,16 +8,12 @@ from datetime import datetime
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.limits import Room
 from pushkit.errors import TooManyConfigsError, TooManySubscriptionsError
-from pushkit.outbox import OutboxStore
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Script
-from pushkit.subscriptions import (
-    Filter,
-    Profile,
-    Subscription,
-    SubscriptionKey,
-    SubscriptionStore,
-)
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.store import SubscriptionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

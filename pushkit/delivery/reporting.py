@@ -18,7 +18,7 @@ from pushkit.events import (
     SubscriptionChanged,
 )
 from pushkit.logs import RepeatedLog
-from pushkit.subscriptions import Subscription
+from pushkit.subscriptions.model import Subscription
 
 _log: Final = logging.getLogger("pushkit.delivery")
 

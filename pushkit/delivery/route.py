@@ -13,15 +13,11 @@ from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.secrets.vault import Vault
 from pushkit.signing.notification_jwt import static_claims
 from pushkit.signing.token import token_headers
-from pushkit.storage import Script
-from pushkit.subscriptions import (
-    Owner,
-    Profile,
-    StoredSubscription,
-    Subscription,
-    SubscriptionStore,
-    open_subscription,
-)
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import Profile, Subscription
+from pushkit.subscriptions.owners import Owner
+from pushkit.subscriptions.secrets import StoredSubscription, open_subscription
+from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.version import USER_AGENT
 
 

@@ -67,20 +67,17 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import ConnectionOptions, Poster
 from pushkit.net.transport import Transport
 from pushkit.net.webhook_client import WebhookClient
-from pushkit.outbox import Delivery, IdempotencyKey, OutboxStore
+from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions import (
-    EVERYTHING,
-    Filter,
-    OwnerStore,
-    Profile,
-    Subscription,
-    SubscriptionKey,
-    SubscriptionStore,
-    open_subscription,
-)
-from pushkit.work import Housekeeper, cancelled
+from pushkit.subscriptions.model import EVERYTHING, Filter, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.owners import OwnerStore
+from pushkit.subscriptions.secrets import open_subscription
+from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.work.housekeeping import Housekeeper
+from pushkit.work.pump import cancelled
 
 if TYPE_CHECKING:
     from pushkit.telemetry.metrics import Readings

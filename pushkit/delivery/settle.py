@@ -11,18 +11,15 @@ from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.events import DeliveryEvent
-from pushkit.outbox import (
-    AttemptLog,
-    Delivery,
-    DestinationStore,
-    Leases,
-    Outcome,
-    Result,
-    destination_of,
-    is_folded,
-)
-from pushkit.storage import APART, Apart, Database, Script, alone
-from pushkit.subscriptions import Current, SubscriptionStore
+from pushkit.outbox.attempts import AttemptLog, is_folded
+from pushkit.outbox.destinations import DestinationStore, destination_of
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.states import Outcome
+from pushkit.storage.database import Database
+from pushkit.storage.script import APART, Apart, Script, alone
+from pushkit.subscriptions.model import Current
+from pushkit.subscriptions.store import SubscriptionStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from pushkit.webhook import Headers, WebhookRequest
 
 if TYPE_CHECKING:
     from pushkit.delivery.route import Route
-    from pushkit.outbox import Delivery
-    from pushkit.subscriptions import Subscription
+    from pushkit.outbox.model import Delivery
+    from pushkit.subscriptions.model import Subscription
 
 _log = logging.getLogger("pushkit.delivery")
 

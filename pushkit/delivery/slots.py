@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pushkit.delivery.route import Route
-from pushkit.outbox import (
-    Delivery,
-    DestinationKey,
-    Taken,
-    destination_of,
-    owner_may_take,
-    reserved_of,
-)
-from pushkit.subscriptions import StoredSubscription
-from pushkit.work import Slots
+from pushkit.outbox.destinations import DestinationKey, destination_of
+from pushkit.outbox.leases import Taken
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.shares import owner_may_take, reserved_of
+from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.work.pump import Slots
 
 _Key = TypeVar("_Key")
 

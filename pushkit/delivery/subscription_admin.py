@@ -13,16 +13,16 @@ from pushkit.delivery.registered import Registered
 from pushkit.delivery.reporting import report_changed
 from pushkit.errors import SealedSecretError
 from pushkit.events import Listeners, SubscriptionChange
-from pushkit.outbox import DeliveryState, Inspection
+from pushkit.outbox.inspection import Inspection
+from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Page, Script
-from pushkit.subscriptions import (
-    Subscription,
-    SubscriptionFilter,
-    SubscriptionInspection,
-    SubscriptionStore,
-    open_subscription,
-)
+from pushkit.storage.database import Database
+from pushkit.storage.paging import Page
+from pushkit.storage.script import Script
+from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionInspection
+from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.secrets import open_subscription
+from pushkit.subscriptions.store import SubscriptionStore
 
 _log = logging.getLogger("pushkit.delivery")
 

@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING, TypedDict
 
 from pushkit.events import AttemptMade, Delivered, Listeners
-from pushkit.outbox import Delivery, Outcome, Result
+from pushkit.outbox.model import Delivery, Result
+from pushkit.outbox.states import Outcome
 from pushkit.traceparent import trace_id_of
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
 from pushkit.events import Listeners
-from pushkit.outbox import (
-    AttemptLog,
-    Claim,
-    Leases,
-    Outcome,
-    Result,
-    destination_of,
-)
-from pushkit.storage import Database, Script, to_micros
-from pushkit.subscriptions import Recipient, SubscriptionStore
-from pushkit.work import Pump, cancelled, persist
+from pushkit.outbox.attempts import AttemptLog
+from pushkit.outbox.destinations import destination_of
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Result
+from pushkit.outbox.states import Outcome
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script, to_micros
+from pushkit.subscriptions.model import Recipient
+from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.work.pump import Pump, cancelled
+from pushkit.work.retry import persist
 
 _log = logging.getLogger("pushkit.delivery")
 

@@ -45,7 +45,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError
 from pushkit.integrations.a2a_sdk_events import PushEvent, native_update
 from pushkit.integrations.enqueue_buffer import Buffered, EnqueueBuffer
-from pushkit.subscriptions import Subscription
+from pushkit.subscriptions.model import Subscription
 
 
 class TaskReader(Protocol):

@@ -26,7 +26,7 @@ from pushkit.bounded_json import JsonValue
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import ConfigError
 from pushkit.integrations.enqueue_buffer import Buffered
-from pushkit.subscriptions import Subscription
+from pushkit.subscriptions.model import Subscription
 
 
 class SdkObject(Protocol):

@@ -23,7 +23,7 @@ from pushkit.delivery.bodies import SnapshotProvider
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import PushkitError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.outbox import IdempotencyKey
+from pushkit.outbox.idempotency import IdempotencyKey
 
 _log: Final = logging.getLogger("pushkit.integrations")
 

@@ -28,7 +28,7 @@ from pushkit.net.posting import Answer
 from pushkit.url import masked_url
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
-from pushkit.work import Held, Renewing
+from pushkit.work.renewing import Held, Renewing
 
 if TYPE_CHECKING:
     from pushkit.net.transport import Transport

@@ -17,7 +17,7 @@ from pushkit.errors import ConfigError, MalformedJsonError, OAuthError
 from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.version import USER_AGENT
-from pushkit.work import Held, Renewing
+from pushkit.work.renewing import Held, Renewing
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=10)
 # RFC 6749 §5.1: a server that says nothing documents its default elsewhere.

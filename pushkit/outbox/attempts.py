@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
-from pushkit.storage import (
-    Migration,
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import (
     Row,
     Script,
     SqlValue,

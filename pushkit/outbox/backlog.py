@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pushkit.storage import Script, Statement, from_micros, to_micros
+from pushkit.storage.script import Script, Statement, from_micros, to_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

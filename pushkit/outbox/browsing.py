@@ -21,15 +21,12 @@ from pushkit.outbox.inspection import (
     summary_of,
 )
 from pushkit.outbox.states import UNFINISHED, DeliveryState
-from pushkit.storage import (
-    WINDOW,
-    AtMost,
-    Page,
+from pushkit.storage.paging import WINDOW, AtMost, Page, count_at_most
+from pushkit.storage.script import (
     Script,
     SqlValue,
     Statement,
     among,
-    count_at_most,
     from_micros,
     moment_or_none,
     to_micros,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from pushkit.storage import Migration
+from pushkit.storage.migrations import Migration
 
 CANCELLING_MIGRATION: Final = Migration(
     8,

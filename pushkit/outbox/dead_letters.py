@@ -14,7 +14,7 @@ from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.states import CANCELLED, REVIVED, DeliveryState
-from pushkit.storage import Row, Script, Statement, among, to_micros
+from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from pushkit.outbox.model import Delivery
-from pushkit.storage import Script, Statement, chunks, padded, rows_of_places, to_micros
+from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places, to_micros
 
 DestinationKey: TypeAlias = tuple[str, str, str]
 

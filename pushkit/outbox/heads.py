@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pushkit.outbox.states import UNFINISHED
-from pushkit.storage import Script, Statement, padded, rows_of_places
+from pushkit.storage.script import Script, Statement, padded, rows_of_places
 
 
 def hold_back(subscription_id: str) -> Script[None]:

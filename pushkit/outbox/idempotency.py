@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Self
 
 from pushkit.a2a import TaskUpdate
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
-from pushkit.storage import Migration, Script, Statement, chunks, padded, rows_of_places
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places
 
 IDEMPOTENCY_MIGRATION = Migration(
     4,

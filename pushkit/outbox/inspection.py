@@ -13,7 +13,8 @@ from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.sealing import SEALED, SEALING_OVERHEAD, is_sealed
 from pushkit.secrets.vault import Vault
-from pushkit.storage import WINDOW, Row, Script, Statement, from_micros, moment_or_none
+from pushkit.storage.paging import WINDOW
+from pushkit.storage.script import Row, Script, Statement, from_micros, moment_or_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from pushkit.outbox.states import (
     UNFINISHED,
     DeliveryState,
 )
-from pushkit.storage import (
+from pushkit.storage.script import (
     Rows,
     Script,
     SqlValue,
@@ -47,7 +47,7 @@ from pushkit.storage import (
     padded,
     to_micros,
 )
-from pushkit.work import after_fruitless_claims
+from pushkit.work.retry import after_fruitless_claims
 
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.shares import Head, InFlight, Places
-from pushkit.storage import Row, Script, Statement, among, rows_of_places, slices
+from pushkit.storage.script import Row, Script, Statement, among, rows_of_places, slices
 
 PARKING = "pushkit_parked"
 

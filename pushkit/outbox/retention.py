@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage import Script, Statement, among, to_micros
+from pushkit.storage.script import Script, Statement, among, to_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
-from pushkit.storage import Row, from_micros, moment_or_none
+from pushkit.storage.script import Row, from_micros, moment_or_none
 
 # What `delivery_of` reads, in its order.
 DELIVERY = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pushkit.outbox.destinations import DESTINATIONS_TABLE
-from pushkit.storage import Migration
+from pushkit.storage.migrations import Migration
 
 MIGRATION = Migration(
     2,

@@ -15,7 +15,7 @@ from pushkit.outbox.heads import mark_oldest
 from pushkit.outbox.model import Claim, Delivery, NewDelivery
 from pushkit.outbox.rows import DELIVERY, delivery_of
 from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN, DeliveryState
-from pushkit.storage import Script, Statement, among, rows_of_places, slices, to_micros
+from pushkit.storage.script import Script, Statement, among, rows_of_places, slices, to_micros
 
 
 class OutboxStore:

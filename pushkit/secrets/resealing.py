@@ -17,7 +17,9 @@ from pushkit.errors import SealedSecretError
 from pushkit.progress import advance
 from pushkit.secrets.sealing import SEALED, SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, SecretColumn, Vault
-from pushkit.storage import Database, Row, Script, SqliteDatabase, Statement
+from pushkit.storage.database import Database
+from pushkit.storage.script import Row, Script, Statement
+from pushkit.storage.sqlite import SqliteDatabase
 
 _BATCH: Final = 50
 # Between two batches: whoever waits for the database goes first.

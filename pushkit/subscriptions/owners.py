@@ -6,7 +6,8 @@ import hashlib
 from datetime import datetime
 from typing import NamedTuple
 
-from pushkit.storage import Migration, Script, Statement, to_micros
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import Script, Statement, to_micros
 
 OWNERS_MIGRATION = Migration(
     5,

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.secrets.vault import Vault
-from pushkit.storage import (
-    Migration,
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import (
     Row,
     Script,
     Statement,

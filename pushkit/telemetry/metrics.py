@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from pushkit.logs import RepeatedLog
 from pushkit.telemetry.catalogue import Metric, MetricType
 from pushkit.telemetry.together import DIRECTORY
-from pushkit.work import cancelled
+from pushkit.work.pump import cancelled
 
 _log = logging.getLogger("pushkit.telemetry")
 

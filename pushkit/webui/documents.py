@@ -10,7 +10,7 @@ from typing import Final
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.errors import ConfigError
-from pushkit.storage import AtMost
+from pushkit.storage.paging import AtMost
 
 MAX_CHARS: Final = 512
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f]*$"

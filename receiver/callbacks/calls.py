@@ -23,7 +23,7 @@ from pushkit.traceparent import trace_id_of
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads
-from receiver.inbox import Notification, StoredNotification
+from receiver.inbox.model import Notification, StoredNotification
 
 _log = logging.getLogger("receiver")
 

@@ -22,29 +22,18 @@ from pushkit.a2a import UpdateKind
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
 from pushkit.events import CalledBack, Listeners, NotificationDead
-from pushkit.storage import APART, Apart, Database, Script
+from pushkit.storage.database import Database
+from pushkit.storage.script import APART, Apart, Script
 from pushkit.traceparent import trace_id_of
-from pushkit.work import (
-    Pump,
-    RetryPolicy,
-    cancelled,
-    next_attempt,
-    persist,
-    stop_after_attempt,
-    wait_schedule,
-)
+from pushkit.work import stop_after_attempt
+from pushkit.work.pump import Pump, cancelled
+from pushkit.work.retry import RetryPolicy, next_attempt, persist, wait_schedule
 from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.shares import CrowdedError
 from receiver.callbacks.turns import Turns
-from receiver.inbox import (
-    ClaimedNotification,
-    Inbox,
-    InboxStatus,
-    Lease,
-    Notification,
-    task_lock,
-)
+from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
+from receiver.inbox.store import Inbox, task_lock
 
 if TYPE_CHECKING:
     from pushkit.telemetry.tracing import TracedSpan, Tracing

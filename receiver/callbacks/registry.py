@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from pushkit.a2a import TaskState, UpdateKind
 from pushkit.errors import ConfigError
-from receiver.inbox import Notification
+from receiver.inbox.model import Notification
 
 CallbackFunction: TypeAlias = "Callable[[Notification], Awaitable[None] | None]"
 

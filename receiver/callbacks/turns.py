@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pushkit.work import Slots
+from pushkit.work.pump import Slots
 from receiver.callbacks.shares import share_of
 
 

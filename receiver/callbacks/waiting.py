@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 
 from pushkit.a2a import TaskState
 from pushkit.errors import InboundError, StorageError
-from pushkit.storage import Database
-from receiver.inbox import Inbox, Notification
+from pushkit.storage.database import Database
+from receiver.inbox.model import Notification
+from receiver.inbox.store import Inbox
 
 # Terminal, or interrupted: the agent will not go on by itself.
 SETTLED_STATES = frozenset(state for state in TaskState if state.terminal or state.interrupted)

@@ -10,7 +10,7 @@ from typing import Final
 from pushkit.events import NotificationRefused
 from pushkit.webui.findings import Finding, Severity
 from receiver.dashboard.memory import Refused
-from receiver.inbox import CallbackTrouble, InboxFigures
+from receiver.inbox.figures import CallbackTrouble, InboxFigures
 from receiver.refusals import REFUSALS, refusal_of
 
 _OVERDUE: Final = timedelta(minutes=1)

@@ -24,7 +24,7 @@ from pushkit.webui.openapi import (
     record,
     ref,
 )
-from receiver.inbox import InboxStatus
+from receiver.inbox.model import InboxStatus
 
 _STATUSES: Final[JsonObject] = {"type": "string", "enum": [*map(str, InboxStatus)]}
 _NUMBERED: Final[JsonObject] = {"type": "string", "pattern": "^[0-9]{1,18}$"}

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonObject
 from pushkit.events import NotificationRefused
-from receiver.inbox import InboxStatus, NotificationReport
+from receiver.inbox.inspection import NotificationReport
+from receiver.inbox.model import InboxStatus
 from receiver.refusals import refusal_of
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pushkit.programs import find_program, run_program
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
-from receiver.inbox import Notification
+from receiver.inbox.model import Notification
 
 _TIMEOUT = timedelta(seconds=30)
 

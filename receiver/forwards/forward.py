@@ -14,7 +14,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from pushkit.errors import PushkitError
-from receiver.inbox import Notification
+from receiver.inbox.model import Notification
 
 # Visible ASCII but for the percent sign: a header, a variable and a log line can hold it.
 _PLAIN = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")

@@ -9,7 +9,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.version import __version__
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
-from receiver.inbox import Notification
+from receiver.inbox.model import Notification
 
 _TIMEOUT = timedelta(seconds=30)
 

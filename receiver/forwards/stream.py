@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from pushkit.errors import ConfigError
 from receiver.forwards.forward import ForwardFailedError, encoded, facts_of
-from receiver.inbox import Notification
+from receiver.inbox.model import Notification
 
 SCHEMES = ("redis", "rediss", "unix")
 

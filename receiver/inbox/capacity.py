@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pushkit.errors import InboundError
-from pushkit.storage import Script, Statement
+from pushkit.storage.script import Script, Statement
 
 _UNFINISHED = "status IN ('received', 'in_progress')"
 _COUNT_AGE: Final = timedelta(seconds=1)

@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.storage import (
-    AtMost,
-    Script,
-    Statement,
-    count_at_most,
-    from_micros,
-    moment_or_none,
-    to_micros,
-)
+from pushkit.storage.paging import AtMost, count_at_most
+from pushkit.storage.script import Script, Statement, from_micros, moment_or_none, to_micros
 
 _UNFINISHED: Final = "status IN ('received', 'in_progress')"
 _MOST_ARRIVALS: Final = 2000

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.storage import (
-    WINDOW,
-    Page,
+from pushkit.storage.paging import WINDOW, Page
+from pushkit.storage.script import (
     Row,
     Script,
     Statement,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError
-from pushkit.storage import Row, Script, Statement, among, to_micros
+from pushkit.storage.script import Row, Script, Statement, among, to_micros
 from receiver.inbox.model import InboxStatus
 
 # To free a long body, SQLite walks through all of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pushkit.storage import Migration
+from pushkit.storage.migrations import Migration
 
 MIGRATION = Migration(
     3,

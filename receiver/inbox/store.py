@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
-from pushkit.storage import (
+from pushkit.storage.script import (
     Row,
     Script,
     SqlValue,

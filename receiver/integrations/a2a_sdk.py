@@ -21,7 +21,7 @@ from a2a.types import a2a_pb2
 from pushkit.a2a import TaskState
 from pushkit.errors import PushkitError
 from receiver.callbacks.waiting import SETTLED_STATES
-from receiver.inbox import Notification
+from receiver.inbox.model import Notification
 from receiver.receiver import Receiver
 
 

@@ -5,29 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pushkit.errors import ConfigError
-from receiver.replay.database import MIGRATION, DatabaseReplay
-from receiver.replay.memory import (
-    MEMORY,
-    BeingStoredError,
-    ConflictError,
-    Replay,
-    ReplayMemory,
-    Reservation,
-    Seen,
-)
-
-__all__ = [
-    "MEMORY",
-    "MIGRATION",
-    "BeingStoredError",
-    "ConflictError",
-    "DatabaseReplay",
-    "Replay",
-    "ReplayMemory",
-    "Reservation",
-    "Seen",
-    "open_replay",
-]
+from receiver.replay.database import DatabaseReplay
+from receiver.replay.memory import MEMORY, ReplayMemory
 
 _REDIS = ("redis://", "rediss://", "unix://")
 

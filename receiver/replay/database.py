@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pushkit.errors import InboundError
-from pushkit.storage import (
-    Migration,
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import (
     Script,
     Statement,
     chunks,

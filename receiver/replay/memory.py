@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from pushkit.errors import InboundError
-from pushkit.storage import Script
+from pushkit.storage.script import Script
 
 MEMORY = timedelta(hours=96)
 

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from pushkit.errors import ConfigError, InboundError, StorageError
 from pushkit.logs import RepeatedLog
-from pushkit.storage import Script
+from pushkit.storage.script import Script
 from receiver.replay.memory import (
     MEMORY,
     BeingStoredError,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias, cast
 
 from pushkit.logs import RepeatedLog
-from pushkit.work import cancelled
+from pushkit.work.pump import cancelled
 from receiver.connections import ConnectionLimits, Connections
 from receiver.edge import Answer
 from receiver.intake import ReadBody

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from pushkit.storage import is_file
+from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
 from receiver.callbacks.registry import NO_TIMEOUT
 from receiver.connections import ConnectionLimits
-from receiver.inbox import InboxRetention
+from receiver.inbox.retention import InboxRetention
 from receiver.limits import Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver

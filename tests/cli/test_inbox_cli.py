@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tenacity import stop_after_attempt
 
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import Dispatcher

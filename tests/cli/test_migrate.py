@@ -12,7 +12,8 @@ import pytest
 
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import SENDER_MIGRATIONS, open_outbox
-from pushkit.storage import Access, Database, open_location, opened
+from pushkit.storage.database import Database, open_location, opened
+from pushkit.storage.migrations import Access
 from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
 from receiver.admin import open_inbox
 from tests.cli.conftest import ISSUER, Ran, Run

@@ -14,7 +14,7 @@ import pytest
 from pushkit import KeyRing, PushSender, SenderOptions, StatusUpdate, TaskState, TaskStatus
 from pushkit.delivery.error_codes import ERROR_CODES
 from pushkit.delivery.signatures import Signing
-from pushkit.subscriptions import Subscription
+from pushkit.subscriptions.model import Subscription
 from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
 
 SECRET = "a-word-of-the-payload"

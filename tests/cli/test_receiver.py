@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pushkit.signing.standard_webhooks import generate_webhook_secret
-from receiver.inbox import InboxRetention
+from receiver.inbox.retention import InboxRetention
 from receiver.settings.loading import load_settings
 from tests.cli.conftest import ISSUER, TOKEN, Run, Webhook
 from tests.ports import free_port

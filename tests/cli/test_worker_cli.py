@@ -29,8 +29,7 @@ from pushkit import (
     save_key_ring,
 )
 from pushkit.cli.delivering import Delivering, delivery_options
-from pushkit.work import DEFAULT_SCHEDULE, gives_up
-from pushkit.work.retry import MAX_AGE
+from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually_sync
 

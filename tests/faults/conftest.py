@@ -19,8 +19,8 @@ from pushkit import KeyRing, PushSender, RetryPolicy, SenderOptions, StatusUpdat
 from pushkit.a2a import TaskState, TaskStatus
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import CommitUncertainError, StorageError
-from pushkit.outbox import DeliveryState
-from pushkit.storage import Database
+from pushkit.outbox.states import DeliveryState
+from pushkit.storage.database import Database
 from tests.eventually import eventually
 
 RETRY_SOON = RetryPolicy(wait=wait_schedule([0.05], jitter=0), stop=stop_after_attempt(1000))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.eventually import eventually
 from tests.faults.conftest import RETRY_SOON, Senders, Webhook, numbered
 

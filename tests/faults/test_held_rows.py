@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from pushkit import PushSender
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.eventually import DEADLINE, eventually
 from tests.faults.conftest import Senders, Webhook, numbered
 

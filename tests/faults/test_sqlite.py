@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.outbox import DeliveryState
-from pushkit.storage import Ending, Group, Script, Statement
+from pushkit.outbox.states import DeliveryState
+from pushkit.storage.script import Ending, Group, Script, Statement
 from tests.eventually import eventually
 from tests.faults.conftest import Senders, Traffic, Webhook, database_of, numbered
 

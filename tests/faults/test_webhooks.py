@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.faults.conftest import RETRY_AT_ONCE, Senders, numbered
 
 TIMEOUT = 0.5

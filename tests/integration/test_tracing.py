@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pytest_aiohttp.plugin import AiohttpServer
+from tenacity import stop_after_attempt
 
 from pushkit import (
     DeliveryState,
@@ -26,7 +27,7 @@ from pushkit.events import AttemptMade, Event
 from pushkit.telemetry.tracing import Tracing
 from pushkit.traceparent import read_traceparent, trace_id_of
 from pushkit.webhook import Headers, WebhookRequest
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
 from tests.ports import free_port

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pushkit.outbox import IdempotencyKey, NewDelivery, OutboxStore, new_delivery_id
-from pushkit.storage import Script
-from pushkit.subscriptions import Subscription, SubscriptionStore
+from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.outbox.model import NewDelivery, new_delivery_id
+from pushkit.outbox.store import OutboxStore
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import Subscription
+from pushkit.subscriptions.store import SubscriptionStore
 
 
 def add_delivery(

@@ -17,7 +17,8 @@ from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.progress import advance, followed
-from pushkit.storage import Migration, open_location, upgrade
+from pushkit.storage.database import open_location, upgrade
+from pushkit.storage.migrations import Migration
 from pushkit.terminal import progress
 from pushkit.terminal.progress import showing_progress, showing_steps
 from tests.eventually import DEADLINE
@@ -128,7 +129,7 @@ import signal, sys
 from pushkit.cli import databases
 from pushkit.cli.main import cli
 from pushkit.delivery import admin
-from pushkit.storage import Migration
+from pushkit.storage.migrations import Migration
 from pushkit.terminal import progress
 
 slow = (

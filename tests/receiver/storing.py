@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from pushkit.errors import InboundError
-from pushkit.storage import Script
-from receiver.inbox import Inbox, Lease, NewNotification, Sequences
-from receiver.replay import Replay, ReplayMemory, Reservation
+from pushkit.storage.script import Script
+from receiver.inbox.model import Lease, NewNotification
+from receiver.inbox.store import Inbox, Sequences
+from receiver.replay.memory import Replay, ReplayMemory, Reservation
 
 
 def store(

@@ -11,11 +11,13 @@ import asyncpg
 import pytest
 
 from pushkit.errors import ConfigError
-from pushkit.storage import Database, Script, Statement
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script, Statement
 from receiver import InboxFilter, InboxRetention, InboxStatus
 from receiver.admin import InboxAdmin, open_inbox
-from receiver.inbox import Inbox
-from receiver.replay import DatabaseReplay, Replay, Reservation, Seen
+from receiver.inbox.store import Inbox
+from receiver.replay.database import DatabaseReplay
+from receiver.replay.memory import Replay, Reservation, Seen
 from tests.eventually import DEADLINE
 from tests.receiver.storing import remember, store
 

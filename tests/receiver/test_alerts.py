@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
+from tenacity import stop_after_attempt
 
 from pushkit import AlertOptions
 from pushkit.alerts import AlertCode
@@ -23,7 +24,7 @@ from pushkit.signing.standard_webhooks import (
     read_verifier,
 )
 from pushkit.webhook import Headers
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from receiver.settings import load_settings
 from tests.eventually import eventually

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenacity import stop_after_attempt
+
 from pushkit.events import (
     CalledBack,
     Event,
@@ -12,7 +14,7 @@ from pushkit.events import (
     NotificationRefused,
     NotificationRepeated,
 )
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from tests.eventually import eventually
 from tests.told import told

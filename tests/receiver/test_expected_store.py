@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.errors import ConfigError
-from pushkit.storage import Script, Statement
 from pushkit.storage.migrations import migrate
+from pushkit.storage.script import Script, Statement
 from receiver import TaskPolicy
 from receiver.admin import MIGRATIONS
 from receiver.credentials import Presented, ProvenSecret

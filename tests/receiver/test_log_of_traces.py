@@ -7,10 +7,11 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from tenacity import stop_after_attempt
 
 from pushkit.events import CalledBack, Event, NotificationDead, ReceiverEvent
 from pushkit.terminal.log_output import JsonLines
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from tests.eventually import eventually
 from tests.told import told

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from tenacity import stop_after_attempt
+
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, Receiver
 from tests.eventually import eventually
 from tests.metrics_page import MetricsRead

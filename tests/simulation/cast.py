@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from aiohttp import web
+from tenacity import stop_after_attempt
 
 from pushkit import Algorithm, PushSender, RetryPolicy, SenderOptions, Signing, wait_schedule
 from pushkit.keys.jwk import (
@@ -21,7 +22,6 @@ from pushkit.keys.jwk import (
 )
 from pushkit.keys.source import KeySource
 from pushkit.secrets.sealing import SecretKeys
-from pushkit.work import stop_after_attempt
 from receiver import Limits, Notification, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from tests.simulation.secrecy import CANARY, WEBHOOK_SECRET
 from tests.simulation.webhook import KeyServer

@@ -25,9 +25,10 @@ import asyncpg
 
 from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.errors import PushkitError
-from pushkit.storage import Script, Statement, postgres
+from pushkit.storage import postgres
 from pushkit.storage.migrations import migrate
 from pushkit.storage.postgres import PostgresDatabase
+from pushkit.storage.script import Script, Statement
 from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
 from tests.databases import PostgresServer as RealServer
 from tests.databases import fresh

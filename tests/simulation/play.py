@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
+from tenacity import stop_after_attempt
 
 import pushkit.delivery.admin
 import pushkit.delivery.attempt
@@ -36,7 +37,6 @@ from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
-from pushkit.work import stop_after_attempt
 from receiver import Notification
 from tests.simulation import cheap
 from tests.simulation.attacks import Attacker

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pushkit.storage import Statement
+from pushkit.storage.script import Statement
 from tests.simulation.histories import WAITS, DifferenceError, ModelSide, RealSide, play_history
 
 HISTORIES = 25

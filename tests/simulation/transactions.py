@@ -14,27 +14,18 @@ from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Attempted, Settler
 from pushkit.delivery.slots import Claimed
 from pushkit.net.timing import Timing
-from pushkit.outbox import (
-    CancelledBy,
-    Claim,
-    DeadLetters,
-    Delivery,
-    DeliveryState,
-    Leases,
-    Made,
-    NewDelivery,
-    OutboxStore,
-    Outcome,
-    Purge,
-    Result,
-    StatusMark,
-    hold_back,
-    mark_oldest,
-)
-from pushkit.storage import Script, Statement, to_micros
-from pushkit.subscriptions import SubscriptionStore
-from receiver.inbox import Inbox, task_lock
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Delivery, Made, NewDelivery, Result, StatusMark
+from pushkit.outbox.retention import Purge
+from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.store import OutboxStore
+from pushkit.storage.script import Script, Statement, to_micros
+from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
+from receiver.inbox.store import Inbox, task_lock
 from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import Replay, Reservation, Seen
 from tests.receiver.storing import remember, store

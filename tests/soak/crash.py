@@ -42,9 +42,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from pushkit.outbox import Leases  # noqa: E402  # also run as a script
+from pushkit.outbox.leases import Leases  # noqa: E402
 from pushkit.progress import advance  # noqa: E402
-from pushkit.storage import Database, Migration, Script, Statement, open_location  # noqa: E402
+from pushkit.storage.database import Database, open_location  # noqa: E402
+from pushkit.storage.migrations import Migration  # noqa: E402
+from pushkit.storage.script import Script, Statement  # noqa: E402
 from pushkit.terminal.progress import showing_progress  # noqa: E402
 from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
 

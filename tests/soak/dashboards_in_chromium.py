@@ -28,6 +28,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from tenacity import stop_after_attempt
 
 from pushkit import (
     Artifact,
@@ -45,7 +46,7 @@ from pushkit.dashboard.app import dashboard_app
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.source import StaticKeySource
 from pushkit.webui.access import DashboardAccess
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from receiver.dashboard.app import dashboard_of
 from tests.ports import free_port

@@ -36,6 +36,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from tenacity import stop_after_attempt  # noqa: E402
+
 from pushkit import (  # noqa: E402  # also run as a script
     BreakerPolicy,
     DeliveryState,
@@ -50,9 +52,9 @@ from pushkit import (  # noqa: E402  # also run as a script
 )
 from pushkit.keys.jwk import public_jwk  # noqa: E402
 from pushkit.progress import advance  # noqa: E402
-from pushkit.storage import Database, Script, Statement  # noqa: E402
+from pushkit.storage.database import Database  # noqa: E402
+from pushkit.storage.script import Script, Statement  # noqa: E402
 from pushkit.terminal.progress import showing_progress  # noqa: E402
-from pushkit.work import stop_after_attempt  # noqa: E402
 from receiver import InboxStatus  # noqa: E402
 from receiver.admin import open_inbox  # noqa: E402
 from receiver.inbox.inspection import Inspection  # noqa: E402

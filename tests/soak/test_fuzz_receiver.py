@@ -24,7 +24,7 @@ from pushkit.signing.token import TOKEN_HEADERS
 from receiver.credentials import check_presented, presented
 from receiver.edge import Answer, problem
 from receiver.refusals import Verdict
-from receiver.replay import Seen
+from receiver.replay.memory import Seen
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
 from tests.soak.fuzzing.kinds import KINDS
 from tests.soak.fuzzing.oracles import ORACLES

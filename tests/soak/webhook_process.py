@@ -24,9 +24,9 @@ from pathlib import Path
 
 import uvicorn
 from aiohttp import web
+from tenacity import stop_after_attempt
 
 from pushkit import RetryPolicy, StatusUpdate, wait_schedule
-from pushkit.work import stop_after_attempt
 from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
 from receiver.callbacks import dispatcher
 

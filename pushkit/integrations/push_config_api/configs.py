@@ -15,7 +15,7 @@ from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.sender import PushSender
 from pushkit.errors import InvalidPushConfigError, PushkitError
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind
-from pushkit.subscriptions import Subscription
+from pushkit.subscriptions.model import Subscription
 
 _log = logging.getLogger("pushkit.push_config_api")
 

@@ -11,8 +11,9 @@ from typing import Any, Final, TypeVar
 from pushkit import PushSender, TaskUpdate
 from pushkit.delivery.enqueue import Notice
 from pushkit.errors import PushkitError
-from pushkit.outbox import IdempotencyKey
-from pushkit.storage import Apart, Database, Group, Refused, Row, Script, Statement, alone
+from pushkit.outbox.idempotency import IdempotencyKey
+from pushkit.storage.database import Database
+from pushkit.storage.script import Apart, Group, Refused, Row, Script, Statement, alone
 
 __all__ = ["SIDES", "everything_of", "notice_of", "read", "together", "write"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushkit.delivery.answers import judge, retry_after
-from pushkit.outbox import Outcome
+from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

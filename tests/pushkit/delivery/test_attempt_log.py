@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.outbox import LoggedAttempt
-from pushkit.work import Housekeeper
+from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.work.housekeeping import Housekeeper
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

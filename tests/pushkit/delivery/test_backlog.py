@@ -19,7 +19,7 @@ from pushkit import (
     TaskStatus,
     TextPart,
 )
-from pushkit.outbox import Delivery
+from pushkit.outbox.model import Delivery
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

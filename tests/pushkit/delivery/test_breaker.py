@@ -13,8 +13,9 @@ from pushkit import StatusUpdate
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.errors import ConfigError
 from pushkit.events import BreakerClosed, BreakerOpened, Event
-from pushkit.outbox import DeliveryState, Outcome, Result
-from pushkit.work import RetryPolicy, wait_schedule
+from pushkit.outbox.model import Result
+from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from tests.told import told
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from pushkit import (
     agentvault_credentials,
 )
 from pushkit.errors import ConfigError, DestinationRefusedError
-from pushkit.outbox import Delivery, DeliveryState
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.states import DeliveryState
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
 from tests.internet import HOOKS, Internet
 

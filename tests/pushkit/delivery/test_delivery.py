@@ -15,7 +15,8 @@ from aiohttp import web
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit import KeyRing, PushSender, StatusUpdate, Task, TaskSnapshot
-from pushkit.outbox import Delivery, DeliveryState
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.states import DeliveryState
 from pushkit.version import USER_AGENT
 from tests.eventually import DEADLINE
 

@@ -14,9 +14,10 @@ from aiohttp import web
 from pushkit import DestinationRules, PushConfig, PushSender, StatusUpdate, WireVersion
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidPushConfigError
 from pushkit.net.destination import Decision, DestinationPolicy
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.vault import Vault
-from pushkit.subscriptions import EVERYTHING, Profile, SubscriptionKey, SubscriptionStore
+from pushkit.subscriptions.model import EVERYTHING, Profile, SubscriptionKey
+from pushkit.subscriptions.store import SubscriptionStore
 from pushkit.url import Url
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
+from tenacity import stop_after_attempt
 
 from pushkit import (
     Artifact,
@@ -22,9 +23,9 @@ from pushkit import (
 )
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.events import Event, EventKind
-from pushkit.outbox import DeliveryState
-from pushkit.subscriptions import Filter
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.outbox.states import DeliveryState
+from pushkit.subscriptions.model import Filter
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

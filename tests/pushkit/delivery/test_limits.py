@@ -15,7 +15,7 @@ from pushkit import PushSender, SenderOptions, StatusUpdate
 from pushkit.delivery.limits import Pace
 from pushkit.errors import ConfigError, TooManySubscriptionsError
 from pushkit.net.destination import DestinationPolicy
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.eventually import eventually
 from tests.internet import HOOKS, Internet
 from tests.pushkit.delivery.conftest import Senders as MakeSenders

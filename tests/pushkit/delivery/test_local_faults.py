@@ -13,7 +13,7 @@ from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
 from pushkit.events import DeliveryEvent, Event, LocalFault
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.pushkit.delivery.conftest import key_ring
 from tests.told import told
 

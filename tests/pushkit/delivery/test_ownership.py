@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.outbox import Delivery, DeliveryState
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.states import DeliveryState
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders

@@ -14,8 +14,9 @@ from pushkit import StatusUpdate
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.net.webhook_client import WebhookClient
-from pushkit.outbox import DeliveryState, Retention
-from pushkit.work import DEFAULT_SCHEDULE
+from pushkit.outbox.retention import Retention
+from pushkit.outbox.states import DeliveryState
+from pushkit.work.retry import DEFAULT_SCHEDULE
 from tests.pushkit.delivery.conftest import Clock
 
 if TYPE_CHECKING:

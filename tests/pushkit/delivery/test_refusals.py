@@ -13,7 +13,7 @@ from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
 from pushkit.events import DeliveryDead, Event, SubscriptionDisabled
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.told import told
 

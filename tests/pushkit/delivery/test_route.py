@@ -26,8 +26,9 @@ from pushkit.net.transport import Transport
 from pushkit.secrets.resealing import SecretsAdmin
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Script, Statement
-from pushkit.subscriptions import StoredSubscription, SubscriptionStore
+from pushkit.storage.script import Script, Statement
+from pushkit.subscriptions.secrets import StoredSubscription
+from pushkit.subscriptions.store import SubscriptionStore
 from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook
 
 MakeStatus = Callable[..., StatusUpdate]

@@ -22,7 +22,7 @@ from pushkit.events import Event, LocalFault
 from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resealed
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
-from pushkit.storage import Row, Script, Statement
+from pushkit.storage.script import Row, Script, Statement
 from tests.pushkit.delivery.conftest import DEADLINE, Clock, Received, Senders, Webhook, status
 from tests.told import told
 

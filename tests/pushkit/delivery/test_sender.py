@@ -43,7 +43,7 @@ from pushkit.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:

@@ -13,8 +13,10 @@ from pushkit import Filter, PushSender, StatusUpdate, TaskState
 from pushkit.delivery.settle import Attempted, Settled
 from pushkit.events import EventKind
 from pushkit.net.timing import Timing
-from pushkit.outbox import AttemptLog, Made, Outcome, Result
-from pushkit.storage import Script, Statement, alone
+from pushkit.outbox.attempts import AttemptLog
+from pushkit.outbox.model import Made, Result
+from pushkit.outbox.states import Outcome
+from pushkit.storage.script import Script, Statement, alone
 from tests.pushkit.delivery.sides import SIDES, everything_of, together, write
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pushkit import KeyRing, PushSender, Scheme, Signing, StatusUpdate, Subscrip
 from pushkit.delivery.signatures import signing_of
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm
-from pushkit.outbox import DeliveryState
+from pushkit.outbox.states import DeliveryState
 from pushkit.signing.standard_webhooks import (
     check_webhook_signature,
     generate_webhook_secret,

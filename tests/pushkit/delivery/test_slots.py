@@ -15,7 +15,7 @@ from aiohttp import web
 
 from pushkit import DeliveryState, PushSender, StatusUpdate
 from pushkit.delivery.slots import DeliverySlots
-from pushkit.outbox import Taken
+from pushkit.outbox.leases import Taken
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

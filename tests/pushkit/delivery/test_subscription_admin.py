@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from pushkit import DeliveryFilter, DeliveryState, PushSender, StatusUpdate
-from pushkit.outbox import CancelledBy
-from pushkit.subscriptions import SubscriptionFilter, SubscriptionState
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.subscriptions.inspection import SubscriptionFilter
+from pushkit.subscriptions.model import SubscriptionState
 
 if TYPE_CHECKING:
     from tests.pushkit.delivery.conftest import Clock, Senders, Webhook

@@ -26,7 +26,7 @@ from pushkit import (
 )
 from pushkit.delivery.enqueue import Notice, Stored, Unasked
 from pushkit.errors import IdempotencyConflictError, PushkitError
-from pushkit.storage import Group, Script
+from pushkit.storage.script import Group, Script
 from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
 
 if TYPE_CHECKING:

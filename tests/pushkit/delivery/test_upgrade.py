@@ -16,8 +16,9 @@ import pytest
 from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import SENDER_MIGRATIONS
-from pushkit.outbox import DeliveryState
-from pushkit.storage import Access, Migration, open_location, opened
+from pushkit.outbox.states import DeliveryState
+from pushkit.storage.database import open_location, opened
+from pushkit.storage.migrations import Access, Migration
 from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 

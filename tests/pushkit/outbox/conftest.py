@@ -12,26 +12,19 @@ import pytest
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.net.timing import Timing
-from pushkit.outbox import (
-    CancelledBy,
-    Claim,
-    DeadLetters,
-    Delivery,
-    DeliveryState,
-    DestinationStore,
-    IdempotencyKey,
-    Leases,
-    Made,
-    OutboxStore,
-    Outcome,
-    Result,
-    TaskKey,
-    find_enqueued,
-)
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.destinations import DestinationStore
+from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Delivery, Made, Result
+from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
-from pushkit.subscriptions import Profile, Subscription, SubscriptionKey, SubscriptionStore
+from pushkit.storage.script import Row, Script, Statement
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.store import SubscriptionStore
 from tests.pushkit.deliveries import add_delivery
 
 if TYPE_CHECKING:

@@ -13,29 +13,18 @@ from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
 from pushkit.errors import ConfigError
 from pushkit.net.timing import Timing
-from pushkit.outbox import (
-    AttemptLog,
-    Claim,
-    Delivery,
-    DeliveryFilter,
-    DeliveryState,
-    Leases,
-    Made,
-    OutboxStore,
-    Outcome,
-    Result,
-    Retention,
-    is_folded,
-)
+from pushkit.outbox.attempts import AttemptLog, is_folded
+from pushkit.outbox.inspection import DeliveryFilter
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Delivery, Made, Result
+from pushkit.outbox.retention import Retention
+from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Database, Row, Script, Statement
-from pushkit.subscriptions import (
-    DisabledBy,
-    Profile,
-    Subscription,
-    SubscriptionKey,
-    SubscriptionStore,
-)
+from pushkit.storage.database import Database
+from pushkit.storage.script import Row, Script, Statement
+from pushkit.subscriptions.model import DisabledBy, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.store import SubscriptionStore
 from tests.eventually import DEADLINE
 from tests.pushkit.deliveries import add_delivery
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.delivery.admin import SENDER_MIGRATIONS
-from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
+from pushkit.storage.script import Row, Script, Statement
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pushkit.outbox import Claim, Delivery, destination_of
+from pushkit.outbox.destinations import destination_of
+from pushkit.outbox.model import Claim, Delivery
 
 if TYPE_CHECKING:
     from tests.pushkit.outbox.conftest import Ledger

@@ -8,11 +8,15 @@ import asyncpg
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
-from pushkit.outbox import Claim, DeadLetters, DeliveryState, Leases
+from pushkit.outbox.dead_letters import DeadLetters
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim
+from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Row, Script, Statement
 from pushkit.storage.postgres import PostgresDatabase, run_script
-from pushkit.subscriptions import Profile, SubscriptionKey, SubscriptionStore
+from pushkit.storage.script import Row, Script, Statement
+from pushkit.subscriptions.model import Profile, SubscriptionKey
+from pushkit.subscriptions.store import SubscriptionStore
 from tests.pushkit.deliveries import add_delivery
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

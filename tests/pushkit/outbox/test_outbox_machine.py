@@ -20,9 +20,11 @@ from hypothesis.stateful import (
 )
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox import Delivery, DeliveryState, Leases, Outcome
-from pushkit.subscriptions import Subscription
-from pushkit.work import after_fruitless_claims
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Delivery
+from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.subscriptions.model import Subscription
+from pushkit.work.retry import after_fruitless_claims
 
 OWNERS = ("alice", "bob")
 ORIGINS = ("https://one.example.com:443", "https://two.example.com:443")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
-from pushkit.outbox import DeliveryState, Outcome, Result, TaskKey, find_enqueued
-from pushkit.outbox.model import new_delivery_id
+from pushkit.outbox.idempotency import TaskKey, find_enqueued
+from pushkit.outbox.model import Result, new_delivery_id
+from pushkit.outbox.states import DeliveryState, Outcome
 
 if TYPE_CHECKING:
     from tests.pushkit.outbox.conftest import Ledger

@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit.outbox import (
-    Claim,
-    Delivery,
-    DeliveryState,
-    Leases,
-    Outcome,
-    destination_of,
-    hold_back,
-    mark_oldest,
-)
+from pushkit.outbox.destinations import destination_of
+from pushkit.outbox.heads import hold_back, mark_oldest
+from pushkit.outbox.leases import Leases
+from pushkit.outbox.model import Claim, Delivery
+from pushkit.outbox.states import DeliveryState, Outcome
 
 if TYPE_CHECKING:
-    from pushkit.storage import Script
+    from pushkit.storage.script import Script
     from tests.pushkit.outbox.conftest import Ledger
 
 ELSEWHERE = "https://elsewhere.example.com:443"

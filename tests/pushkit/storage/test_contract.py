@@ -15,15 +15,11 @@ import asyncpg
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
-from pushkit.storage import (
-    Database,
-    Migration,
-    Script,
-    SqliteDatabase,
-    Statement,
-    open_location,
-)
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
+from pushkit.storage.script import Script, Statement
+from pushkit.storage.sqlite import SqliteDatabase
 from tests.databases import PostgresServer, fresh
 from tests.eventually import DEADLINE, eventually
 

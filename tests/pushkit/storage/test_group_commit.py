@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, StorageError
-from pushkit.storage import APART, Apart, Refused, Script
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit
+from pushkit.storage.script import APART, Apart, Refused, Script
 from tests.eventually import DEADLINE
 
 

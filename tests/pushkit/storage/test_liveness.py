@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pushkit.storage import SqliteDatabase, WorkerLocks
+from pushkit.storage.liveness import WorkerLocks
 from pushkit.storage.migrations import Migration
+from pushkit.storage.sqlite import SqliteDatabase
 
 HOLD = """
 import sys
 from pathlib import Path
-from pushkit.storage import WorkerLocks
+from pushkit.storage.liveness import WorkerLocks
 locks = WorkerLocks(Path(sys.argv[1]))
 locks.hold("theirs")
 print("held", flush=True)

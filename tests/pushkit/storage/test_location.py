@@ -10,9 +10,11 @@ import pytest
 
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.storage import Database, Migration, SqliteDatabase, masked, open_location
-from pushkit.storage.location import is_file
+from pushkit.storage.database import Database, open_location
+from pushkit.storage.location import is_file, masked
+from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
+from pushkit.storage.sqlite import SqliteDatabase
 from tests.security.canaries import Canaries
 
 NOTHING = Migration(1, ())

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from pushkit.errors import SchemaError, StorageError
-from pushkit.storage import Access, Migration, Script, SqliteDatabase, Statement
+from pushkit.storage.migrations import Access, Migration
+from pushkit.storage.script import Script, Statement
+from pushkit.storage.sqlite import SqliteDatabase
 from tests.eventually import DEADLINE, eventually
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY)",))

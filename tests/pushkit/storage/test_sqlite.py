@@ -16,7 +16,9 @@ from sys import executable
 import pytest
 
 from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, StorageError
-from pushkit.storage import Migration, Refused, Script, SqliteDatabase, Statement
+from pushkit.storage.migrations import Migration
+from pushkit.storage.script import Refused, Script, Statement
+from pushkit.storage.sqlite import SqliteDatabase
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
 IMPATIENT = timedelta(milliseconds=20)
@@ -636,7 +638,8 @@ async def test_two_components_share_a_file(path: Path) -> None:
 
 _OPEN_IT = """
 import asyncio, sys
-from pushkit.storage import Migration, SqliteDatabase
+from pushkit.storage.migrations import Migration
+from pushkit.storage.sqlite import SqliteDatabase
 
 async def main():
     statements = ["CREATE TABLE t%d (id TEXT)" % n for n in range(20)]

@@ -16,7 +16,7 @@ from pushkit.a2a import (
     TaskUpdate,
     UpdateKind,
 )
-from pushkit.subscriptions import Filter
+from pushkit.subscriptions.model import Filter
 
 WORKING = StatusUpdate(task_id="task-1", status=TaskStatus(state=TaskState.WORKING))
 COMPLETED = StatusUpdate(task_id="task-1", status=TaskStatus(state=TaskState.COMPLETED))

@@ -9,18 +9,14 @@ import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
-from pushkit.outbox import CancelledBy, OutboxStore
+from pushkit.outbox.cancelling import CancelledBy
+from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Script, Statement
 from pushkit.storage.migrations import migrate
-from pushkit.subscriptions import (
-    Owner,
-    OwnerStore,
-    Profile,
-    Subscription,
-    SubscriptionKey,
-    SubscriptionStore,
-)
+from pushkit.storage.script import Script, Statement
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.owners import Owner, OwnerStore
+from pushkit.subscriptions.store import SubscriptionStore
 from tests.databases import SqliteConnection
 from tests.pushkit.deliveries import add_delivery
 

@@ -9,16 +9,11 @@ import pytest
 from pushkit.a2a import Authentication, PushConfig, WireVersion
 from pushkit.delivery.admin import SENDER_MIGRATIONS
 from pushkit.secrets.vault import Vault
-from pushkit.storage import Script
 from pushkit.storage.migrations import migrate
-from pushkit.subscriptions import (
-    DisabledBy,
-    Profile,
-    Subscription,
-    SubscriptionKey,
-    SubscriptionStore,
-    open_subscription,
-)
+from pushkit.storage.script import Script
+from pushkit.subscriptions.model import DisabledBy, Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.secrets import open_subscription
+from pushkit.subscriptions.store import SubscriptionStore
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner

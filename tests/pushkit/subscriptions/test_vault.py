@@ -13,12 +13,10 @@ from pushkit.errors import (
 )
 from pushkit.secrets.sealing import SecretKeys
 from pushkit.secrets.vault import BODY, CREDENTIALS, TOKEN, Vault
-from pushkit.subscriptions import (
-    Profile,
+from pushkit.subscriptions.model import Profile, Subscription, SubscriptionKey
+from pushkit.subscriptions.secrets import (
     Secrets,
     StoredSubscription,
-    Subscription,
-    SubscriptionKey,
     open_subscription,
     seal_secrets,
 )

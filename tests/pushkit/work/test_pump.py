@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import StorageError
-from pushkit.work import Pump, Slots
+from pushkit.work.pump import Pump, Slots
 
 DEADLINE = 10
 

@@ -8,14 +8,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tenacity import stop_after_attempt
 
-from pushkit.storage import Database, WorkerLocks
-from pushkit.work import RetryPolicy, stop_after_attempt, wait_schedule
+from pushkit.storage.database import Database
+from pushkit.storage.liveness import WorkerLocks
+from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification
 from receiver.admin import open_inbox
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT, Dispatcher
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import Inbox, Inspection
+from receiver.inbox.inspection import Inspection
+from receiver.inbox.store import Inbox
 from tests.receiver.storing import store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

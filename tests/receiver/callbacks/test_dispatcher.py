@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pushkit.work import next_attempt
+from pushkit.work.retry import next_attempt
 from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
-from receiver.inbox import InboxFilter
+from receiver.inbox.inspection import InboxFilter
 from tests.eventually import eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
 

@@ -16,7 +16,7 @@ from pushkit.errors import ConfigError
 from receiver import Notification
 from receiver.admin import InboxAdmin
 from receiver.callbacks.dispatcher import Dispatcher
-from receiver.inbox import InboxFilter
+from receiver.inbox.inspection import InboxFilter
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.callbacks.conftest import House
 

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from pushkit.storage import Row, Script, Statement
 from pushkit.storage.migrations import migrate
+from pushkit.storage.script import Row, Script, Statement
 from receiver.admin import MIGRATIONS
-from receiver.inbox import (
-    ClaimedNotification,
-    Inbox,
-    InboxStatus,
-    Inspection,
-    Purge,
-)
+from receiver.inbox.inspection import Inspection
+from receiver.inbox.model import ClaimedNotification, InboxStatus
+from receiver.inbox.retention import Purge
+from receiver.inbox.store import Inbox
 from tests.receiver.storing import store
 
 if TYPE_CHECKING:

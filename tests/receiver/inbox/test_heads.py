@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import asyncpg
 
-from pushkit.storage import Row, Script, Statement
 from pushkit.storage.postgres import PostgresDatabase, run_script
+from pushkit.storage.script import Row, Script, Statement
 from receiver.admin import MIGRATIONS
-from receiver.inbox import Inbox, Inspection
+from receiver.inbox.inspection import Inspection
+from receiver.inbox.store import Inbox
 from tests.receiver.inbox.conftest import BODY, START
 from tests.receiver.storing import store
 

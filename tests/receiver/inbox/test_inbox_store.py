@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from receiver.inbox import CallbackState, ClaimedNotification, InboxStatus
+from receiver.inbox.model import CallbackState, ClaimedNotification, InboxStatus
 
 if TYPE_CHECKING:
     from tests.receiver.inbox.conftest import Shelf

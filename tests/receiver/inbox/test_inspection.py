@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.inbox import InboxFilter, InboxRetention, InboxStatus, retention
+from receiver.inbox import retention
+from receiver.inbox.inspection import InboxFilter
+from receiver.inbox.model import InboxStatus
+from receiver.inbox.retention import InboxRetention
 
 if TYPE_CHECKING:
     from tests.receiver.inbox.conftest import Shelf

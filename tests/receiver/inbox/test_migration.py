@@ -11,8 +11,9 @@ from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.callbacks.registry import CallbackRegistry
-from receiver.inbox import InboxStatus
-from receiver.replay import DatabaseReplay, Replay, Reservation, Seen
+from receiver.inbox.model import InboxStatus
+from receiver.replay.database import DatabaseReplay
+from receiver.replay.memory import Replay, Reservation, Seen
 from tests.receiver.storing import remember
 
 DUMP = Path(__file__).resolve().parents[2] / "vectors" / "inbox_schema_3.sql"

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import InboundError
-from pushkit.storage import Database, Script
+from pushkit.storage.database import Database
+from pushkit.storage.script import Script
 from receiver.admin import open_inbox
-from receiver.replay import Replay, ReplayMemory, Reservation, Seen, open_replay
+from receiver.replay import open_replay
+from receiver.replay.memory import Replay, ReplayMemory, Reservation, Seen
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:

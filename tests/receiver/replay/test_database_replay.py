@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.storage.migrations import migrate
-from receiver.replay import MIGRATION, DatabaseReplay, Replay, Reservation, Seen
+from receiver.replay.database import MIGRATION, DatabaseReplay
+from receiver.replay.memory import Replay, Reservation, Seen
 from tests.receiver.storing import remember
 
 if TYPE_CHECKING:

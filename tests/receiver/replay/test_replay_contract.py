@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
-from receiver.replay import Seen, open_replay
+from receiver.replay import open_replay
+from receiver.replay.memory import Seen
 
 if TYPE_CHECKING:
     from tests.receiver.replay.conftest import Memory
