@@ -35,21 +35,14 @@ _OF_A_CONNECTION = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a request was held against when it came, which it does not say itself.
+    """What a request was held against when it came, which it does not say itself."""
 
-    Attributes:
-        received_at: When it came.
-        audience: The URL of the webhook.
-        issuer: Who was expected; None for anybody.
-        jwks: The public key that it names, as a JWK Set; None if no key was asked for.
-        answered: The status and the code that it was answered with.
-    """
-
-    received_at: datetime
-    audience: str
-    issuer: str | None
+    received_at: datetime  # when it came
+    audience: str  # the URL of the webhook
+    issuer: str | None  # who was expected; None for anybody
+    # The public key that it names, as a JWK Set; None if no key was asked for.
     jwks: JsonObject | None
-    answered: str
+    answered: str  # the status and the code that it was answered with
 
     def as_json(self) -> bytes:
         """Return it as a file."""

@@ -35,25 +35,18 @@ _USER_OF_URL: Final = re.compile(r"(\A[^:/?]*://)[^/?]*@")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Url:
-    """An absolute http or https URL, in parts.
+    """An absolute http or https URL, in parts."""
 
-    Attributes:
-        scheme: `https` or `http`.
-        host: Lower-case name, or an address (IPv6 without brackets).
-        port: The port to dial.
-        target: Path and query, at least `/`, to the letter: a webhook may well tell them apart.
-        origin: Scheme, host and port (RFC 6454 §4): what counts as one destination.
-        authority: What `Host` says: the port only where it is not the scheme's own (RFC 9110
-            §4.2.3).
-        audience: The URL in the one spelling that `aud` has (wire profile §3).
-    """
-
-    scheme: str
-    host: str
-    port: int
+    scheme: str  # `https` or `http`
+    host: str  # lower-case name, or an address (IPv6 without brackets)
+    port: int  # the port to dial
+    # Path and query, at least `/`, to the letter: a webhook may well tell them apart.
     target: str = field(repr=False)
+    # Scheme, host and port (RFC 6454 §4): what counts as one destination.
     origin: str = field(init=False, compare=False, repr=False)
+    # What `Host` says: the port only where it is not the scheme's own (RFC 9110 §4.2.3).
     authority: str = field(init=False, compare=False, repr=False)
+    # The URL in the one spelling that `aud` has (wire profile §3).
     audience: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

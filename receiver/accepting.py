@@ -53,19 +53,12 @@ class Hands(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Candidate:
-    """A notification that is proven, on its way into the inbox.
+    """A notification that is proven, on its way into the inbox."""
 
-    Attributes:
-        verified: What is proven.
-        reservation: The right to store its id.
-        traceparent: The trace that it belongs to, if it came in one.
-        lease: The place that was taken for it, if any.
-    """
-
-    verified: Verified
-    reservation: Reservation
-    traceparent: str | None = None
-    lease: Lease | None = None
+    verified: Verified  # what is proven
+    reservation: Reservation  # the right to store its id
+    traceparent: str | None = None  # the trace that it belongs to, if it came in one
+    lease: Lease | None = None  # the place that was taken for it, if any
     stored: NewNotification | None = field(default=None, init=False)
 
     @property

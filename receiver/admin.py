@@ -61,15 +61,10 @@ def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of a wish to hand out again.
+    """What became of a wish to hand out again."""
 
-    Attributes:
-        ids: The notifications that are handed out again.
-        skipped: How many were neither dead letters nor unmatched to begin with.
-    """
-
-    ids: tuple[int, ...]
-    skipped: int
+    ids: tuple[int, ...]  # the notifications that are handed out again
+    skipped: int  # how many were neither dead letters nor unmatched to begin with
 
 
 class InboxAdmin:

@@ -25,19 +25,13 @@ _MINTED = frozenset({"bearer", "basic", _API_KEY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presented:
-    """The secrets of a request, by their hashes. Nothing here is proven.
+    """The secrets of a request, by their hashes. Nothing here is proven."""
 
-    Attributes:
-        token: Of the token, None without one.
-        static_token: It is one that the sender was given out of band.
-        credentials: Of `Authorization` and `X-Api-Key`, as far as they are not static ones.
-        static_credentials: One of them is what the sender was given out of band.
-    """
-
-    token: str | None
-    static_token: bool
+    token: str | None  # of the token, None without one
+    static_token: bool  # it is one that the sender was given out of band
+    # Of `Authorization` and `X-Api-Key`, as far as they are not static ones.
     credentials: tuple[str, ...]
-    static_credentials: bool
+    static_credentials: bool  # one of them is what the sender was given out of band
 
     @property
     def settled(self) -> bool:
@@ -55,15 +49,10 @@ class HandedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenSecret:
-    """What a notification stands on: a token, or credentials.
+    """What a notification stands on: a token, or credentials."""
 
-    Attributes:
-        sha256: Its hash.
-        static: The sender was given it out of band; else `expect()` handed it out.
-    """
-
-    sha256: str
-    static: bool
+    sha256: str  # its hash
+    static: bool  # the sender was given it out of band; else `expect()` handed it out
 
 
 def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None) -> Presented:

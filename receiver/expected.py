@@ -68,25 +68,15 @@ class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One thing that is expected.
+    """One thing that is expected."""
 
-    Attributes:
-        sender: Of whom.
-        expectation: Its own id; what replaces a token takes the id over, and the task with it.
-        token_sha256: The token that was handed out, hashed.
-        credentials_sha256: The credentials that were handed out with it, hashed.
-        task_id: The task, if it is known.
-        created_at: Now.
-        expires_at: When it ends; None for never.
-    """
-
-    sender: str
-    expectation: str
-    token_sha256: str
-    credentials_sha256: str | None = None
-    task_id: str | None = None
-    created_at: datetime
-    expires_at: datetime | None = None
+    sender: str  # of whom
+    expectation: str  # its own id; what replaces a token takes the id over, and the task with it
+    token_sha256: str  # the token that was handed out, hashed
+    credentials_sha256: str | None = None  # the credentials that were handed out with it, hashed
+    task_id: str | None = None  # the task, if it is known
+    created_at: datetime  # Now
+    expires_at: datetime | None = None  # when it ends; None for never
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +89,11 @@ class _Standing:
 
 @dataclass(slots=True)
 class Standings:
-    """What secrets stand for, as it was read.
+    """What secrets stand for, as it was read."""
 
-    Attributes:
-        found: By sender and secret; nothing of a static secret that is not bound yet.
-        is_changed: Whether one of them was bound since, and with it perhaps others of its task.
-    """
-
+    # By sender and secret; nothing of a static secret that is not bound yet.
     found: dict[tuple[str, ProvenSecret], _Standing]
+    # Whether one of them was bound since, and with it perhaps others of its task.
     is_changed: bool = False
 
 

@@ -28,29 +28,17 @@ DRAIN = timedelta(seconds=20)
 
 @dataclass(slots=True, kw_only=True)
 class Life:
-    """Opens, runs and closes what a receiver is made of.
+    """Opens, runs and closes what a receiver is made of."""
 
-    Attributes:
-        database: Where inbox and expected tasks live.
-        replay: The memory of ids.
-        transport: Fetches JWK Sets.
-        intake: Holds the trust, which may be replaced at any time.
-        dispatcher: Calls back.
-        arrivals: Tells waiters.
-        housekeeper: Deletes what is over.
-        drain: How long callbacks may go on at the end.
-        is_open: Whether notifications can be taken in.
-    """
-
-    database: Database
-    replay: ReplayMemory
-    transport: Transport
-    intake: Intake
-    dispatcher: Dispatcher
-    arrivals: Arrivals
-    housekeeper: Housekeeper
-    drain: timedelta
-    is_open: bool = field(default=False, init=False)
+    database: Database  # where inbox and expected tasks live
+    replay: ReplayMemory  # the memory of ids
+    transport: Transport  # fetches JWK Sets
+    intake: Intake  # holds the trust, which may be replaced at any time
+    dispatcher: Dispatcher  # calls back
+    arrivals: Arrivals  # tells waiters
+    housekeeper: Housekeeper  # deletes what is over
+    drain: timedelta  # how long callbacks may go on at the end
+    is_open: bool = field(default=False, init=False)  # whether notifications can be taken in
     _ends_at: float | None = field(default=None, init=False)
     _forwards: list[Forward] = field(default_factory=list, init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)

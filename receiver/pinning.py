@@ -20,21 +20,14 @@ from pushkit.url import Url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedCard:
-    """What a verified card says of its agent.
+    """What a verified card says of its agent."""
 
-    Attributes:
-        url: Where it was served.
-        issuer: The agent's base URL: what its notifications state as `iss`.
-        jwks_url: Where its signer publishes keys; it is one that the operator trusts.
-        card: The card itself, for `TrustedSender(card=...)`: the schemas of its data are in it.
-        warnings: What the signature leaves open.
-    """
-
-    url: str
-    issuer: str
-    jwks_url: str
+    url: str  # where it was served
+    issuer: str  # the agent's base URL: what its notifications state as `iss`
+    jwks_url: str  # where its signer publishes keys; it is one that the operator trusts
+    # The card itself, for `TrustedSender(card=...)`: the schemas of its data are in it.
     card: JsonObject
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what the signature leaves open
 
 
 async def pin_card(

@@ -62,36 +62,22 @@ _AFTER_PATH: Final = ("key", "clock", "audience", "token")
 
 
 class Link(NamedTuple):
-    """One link, and how it is.
+    """One link, and how it is."""
 
-    Attributes:
-        name: `scheme`, `dns`, `tls`, `proxy`, `path`, `key`, `clock`, `audience` or `token`.
-        holds: Whether it does; None if it could not be seen.
-        says: What was found, and what to do.
-    """
-
-    name: str
-    holds: bool | None
-    says: str
+    name: str  # `scheme`, `dns`, `tls`, `proxy`, `path`, `key`, `clock`, `audience` or `token`
+    holds: bool | None  # whether it does; None if it could not be seen
+    says: str  # what was found, and what to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What is posted.
+    """What is posted."""
 
-    Attributes:
-        url: The webhook as agents have it.
-        own_url: The webhook as the receiver's configuration has it.
-        sender: Who it is from.
-        key: What signs it: the agent's own; None if it is not at hand.
-        token: One that the agent was given; None if it is not at hand.
-    """
-
-    url: str
-    own_url: str
-    sender: TrustedSender
-    key: SigningKey | None = None
-    token: str | None = None
+    url: str  # the webhook as agents have it
+    own_url: str  # the webhook as the receiver's configuration has it
+    sender: TrustedSender  # who it is from
+    key: SigningKey | None = None  # what signs it: the agent's own; None if it is not at hand
+    token: str | None = None  # one that the agent was given; None if it is not at hand
 
 
 async def check_public_url(probe: Probe) -> list[Link]:

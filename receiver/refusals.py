@@ -21,28 +21,19 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Refusal(NamedTuple):
-    """One row: what is answered, and how often the log says so.
+    """One row: what is answered, and how often the log says so."""
 
-    Attributes:
-        step: Of the verification (`receiver.verification`); None beside it.
-        status: The HTTP status.
-        means: What was found; a line of the log says more, an answer has the code alone.
-        mend: What its receiver's operator can do about it.
-        retry_after: When to come again; an error that knows better says so itself.
-        once_in: How often the log tells it of one sender, or of one address that has proven
-            nothing. None: always of a sender, once a second of an address.
-        level: Of the log.
-        closes: Whether the connection ends with it: a body is left that nobody reads.
-    """
-
-    step: int | None
-    status: int
-    means: str
-    mend: str
+    step: int | None  # of the verification (`receiver.verification`); None beside it
+    status: int  # the HTTP status
+    means: str  # what was found; a line of the log says more, an answer has the code alone
+    mend: str  # what its receiver's operator can do about it
+    # When to come again; an error that knows better says so itself.
     retry_after: timedelta | None = None
+    # How often the log tells it of one sender, or of one address that has proven nothing. None:
+    # always of a sender, once a second of an address.
     once_in: timedelta | None = None
-    level: int = logging.WARNING
-    closes: bool = False
+    level: int = logging.WARNING  # of the log
+    closes: bool = False  # whether the connection ends with it: a body is left that nobody reads
 
 
 REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(

@@ -16,15 +16,10 @@ _JWT_ALONE = (Scheme.JWT,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schemes:
-    """Which signatures must hold, each of them.
-
-    Attributes:
-        names: The schemes.
-        webhook_secrets: For Standard Webhooks.
-    """
+    """Which signatures must hold, each of them."""
 
     names: tuple[Scheme, ...] = _JWT_ALONE
-    webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
+    webhook_secrets: tuple[str, ...] = field(default=(), repr=False)  # for Standard Webhooks
 
     @property
     def by_key(self) -> bool:

@@ -38,29 +38,19 @@ class UnknownSenderError(InboundError, code="unknown_sender", status=403):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKeys:
-    """A sender with its keys as they are held at one moment.
-
-    Attributes:
-        sender: The sender.
-        keys: By `kid`.
-        missing: Why there are none, if they could not be had; None otherwise.
-    """
+    """A sender with its keys as they are held at one moment."""
 
     sender: TrustedSender
-    keys: Mapping[str, VerificationKey] = field(default_factory=dict)
-    missing: str | None = None
+    keys: Mapping[str, VerificationKey] = field(default_factory=dict)  # by `kid`
+    missing: str | None = None  # why there are none, if they could not be had; None otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """What a request says of who signed it. Nothing here is proven.
+    """What a request says of who signed it. Nothing here is proven."""
 
-    Attributes:
-        jwt: Its JWT, parsed.
-        signatures: Its HTTP message signatures for us, parsed.
-    """
-
-    jwt: UnverifiedJwt | None = None
+    jwt: UnverifiedJwt | None = None  # its JWT, parsed
+    # Its HTTP message signatures for us, parsed.
     signatures: tuple[UnverifiedHttpSignature, ...] = ()
 
     def kids(self, sender: TrustedSender) -> list[str]:
@@ -82,20 +72,14 @@ class KeysOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The sender that a request claims to be from, and what is to prove it.
-
-    Attributes:
-        sender: The sender.
-        jwt: The JWT, parsed; None if it does not sign so.
-        key: The sender's own key that the JWT names; None if it does not sign so.
-        signatures: Its HTTP message signatures, each with the sender's own key that it names;
-            empty if it does not sign so. One that holds is enough: two keys may sign during a
-            rotation.
-    """
+    """The sender that a request claims to be from, and what is to prove it."""
 
     sender: TrustedSender
-    jwt: UnverifiedJwt | None = None
+    jwt: UnverifiedJwt | None = None  # the JWT, parsed; None if it does not sign so
+    # The sender's own key that the JWT names; None if it does not sign so.
     key: VerificationKey | None = None
+    # Its HTTP message signatures, each with the sender's own key that it names; empty if it does
+    # not sign so. One that holds is enough: two keys may sign during a rotation.
     signatures: tuple[tuple[UnverifiedHttpSignature, VerificationKey], ...] = ()
 
 

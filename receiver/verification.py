@@ -97,22 +97,14 @@ Facts: TypeAlias = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The head of a request.
-
-    Attributes:
-        method: The method.
-        path: The path, percent-decoded, without the prefix of a mount.
-        target: Path and query as received.
-        headers: The header fields, repeated ones as often as they came.
-        socket_peer: The address of the socket's other end.
-        body: The body, where all of it came with the head; None if it is still to be read.
-    """
+    """The head of a request."""
 
     method: str
-    path: str
-    target: str
-    headers: Headers
-    socket_peer: str = ""
+    path: str  # the path, percent-decoded, without the prefix of a mount
+    target: str  # path and query as received
+    headers: Headers  # the header fields, repeated ones as often as they came
+    socket_peer: str = ""  # the address of the socket's other end
+    # The body, where all of it came with the head; None if it is still to be read.
     body: bytes | None = field(default=None, repr=False)
 
 
@@ -232,22 +224,17 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedHead:
-    """What the head of a request proves, before its body is read.
+    """What the head of a request proves, before its body is read."""
 
-    Attributes:
-        sender: Who it is from.
-        claims: What the JWT states; None if the sender does not sign so.
-        signature: What the HTTP message signature states; None if the sender does not sign so.
-        webhook: What Standard Webhooks headers state; None if the sender does not sign so. It is
-            the one scheme that proves nothing before `verify_body`.
-        delivery_id: `jti`, or the hash of what was signed; without a JWT the signed `webhook-id`;
-            of an unsigned sender the id that its headers state, if any.
-    """
-
-    sender: TrustedSender
-    claims: VerifiedJwt | None = None
+    sender: TrustedSender  # who it is from
+    claims: VerifiedJwt | None = None  # what the JWT states; None if the sender does not sign so
+    # What the HTTP message signature states; None if the sender does not sign so.
     signature: VerifiedHttpSignature | None = None
+    # What Standard Webhooks headers state; None if the sender does not sign so. It is the one
+    # scheme that proves nothing before `verify_body`.
     webhook: UnverifiedWebhook | None = None
+    # `jti`, or the hash of what was signed; without a JWT the signed `webhook-id`; of an unsigned
+    # sender the id that its headers state, if any.
     delivery_id: str | None
 
     @property
@@ -303,19 +290,12 @@ class VerifiedNotification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What steps 1 to 6 come to, for those after them.
+    """What steps 1 to 6 come to, for those after them."""
 
-    Attributes:
-        sender: Who it is from.
-        secret: The token or the credentials that it stands on, if any.
-        body: The raw body.
-        notification: What it says.
-    """
-
-    sender: TrustedSender
-    secret: ProvenSecret | None
+    sender: TrustedSender  # who it is from
+    secret: ProvenSecret | None  # the token or the credentials that it stands on, if any
     body: bytes = field(repr=False)
-    notification: VerifiedNotification
+    notification: VerifiedNotification  # what it says
 
 
 # --- the steps -----------------------------------------------------------------------------------

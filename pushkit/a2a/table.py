@@ -46,14 +46,11 @@ class MismatchError(Exception):
 
 @dataclass(slots=True)
 class Writing:
-    """One pass of the writer.
+    """One pass of the writer."""
 
-    Attributes:
-        keep: Whether what was read beside the known members is written back: it is of this version.
-        foreign: Whether something was written that somebody else made, and that may be no JSON.
-    """
-
+    # Whether what was read beside the known members is written back: it is of this version.
     keep: bool
+    # Whether something was written that somebody else made, and that may be no JSON.
     foreign: bool = False
 
 
@@ -68,63 +65,45 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a member holds.
+    """What a member holds."""
 
-    Attributes:
-        read: From JSON, never null; None counts as absent. Raises MismatchError.
-        write: To JSON. Raises MismatchError.
-        absent: What the neutral form has where the member is missing and its class has no default.
-        empty_says: Whether a value that is empty or false says something, and is written.
-        null_says: Whether none does, too.
-        table: Of an object, or of several.
-        several: Whether it is a list of objects.
-        as_it_is: The class whose values are JSON already, and are not handed to `write`.
-    """
-
+    # From JSON, never null; None counts as absent. Raises MismatchError.
     read: Callable[[Any], Any]
+    # To JSON. Raises MismatchError.
     write: Callable[[Any, Writing], Any]
+    # What the neutral form has where the member is missing and its class has no default.
     absent: Any = None
+    # Whether a value that is empty or false says something, and is written.
     empty_says: bool = False
-    null_says: bool = False
-    table: Table | None = None
-    several: bool = False
+    null_says: bool = False  # whether none does, too
+    table: Table | None = None  # of an object, or of several
+    several: bool = False  # whether it is a list of objects
+    # The class whose values are JSON already, and are not handed to `write`.
     as_it_is: type | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member that both have.
+    """A member that both have."""
 
-    Attributes:
-        neutral: What the neutral form calls it; empty if it has no place for it.
-        wire: What the version calls it. Read in snake_case, too, as ProtoJSON readers do.
-        kind: What it holds.
-        need: Who needs it.
-        written: The attribute that is written, where it is another one than is read.
-        kept: The version has no such member, but it is met: read, never written but as `extra`.
-    """
-
-    neutral: str
+    neutral: str  # what the neutral form calls it; empty if it has no place for it
+    # What the version calls it. Read in snake_case, too, as ProtoJSON readers do.
     wire: str
     kind: Kind
-    need: Need = Need.NOBODY
+    need: Need = Need.NOBODY  # who needs it
+    # The attribute that is written, where it is another one than is read.
     written: str = field(default="", kw_only=True)
+    # The version has no such member, but it is met: read, never written but as `extra`.
     kept: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A member of the neutral form that the version cannot say, or says elsewhere.
+    """A member of the neutral form that the version cannot say, or says elsewhere."""
 
-    Attributes:
-        neutral: What the neutral form calls it.
-        read_as: What it has there, where its class has no default.
-        elsewhere: Where the version says it instead.
-    """
-
-    neutral: str
-    read_as: Any = None
-    elsewhere: str | None = None
+    neutral: str  # what the neutral form calls it
+    read_as: Any = None  # what it has there, where its class has no default
+    elsewhere: str | None = None  # where the version says it instead
 
 
 def lost(*neutral: str) -> list[Lost]:

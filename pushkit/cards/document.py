@@ -32,25 +32,15 @@ _TYPES: Final = frozenset({"jose", "jose+json", "jwt"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSignature:
-    """One signature of a card as it came. Nothing here is proven.
+    """One signature of a card as it came. Nothing here is proven."""
 
-    Attributes:
-        jws: Protected header and signature.
-        algorithm: `alg`.
-        kid: `kid`; a hint at the key.
-        jku: `jku`; a hint at where the key is published, never fetched.
-        typ: `typ`.
-        form: The canonical form that it states; None of most signers.
-        notes: What is unusual about its header and yet allowed.
-    """
-
-    jws: DetachedJws
-    algorithm: Algorithm
-    kid: str | None
-    jku: str | None
-    typ: str | None
-    form: CardForm | None = None
-    notes: tuple[str, ...] = ()
+    jws: DetachedJws  # protected header and signature
+    algorithm: Algorithm  # `alg`
+    kid: str | None  # `kid`; a hint at the key
+    jku: str | None  # `jku`; a hint at where the key is published, never fetched
+    typ: str | None  # `typ`
+    form: CardForm | None = None  # the canonical form that it states; None of most signers
+    notes: tuple[str, ...] = ()  # what is unusual about its header and yet allowed
 
 
 def read_card(card: bytes | Mapping[str, JsonValue]) -> JsonObject:

@@ -90,24 +90,17 @@ def _python_json(value: JsonObject) -> bytes:
 
 
 class Form(NamedTuple):
-    """How a card is brought into a form, and what a signature over that is worth.
+    """How a card is brought into a form, and what a signature over that is worth."""
 
-    Attributes:
-        walk: What is kept of the card.
-        schema: The fields that it is held beside.
-        drops: Members that go before that, beside `signatures`.
-        write: Makes bytes of what is kept.
-        tolerates: What the form may leave out and still count without being admitted. The
-            specification itself has unknown members ignored (§8.4.1); the others leave out more
-            than it says, and get no such benefit. None: it never does.
-        hides: What might have been added to the card or taken away, and the form does not show it.
-    """
-
-    walk: type[WholeWalk]
-    schema: Schema
-    drops: tuple[str, ...] = ()
-    write: Callable[[JsonObject], bytes] = canonical_json
+    walk: type[WholeWalk]  # what is kept of the card
+    schema: Schema  # the fields that it is held beside
+    drops: tuple[str, ...] = ()  # members that go before that, beside `signatures`
+    write: Callable[[JsonObject], bytes] = canonical_json  # makes bytes of what is kept
+    # What the form may leave out and still count without being admitted. The specification itself
+    # has unknown members ignored (§8.4.1); the others leave out more than it says, and get no such
+    # benefit. None: it never does.
     tolerates: frozenset[Gap] | None = None
+    # What might have been added to the card or taken away, and the form does not show it.
     hides: str = ""
 
 

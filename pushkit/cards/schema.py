@@ -143,20 +143,13 @@ class Container(Enum):
 
 
 class Field(NamedTuple):
-    """A field of a message.
+    """A field of a message."""
 
-    Attributes:
-        presence: When it counts as set.
-        container: One value, a list or a map of them.
-        message: The message type of a value; None for a scalar or free-form value.
-        struct: Free-form JSON (`google.protobuf.Struct`).
-        defaults: Values that the 0.3 model takes for granted, and leaves out of what it signs.
-    """
-
-    presence: Presence
-    container: Container = Container.ONE
-    message: str | None = None
-    struct: bool = False
+    presence: Presence  # when it counts as set
+    container: Container = Container.ONE  # one value, a list or a map of them
+    message: str | None = None  # the message type of a value; None for a scalar or free-form value
+    struct: bool = False  # Free-form JSON (`google.protobuf.Struct`)
+    # Values that the 0.3 model takes for granted, and leaves out of what it signs.
     defaults: tuple[str, ...] = ()
 
 

@@ -77,12 +77,9 @@ class _File(_Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationsFile:
-    """What such a file says, in the words of `SenderOptions`.
+    """What such a file says, in the words of `SenderOptions`."""
 
-    Attributes:
-        options: Arguments of `SenderOptions`; it holds secrets.
-    """
-
+    # Arguments of `SenderOptions`; it holds secrets.
     options: Mapping[str, Any] = field(repr=False)
 
 

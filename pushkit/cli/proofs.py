@@ -45,51 +45,32 @@ from pushkit.webhook import WebhookRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a request is held against.
+    """What a request is held against."""
 
-    Attributes:
-        keys: The sender's keys by `kid`; None if nobody said which they are.
-        verifiers: The secrets of Standard Webhooks.
-        issuer: The `iss`; None for any.
-        audience: The webhook's URL, normalised; None for any.
-        now: When it was received.
-        tolerance: How far it may have been signed from then.
-    """
-
+    # The sender's keys by `kid`; None if nobody said which they are.
     keys: Mapping[str, VerificationKey] | None
-    verifiers: Sequence[WebhookVerifier]
-    issuer: str | None
-    audience: str | None
-    now: datetime
-    tolerance: timedelta
+    verifiers: Sequence[WebhookVerifier]  # the secrets of Standard Webhooks
+    issuer: str | None  # the `iss`; None for any
+    audience: str | None  # the webhook's URL, normalised; None for any
+    now: datetime  # when it was received
+    tolerance: timedelta  # how far it may have been signed from then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check and its result.
+    """One check and its result."""
 
-    Attributes:
-        name: What was held against what.
-        holds: Whether it does; None if it was not checked.
-        says: What was found, and what was expected where that is another thing.
-    """
-
-    name: str
-    holds: bool | None
-    says: str
+    name: str  # what was held against what
+    holds: bool | None  # whether it does; None if it was not checked
+    says: str  # what was found, and what was expected where that is another thing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """Every check of one scheme, and what the request says of itself.
+    """Every check of one scheme, and what the request says of itself."""
 
-    Attributes:
-        checks: In the order of the wire profile.
-        facts: By name; proven only if every check holds.
-    """
-
-    checks: tuple[Check, ...]
-    facts: Mapping[str, str | None]
+    checks: tuple[Check, ...]  # in the order of the wire profile
+    facts: Mapping[str, str | None]  # by name; proven only if every check holds
 
 
 def checked(

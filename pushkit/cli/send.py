@@ -62,28 +62,17 @@ def _delivery_id(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneUpdate:
-    """One update that is signed and posted once, without an outbox.
+    """One update that is signed and posted once, without an outbox."""
 
-    Attributes:
-        body: JSON of any A2A version.
-        url: The webhook.
-        issuer: `iss`.
-        token: The token that the client chose.
-        delivery_id: None for a fresh one.
-        seq: Its place among those of its task.
-        profile: How it is signed.
-        within: How long it may take.
-        audience: The URL that is signed, where `url` is another way to the same webhook.
-    """
-
-    body: bytes
+    body: bytes  # JSON of any A2A version
     url: str
-    issuer: str
-    token: str | None
-    delivery_id: str | None = None
-    seq: int = 1
-    profile: Profile = Profile.STANDARD
-    within: timedelta = timedelta(seconds=15)
+    issuer: str  # `iss`
+    token: str | None  # the token that the client chose
+    delivery_id: str | None = None  # None for a fresh one
+    seq: int = 1  # its place among those of its task
+    profile: Profile = Profile.STANDARD  # how it is signed
+    within: timedelta = timedelta(seconds=15)  # how long it may take
+    # The URL that is signed, where `url` is another way to the same webhook.
     audience: str | None = None
 
 

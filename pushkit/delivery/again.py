@@ -34,14 +34,10 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of a wish to send again.
+    """What became of a wish to send again."""
 
-    Attributes:
-        ids: The deliveries that are pending again, or would be.
-        reasons: Why others are not, and how many of them.
-    """
-
-    ids: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()  # the deliveries that are pending again, or would be
+    # Why others are not, and how many of them.
     reasons: Mapping[WhyNot, int] = field(default_factory=dict)
 
     @property
@@ -56,18 +52,12 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """What became of a wish to try now.
+    """What became of a wish to try now."""
 
-    Attributes:
-        ids: The deliveries that wait for no time any more, or would not.
-        behind: How many of them still wait for an older one of their subscription.
-        paused: How many of them still wait because that is paused.
-        reasons: Why others could not be tried, and how many of them.
-    """
-
-    ids: tuple[str, ...] = ()
-    behind: int = 0
-    paused: int = 0
+    ids: tuple[str, ...] = ()  # the deliveries that wait for no time any more, or would not
+    behind: int = 0  # how many of them still wait for an older one of their subscription
+    paused: int = 0  # how many of them still wait because that is paused
+    # Why others could not be tried, and how many of them.
     reasons: Mapping[WhyNot, int] = field(default_factory=dict)
 
     @property
@@ -97,14 +87,10 @@ def _why_not(standing: Standing | None, states: Sequence[DeliveryState]) -> WhyN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Scripts over deliveries that somebody named.
+    """Scripts over deliveries that somebody named."""
 
-    Attributes:
-        database: Whose clock counts, and whose workers are woken.
-        probes_from: From how many failures in a row on a destination gets one delivery at a time.
-    """
-
-    database: Database
+    database: Database  # whose clock counts, and whose workers are woken
+    # From how many failures in a row on a destination gets one delivery at a time.
     probes_from: int
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
     destinations: DestinationStore = field(default_factory=DestinationStore)

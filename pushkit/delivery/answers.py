@@ -15,16 +15,11 @@ _MAX_HOLD = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict on one answer.
+    """A verdict on one answer."""
 
-    Attributes:
-        outcome: What happens to the delivery.
-        error: A short code for the log and the dead letter; None if delivered.
-        hold: How long the whole destination of this owner waits (`Retry-After`).
-    """
-
-    outcome: Outcome
-    error: str | None = None
+    outcome: Outcome  # what happens to the delivery
+    error: str | None = None  # a short code for the log and the dead letter; None if delivered
+    # How long the whole destination of this owner waits (`Retry-After`).
     hold: timedelta | None = None
 
 

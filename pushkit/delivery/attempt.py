@@ -67,41 +67,29 @@ _DEFAULT_SIGNING = Signing()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Makes attempts: everything that they have in common.
+    """Makes attempts: everything that they have in common."""
 
-    Attributes:
-        routes: What is known of each subscription.
-        keys: Where the key that is active now is found.
-        poster: How destinations are reached, under which policy.
-        vault: Opens bodies.
-        ownership: Asks destinations for proof that they want notifications; None to ask for none.
-        pace: How fast one destination is written to.
-        retry: When to try again, and when to give up.
-        timeout: The deadline of one attempt in total.
-        clock: Returns now, aware, in UTC: read to sign, and again when the answer is there.
-        keep_answers: Write down the first KiB of what a webhook answers.
-        signing: Which schemes are on, for all subscriptions or by subscription.
-        faults: Hears of what fails on this side.
-        events: Who hears of a key that signs from now on.
-        signed_with: The key that signed last, by algorithm.
-        tracing: Makes a span of each attempt; None for none.
-    """
-
-    routes: Routes
-    keys: KeySource
-    poster: Poster
-    vault: Vault
+    routes: Routes  # what is known of each subscription
+    keys: KeySource  # where the key that is active now is found
+    poster: Poster  # how destinations are reached, under which policy
+    vault: Vault  # opens bodies
+    # Asks destinations for proof that they want notifications; None to ask for none.
     ownership: Ownership | None
-    pace: Pace
-    retry: RetryPolicy
-    timeout: timedelta
+    pace: Pace  # how fast one destination is written to
+    retry: RetryPolicy  # when to try again, and when to give up
+    timeout: timedelta  # the deadline of one attempt in total
+    # Returns now, aware, in UTC: read to sign, and again when the answer is there.
     clock: Callable[[], datetime]
-    keep_answers: bool = False
+    keep_answers: bool = False  # write down the first KiB of what a webhook answers
+    # Which schemes are on, for all subscriptions or by subscription.
     signing: SigningChoice = _DEFAULT_SIGNING
+    # Hears of what fails on this side.
     faults: LocalFaults = field(default_factory=lambda: LocalFaults(_log))
+    # Who hears of a key that signs from now on.
     events: Listeners = field(default_factory=lambda: Listeners(_log))
+    # The key that signed last, by algorithm.
     signed_with: dict[Algorithm, str] = field(default_factory=dict)
-    tracing: Tracing | None = None
+    tracing: Tracing | None = None  # makes a span of each attempt; None for none
 
     @property
     def longest(self) -> timedelta:

@@ -32,15 +32,10 @@ from pushkit.subscriptions.store import SubscriptionStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consequences:
-    """Draws the consequences.
+    """Draws the consequences."""
 
-    Attributes:
-        breaker: When a destination is left alone.
-        disable_after: After how long of nothing but failures a subscription is disabled.
-    """
-
-    breaker: BreakerPolicy
-    disable_after: timedelta
+    breaker: BreakerPolicy  # when a destination is left alone
+    disable_after: timedelta  # after how long of nothing but failures a subscription is disabled
     outbox: OutboxStore = field(default_factory=OutboxStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)

@@ -33,26 +33,17 @@ _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """An update that is to be stored.
-
-    Attributes:
-        update: What happened.
-        bodies: Its bodies.
-        tenant: The tenant of its task.
-        task_id: The task.
-        idempotency_key: The caller's key, if any.
-        traceparent: The trace that it belongs to, if there is one.
-        worker: Whose slots its deliveries may take the moment they are stored; None for nobody's.
-        reserved: The destinations for which slots were taken, until it is stored.
-    """
+    """An update that is to be stored."""
 
     update: AnyUpdate
     bodies: Bodies
     tenant: str
     task_id: str
-    idempotency_key: IdempotencyKey | None = None
-    traceparent: str | None = None
+    idempotency_key: IdempotencyKey | None = None  # the caller's key, if any
+    traceparent: str | None = None  # the trace that it belongs to, if there is one
+    # Whose slots its deliveries may take the moment they are stored; None for nobody's.
     worker: Worker | None = None
+    # The destinations for which slots were taken, until it is stored.
     reserved: list[DestinationKey] = field(default_factory=list)
 
     @property
@@ -95,51 +86,32 @@ class Notice:
 
 @dataclass(slots=True)
 class Stored:
-    """What an update comes to that is stored.
+    """What an update comes to that is stored."""
 
-    Attributes:
-        result: For the caller.
-        some_wait: Whether something of it waits for a claim.
-        begun: What of it is in flight already, in slots of this process.
-    """
-
-    result: NotifyResult
-    some_wait: bool = False
+    result: NotifyResult  # for the caller
+    some_wait: bool = False  # whether something of it waits for a claim
+    # What of it is in flight already, in slots of this process.
     begun: list[Claimed] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Unasked:
-    """What an update comes to of which nothing was written: snapshots must be asked for first.
+    """What an update comes to of which nothing was written: snapshots must be asked for first."""
 
-    Attributes:
-        of: Version and owner of each.
-    """
-
-    of: frozenset[tuple[WireVersion, str]]
+    of: frozenset[tuple[WireVersion, str]]  # version and owner of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueuer:
-    """Turns updates into deliveries.
+    """Turns updates into deliveries."""
 
-    Attributes:
-        database: Whose clock counts, and whose workers are woken.
-        max_backlog: The most unfinished deliveries of one subscription.
-        whole_backlog: The room that the whole outbox has.
-        owner_backlog: The room that each owner has in it.
-        coalesce: Drop superseded `working` statuses before an update is refused.
-        routes: The worker's, for what it begins with at once.
-        vault: Seals bodies, where that is asked for.
-    """
-
-    database: Database
-    max_backlog: int
-    whole_backlog: Room[None]
-    owner_backlog: Room[str]
-    coalesce: bool
-    routes: Routes
-    vault: Vault = field(default_factory=Vault)
+    database: Database  # whose clock counts, and whose workers are woken
+    max_backlog: int  # the most unfinished deliveries of one subscription
+    whole_backlog: Room[None]  # the room that the whole outbox has
+    owner_backlog: Room[str]  # the room that each owner has in it
+    coalesce: bool  # drop superseded `working` statuses before an update is refused
+    routes: Routes  # the worker's, for what it begins with at once
+    vault: Vault = field(default_factory=Vault)  # seals bodies, where that is asked for
     outbox: OutboxStore = field(default_factory=OutboxStore)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
 

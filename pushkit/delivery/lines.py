@@ -20,18 +20,12 @@ _HEAVY: Final = 2**20  # bytes
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """What waits for one recipient.
+    """What waits for one recipient."""
 
-    Attributes:
-        recipient: Whose row is held.
-        last_seq: The `seq` of the newest.
-        oldest: The `seq` of the oldest that is unfinished; None if nothing is.
-        ended: Whether the task has ended, and with that whether its reserved place may be taken.
-    """
-
-    recipient: Recipient
-    last_seq: int
-    oldest: int | None
+    recipient: Recipient  # whose row is held
+    last_seq: int  # the `seq` of the newest
+    oldest: int | None  # the `seq` of the oldest that is unfinished; None if nothing is
+    # Whether the task has ended, and with that whether its reserved place may be taken.
     ended: bool
 
     @property

@@ -58,15 +58,10 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """Pauses, disables, tests and removes; returns subscriptions as they were before.
+    """Pauses, disables, tests and removes; returns subscriptions as they were before."""
 
-    Attributes:
-        database: Whose clock counts, and whose workers are woken.
-        vault: Seals bodies, where that is asked for.
-    """
-
-    database: Database
-    vault: Vault = field(default_factory=Vault)
+    database: Database  # whose clock counts, and whose workers are woken
+    vault: Vault = field(default_factory=Vault)  # seals bodies, where that is asked for
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
     dead_letters: DeadLetters = field(default_factory=DeadLetters)

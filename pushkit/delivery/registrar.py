@@ -18,20 +18,14 @@ from pushkit.subscriptions.store import SubscriptionStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registrar:
-    """Registers subscriptions, and changes them.
+    """Registers subscriptions, and changes them."""
 
-    Attributes:
-        database: Whose clock counts.
-        max_configs_per_task: The most configs of one owner for one task. Callers that register at
-            the same moment may go over it by as many as they are.
-        vault: Seals tokens and credentials.
-        room: How many more subscriptions an owner may have.
-    """
-
-    database: Database
+    database: Database  # whose clock counts
+    # The most configs of one owner for one task. Callers that register at the same moment may go
+    # over it by as many as they are.
     max_configs_per_task: int
-    vault: Vault
-    room: Room[str]
+    vault: Vault  # seals tokens and credentials
+    room: Room[str]  # how many more subscriptions an owner may have
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     outbox: OutboxStore = field(default_factory=OutboxStore)
 

@@ -25,19 +25,12 @@ _log: Final = logging.getLogger("pushkit.delivery")
 
 @dataclass(slots=True, kw_only=True)
 class NotifyCounts:
-    """What `notify()` did in this process; it only counts up.
+    """What `notify()` did in this process; it only counts up."""
 
-    Attributes:
-        updates: Updates that were taken, whatever became of them.
-        deliveries: Deliveries that they became; of a repeated update, once more.
-        refused: Recipients for which an update was not stored.
-        for_nobody: Updates without a recipient.
-    """
-
-    updates: int = 0
-    deliveries: int = 0
-    refused: int = 0
-    for_nobody: int = 0
+    updates: int = 0  # updates that were taken, whatever became of them
+    deliveries: int = 0  # deliveries that they became; of a repeated update, once more
+    refused: int = 0  # recipients for which an update was not stored
+    for_nobody: int = 0  # updates without a recipient
 
 
 class Reports:

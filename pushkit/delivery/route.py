@@ -23,28 +23,20 @@ from pushkit.version import USER_AGENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How the notifications of one subscription get to its webhook.
+    """How the notifications of one subscription get to its webhook."""
 
-    Attributes:
-        subscription: With its secrets opened, as it was when the route was found. What the revision
-            does not count (`paused`, `last_seq`, …) may be another by now.
-        owner: Whose it is.
-        destination: Its URL, checked.
-        access: What the operator adds for it.
-        claims: What the JWT of every notification states.
-        algorithm: What is signed with; None for the ring's default.
-        headers: The header fields (wire profile §2) that are the same in every request.
-        has_authorization: Whether credentials fill `Authorization`, a token of OAuth included.
-    """
-
+    # With its secrets opened, as it was when the route was found. What the revision does not count
+    # (`paused`, `last_seq`, …) may be another by now.
     subscription: Subscription = field(repr=False)
-    owner: Owner
-    destination: Destination
-    access: Access
+    owner: Owner  # whose it is
+    destination: Destination  # its URL, checked
+    access: Access  # what the operator adds for it
+    # What the JWT of every notification states.
     claims: Mapping[str, JsonValue] = field(repr=False)
-    algorithm: Algorithm | None
+    algorithm: Algorithm | None  # what is signed with; None for the ring's default
+    # The header fields (wire profile §2) that are the same in every request.
     headers: tuple[tuple[str, str], ...] = field(repr=False)
-    has_authorization: bool
+    has_authorization: bool  # whether credentials fill `Authorization`, a token of OAuth included
 
 
 class Routes:

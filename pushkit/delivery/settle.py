@@ -24,15 +24,10 @@ from pushkit.subscriptions.store import SubscriptionStore
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """What became of a delivery that was claimed.
+    """What became of a delivery that was claimed."""
 
-    Attributes:
-        claimed: As it was claimed, with its subscription as it was then.
-        result: What the attempt came to, by this worker's clock.
-    """
-
-    claimed: Claimed
-    result: Result
+    claimed: Claimed  # as it was claimed, with its subscription as it was then
+    result: Result  # what the attempt came to, by this worker's clock
 
     @property
     def delivery(self) -> Delivery:
@@ -42,44 +37,28 @@ class Attempted:
 
 @dataclass(slots=True)
 class Settled:
-    """What followed from an attempt.
+    """What followed from an attempt."""
 
-    Attributes:
-        at: When, by the database's clock.
-        is_ours: Whether this worker still had it: if not, it was somebody else's to settle.
-        events: What to tell of what followed.
-        following: The next delivery of its line, in flight already, which has its slot.
-        some_wait: Whether the next one waits for a claim.
-    """
-
-    at: datetime
+    at: datetime  # when, by the database's clock
+    # Whether this worker still had it: if not, it was somebody else's to settle.
     is_ours: bool = False
-    events: list[DeliveryEvent] = field(default_factory=list)
+    events: list[DeliveryEvent] = field(default_factory=list)  # what to tell of what followed
+    # The next delivery of its line, in flight already, which has its slot.
     following: Claimed | None = None
-    some_wait: bool = False
+    some_wait: bool = False  # whether the next one waits for a claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settler:
-    """Settles deliveries, and takes what comes next in their lines.
+    """Settles deliveries, and takes what comes next in their lines."""
 
-    Attributes:
-        database: Where outbox and subscriptions live.
-        worker: Who claimed them.
-        clock: The worker's, aware, in UTC.
-        consequences: What attempts mean for destinations and subscriptions.
-        slots: The worker's; None if nothing may follow into them.
-        routes: The worker's, too.
-        lease: For how long what follows is taken.
-    """
-
-    database: Database
+    database: Database  # where outbox and subscriptions live
     worker: str
-    clock: Callable[[], datetime]
-    consequences: Consequences
-    slots: DeliverySlots | None = None
-    routes: Routes | None = None
-    lease: timedelta = timedelta(minutes=1)
+    clock: Callable[[], datetime]  # the worker's, aware, in UTC
+    consequences: Consequences  # what attempts mean for destinations and subscriptions
+    slots: DeliverySlots | None = None  # the worker's; None if nothing may follow into them
+    routes: Routes | None = None  # the worker's, too
+    lease: timedelta = timedelta(minutes=1)  # for how long what follows is taken
     leases: Leases = field(default_factory=Leases)
     attempts: AttemptLog = field(default_factory=AttemptLog)
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)

@@ -21,19 +21,13 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery in a slot.
-
-    Attributes:
-        delivery: The delivery.
-        to: Its subscription, or the route of that; None if there is none any more.
-        since: When it was taken, by `time.perf_counter`: before its lease began to run.
-        refusals: How often its destination was refused by our own policy.
-    """
+    """A delivery in a slot."""
 
     delivery: Delivery
+    # Its subscription, or the route of that; None if there is none any more.
     to: StoredSubscription | Route | None
-    since: float
-    refusals: int = 0
+    since: float  # when it was taken, by `time.perf_counter`: before its lease began to run
+    refusals: int = 0  # how often its destination was refused by our own policy
 
     @property
     def url(self) -> str | None:

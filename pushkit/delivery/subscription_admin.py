@@ -42,19 +42,12 @@ class SubscriptionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """What became of a wish to change subscriptions.
+    """What became of a wish to change subscriptions."""
 
-    Attributes:
-        ids: Those that were changed.
-        unchanged: Those that were that way already.
-        missing: Ids that there are none of.
-        deliveries: The deliveries that it made, or that are pending again.
-    """
-
-    ids: tuple[str, ...]
-    unchanged: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    deliveries: tuple[str, ...] = ()
+    ids: tuple[str, ...]  # those that were changed
+    unchanged: tuple[str, ...] = ()  # those that were that way already
+    missing: tuple[str, ...] = ()  # ids that there are none of
+    deliveries: tuple[str, ...] = ()  # the deliveries that it made, or that are pending again
 
     def __add__(self, other: Changed) -> Changed:
         return Changed(

@@ -23,16 +23,12 @@ _Key = TypeVar("_Key")
 
 
 class Method(NamedTuple):
-    """How an algorithm signs.
+    """How an algorithm signs."""
 
-    Attributes:
-        name: What it is called on the wire.
-        arguments: What `cryptography` takes besides data and signature, to sign and to verify.
-        curve_bits: The size of its curve, where a signature is two numbers of that size.
-    """
-
-    name: str
+    name: str  # what it is called on the wire
+    # What `cryptography` takes besides data and signature, to sign and to verify.
     arguments: tuple[object, ...] = ()
+    # The size of its curve, where a signature is two numbers of that size.
     curve_bits: int | None = None
 
 

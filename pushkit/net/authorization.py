@@ -75,17 +75,13 @@ class DestinationCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What the operator's credentials come to for one subscription.
+    """What the operator's credentials come to for one subscription."""
 
-    Attributes:
-        tls: The TLS context of the destination; None for the transport's own.
-        static: The header field of static credentials.
-        tokens: Where the tokens of `Authorization: Bearer` come from.
-    """
-
+    # The TLS context of the destination; None for the transport's own.
     tls: ssl.SSLContext | None = None
+    # The header field of static credentials.
     static: tuple[str, str] | None = field(default=None, repr=False)
-    tokens: OAuthTokens | None = None
+    tokens: OAuthTokens | None = None  # where the tokens of `Authorization: Bearer` come from
 
 
 class Credentials:

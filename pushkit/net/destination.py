@@ -97,32 +97,21 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A decision, and what it is about.
+    """A decision, and what it is about."""
 
-    Attributes:
-        decision: What became of it.
-        host: The name in the URL; None if there was no URL, or where a socket dials an address.
-        port: The port in the URL, or the one that is dialled.
-        address: The address that was judged; None if it was the URL.
-    """
-
-    decision: Decision
+    decision: Decision  # what became of it
+    # The name in the URL; None if there was no URL, or where a socket dials an address.
     host: str | None = None
-    port: int | None = None
-    address: str | None = None
+    port: int | None = None  # the port in the URL, or the one that is dialled
+    address: str | None = None  # the address that was judged; None if it was the URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """A URL that passed the policy.
-
-    Attributes:
-        url: The URL.
-        allowed_by_name: The operator named this host: its addresses are not checked.
-    """
+    """A URL that passed the policy."""
 
     url: Url
-    allowed_by_name: bool = False
+    allowed_by_name: bool = False  # the operator named this host: its addresses are not checked
 
     @property
     def origin(self) -> str:

@@ -28,21 +28,13 @@ _JOINED_BYTES: Final = 64 * 1024
 
 
 class Question(NamedTuple):
-    """A request as it goes out, and how long its answer may be and take.
+    """A request as it goes out, and how long its answer may be and take."""
 
-    Attributes:
-        head: Request line and header fields, with the empty line.
-        body: The body.
-        until: When to give up, by the event loop's clock.
-        body_within: How long the answer's body may take, in seconds.
-        max_body_bytes: How much of it is kept.
-    """
-
-    head: bytes
+    head: bytes  # request line and header fields, with the empty line
     body: bytes
-    until: float
-    body_within: float | None = None
-    max_body_bytes: int = MAX_ANSWER_BYTES
+    until: float  # when to give up, by the event loop's clock
+    body_within: float | None = None  # how long the answer's body may take, in seconds
+    max_body_bytes: int = MAX_ANSWER_BYTES  # how much of it is kept
 
     def __repr__(self) -> str:
         """Say nothing of what it holds: credentials, above all."""

@@ -42,24 +42,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How a client connects.
+    """How a client connects."""
 
-    Attributes:
-        most: How many connections at once, over all destinations.
-        most_per_host: How many to one host and port.
-        resolver: Who looks names up; the system's name servers if None.
-        proxy: An egress proxy, as `http://[user:password@]host:port`. Destinations that the
-            operator named are dialled without it.
-        ca_file: Roots in PEM that are trusted beside the system's.
-        is_own: Says whether an address is this machine's own.
-    """
-
-    most: int = 256
-    most_per_host: int = 16
+    most: int = 256  # how many connections at once, over all destinations
+    most_per_host: int = 16  # how many to one host and port
+    # Who looks names up; the system's name servers if None.
     resolver: AbstractResolver | None = None
+    # An egress proxy, as `http://[user:password@]host:port`. Destinations that the operator named
+    # are dialled without it.
     proxy: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
-    is_own: Callable[[str], bool] = address_is_own
+    ca_file: Path | None = None  # roots in PEM that are trusted beside the system's
+    is_own: Callable[[str], bool] = address_is_own  # says whether an address is this machine's own
 
 
 class Poster(Protocol):

@@ -28,16 +28,11 @@ _EXPECTED = "expected http://[user:password@]host:port"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressProxy:
-    """A proxy that the operator configured.
+    """A proxy that the operator configured."""
 
-    Attributes:
-        host: Its name or address.
-        port: Its port.
-        headers: What it is told about who asks, if anything.
-    """
-
-    host: str
+    host: str  # its name or address
     port: int
+    # What it is told about who asks, if anything.
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -17,21 +17,15 @@ from pushkit.url import host_and_port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """The phases of one request; None is a phase that it never came to.
+    """The phases of one request; None is a phase that it never came to."""
 
-    Attributes:
-        resolve: Looking the name up.
-        connect: Dialling, TLS included; None on a connection that was open already.
-        wait: From the open connection to the answer's head: sending, and the webhook's own time.
-        body: Reading the answer's body.
-        address: The address that was dialled, as `host:port`.
-    """
-
-    resolve: timedelta | None = None
+    resolve: timedelta | None = None  # looking the name up
+    # Dialling, TLS included; None on a connection that was open already.
     connect: timedelta | None = None
+    # From the open connection to the answer's head: sending, and the webhook's own time.
     wait: timedelta | None = None
-    body: timedelta | None = None
-    address: str | None = None
+    body: timedelta | None = None  # reading the answer's body
+    address: str | None = None  # the address that was dialled, as `host:port`
 
 
 class Probe:

@@ -67,26 +67,16 @@ _CLOCKS_APART = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAttempt:
-    """One attempt of a delivery.
+    """One attempt of a delivery."""
 
-    Attributes:
-        number: 1, 2, 3… per delivery; a redrive goes on counting.
-        started_at: When it began, by the clock of the database.
-        duration: How long all of it took.
-        timing: The phases, and the address that was dialled.
-        outcome: What it meant: delivered, retry, dead or gone.
-        status: The status of the answer; None if there was none.
-        error: A short code; None if delivered.
-        answer: The first KiB of the answer's body, where the sender keeps that.
-    """
-
-    number: int
-    started_at: datetime
-    duration: timedelta
-    timing: Timing
-    outcome: str
-    status: int | None
-    error: str | None
+    number: int  # 1, 2, 3… per delivery; a redrive goes on counting
+    started_at: datetime  # when it began, by the clock of the database
+    duration: timedelta  # how long all of it took
+    timing: Timing  # the phases, and the address that was dialled
+    outcome: str  # what it meant: delivered, retry, dead or gone
+    status: int | None  # the status of the answer; None if there was none
+    error: str | None  # a short code; None if delivered
+    # The first KiB of the answer's body, where the sender keeps that.
     answer: bytes | None = field(repr=False)
 
 

@@ -10,19 +10,13 @@ from pushkit.storage.script import Script, Statement, from_micros, to_micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The outbox, as far as it is not finished.
+    """The outbox, as far as it is not finished."""
 
-    Attributes:
-        states: How many deliveries are pending, in flight and dead.
-        oldest_due: How long the oldest delivery waits that could go now; zero if none does.
-        breakers: How many destinations are `open`, and how many `half_open`.
-        subscriptions: How many are `active`, `paused` and `disabled`.
-    """
-
-    states: dict[str, int]
+    states: dict[str, int]  # how many deliveries are pending, in flight and dead
+    # How long the oldest delivery waits that could go now; zero if none does.
     oldest_due: timedelta
-    breakers: dict[str, int]
-    subscriptions: dict[str, int]
+    breakers: dict[str, int]  # how many destinations are `open`, and how many `half_open`
+    subscriptions: dict[str, int]  # how many are `active`, `paused` and `disabled`
 
 
 def backlog(now: datetime, *, breaker_opens_at: int) -> Script[Backlog]:

@@ -56,54 +56,36 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxFigures:
-    """What says whether deliveries flow.
+    """What says whether deliveries flow."""
 
-    Attributes:
-        now: The present, by the clock that the workers share.
-        pending: What waits.
-        in_flight: What is being attempted.
-        dead: Dead letters.
-        oldest_pending_at: When the oldest of what waits was notified, paused subscriptions left
-            out; None if nothing waits.
-        due_since: Since when the next delivery in turn could be attempted; None if none can.
-        local_faults: What waits because of something on this side, by its code, among the next in
-            turn.
-        errors: What the next in turn and the newest dead letters failed by last, by code.
-        failing: Destinations that wait, or failed so often in a row that they are on probation.
-        finished: What ended last, newest first.
-        finished_since: The moment from which on `finished` is all.
-    """
-
-    now: datetime
-    pending: AtMost
-    in_flight: AtMost
+    now: datetime  # the present, by the clock that the workers share
+    pending: AtMost  # what waits
+    in_flight: AtMost  # what is being attempted
     dead: AtMost
+    # When the oldest of what waits was notified, paused subscriptions left out; None if nothing
+    # waits.
     oldest_pending_at: datetime | None
+    # Since when the next delivery in turn could be attempted; None if none can.
     due_since: datetime | None
+    # What waits because of something on this side, by its code, among the next in turn.
     local_faults: dict[str, int]
+    # What the next in turn and the newest dead letters failed by last, by code.
     errors: dict[str, int]
+    # Destinations that wait, or failed so often in a row that they are on probation.
     failing: AtMost
-    finished: tuple[Finished, ...]
-    finished_since: datetime
+    finished: tuple[Finished, ...]  # what ended last, newest first
+    finished_since: datetime  # the moment from which on `finished` is all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStanding:
-    """One origin for one owner that has failed, or asked to wait.
-
-    Attributes:
-        tenant: The tenant.
-        owner: The owner.
-        origin: The destination.
-        failures: Its failures in a row.
-        waits_until: Until when nothing is sent to it.
-    """
+    """One origin for one owner that has failed, or asked to wait."""
 
     tenant: str
     owner: str
-    origin: str
-    failures: int
-    waits_until: datetime
+    origin: str  # the destination
+    failures: int  # its failures in a row
+    waits_until: datetime  # until when nothing is sent to it
 
 
 def browse_deliveries(

@@ -19,21 +19,14 @@ from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a delivery stands, as far as it decides on what can be done with it.
-
-    Attributes:
-        state: Its state.
-        is_head: Whether it is the next one of its subscription.
-        destination: Tenant, owner and origin.
-        is_wanted: Whether its subscription is there, and not disabled; None if it was removed.
-        is_paused: Whether its subscription is paused.
-    """
+    """Where a delivery stands, as far as it decides on what can be done with it."""
 
     state: DeliveryState
-    is_head: bool
-    destination: DestinationKey
+    is_head: bool  # whether it is the next one of its subscription
+    destination: DestinationKey  # tenant, owner and origin
+    # Whether its subscription is there, and not disabled; None if it was removed.
     is_wanted: bool | None
-    is_paused: bool
+    is_paused: bool  # whether its subscription is paused
 
 
 class DeadLetters:

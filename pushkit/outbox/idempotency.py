@@ -82,16 +82,11 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
-    """A key, and the update that it stands for.
+    """A key, and the update that it stands for."""
 
-    Attributes:
-        key: The caller's own.
-        update_sha256: Tells two updates apart: see `update_digest`.
-        is_new: Whether nothing can have been stored with it yet, so that nobody need look.
-    """
-
-    key: str
-    update_sha256: str
+    key: str  # the caller's own
+    update_sha256: str  # tells two updates apart: see `update_digest`
+    # Whether nothing can have been stored with it yet, so that nobody need look.
     is_new: bool = False
 
     @classmethod

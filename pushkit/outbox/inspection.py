@@ -90,17 +90,12 @@ class DeliverySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryReport:
-    """One delivery with everything that is known of it.
-
-    Attributes:
-        delivery: The delivery.
-        body: Its body; None where it is sealed with a key that is not here.
-        attempts: Its attempts, first to last.
-    """
+    """One delivery with everything that is known of it."""
 
     delivery: DeliverySummary
+    # Its body; None where it is sealed with a key that is not here.
     body: bytes | None = field(repr=False)
-    attempts: tuple[LoggedAttempt, ...]
+    attempts: tuple[LoggedAttempt, ...]  # its attempts, first to last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +110,16 @@ class OriginStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxStats:
-    """The outbox in numbers.
+    """The outbox in numbers."""
 
-    Attributes:
-        states: How many deliveries there are in each state.
-        oldest_pending_at: Since when the oldest pending delivery waits; None if none does.
-        origins: By destination, the most pending first.
-        errors: How many deliveries that are pending or dead ended their last attempt so, by code.
-        local_faults: How many pending deliveries wait because of something on this side, by its
-            code: a key, a secret or a database out of reach, a worker that died.
-    """
-
-    states: dict[DeliveryState, int]
+    states: dict[DeliveryState, int]  # how many deliveries there are in each state
+    # Since when the oldest pending delivery waits; None if none does.
     oldest_pending_at: datetime | None
-    origins: tuple[OriginStats, ...]
+    origins: tuple[OriginStats, ...]  # by destination, the most pending first
+    # How many deliveries that are pending or dead ended their last attempt so, by code.
     errors: dict[str, int]
+    # How many pending deliveries wait because of something on this side, by its code: a key, a
+    # secret or a database out of reach, a worker that died.
     local_faults: dict[str, int]
 
 

@@ -67,51 +67,35 @@ def _alone(name: str) -> Script[None]:  # noqa: ARG001  # the interface
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What a claim took, and what it saw.
+    """What a claim took, and what it saw."""
 
-    Attributes:
-        deliveries: What it took.
-        some_wait: Whether something may be due that got no slot, for lack of one.
-        held_back: The owners (with their tenants) who wait, because they have their share already.
-        crowded: The origins at which something is due that has to wait for what is under way there.
-        others: How many attempts other workers have under way, by origin.
-    """
-
-    deliveries: Sequence[Delivery] = ()
-    some_wait: bool = True
+    deliveries: Sequence[Delivery] = ()  # what it took
+    some_wait: bool = True  # whether something may be due that got no slot, for lack of one
+    # The owners (with their tenants) who wait, because they have their share already.
     held_back: frozenset[tuple[str, str]] = frozenset()
+    # The origins at which something is due that has to wait for what is under way there.
     crowded: frozenset[str] = frozenset()
+    # How many attempts other workers have under way, by origin.
     others: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What settling came to.
+    """What settling came to."""
 
-    Attributes:
-        are_ours: For each that was settled, whether its row was still this worker's.
-        taken: What follows, in flight already.
-        passed_on: The subscriptions of which something else is left, which waits for a claim.
-    """
-
-    are_ours: Sequence[bool]
-    taken: Sequence[Delivery]
+    are_ours: Sequence[bool]  # for each that was settled, whether its row was still this worker's
+    taken: Sequence[Delivery]  # what follows, in flight already
+    # The subscriptions of which something else is left, which waits for a claim.
     passed_on: frozenset[str]
 
 
 @dataclass(slots=True)
 class Leases:
-    """Scripts by which workers take deliveries, and give them back.
+    """Scripts by which workers take deliveries, and give them back."""
 
-    Attributes:
-        exclusively: See `Database.exclusively`.
-        window: How many heads that are due a claim looks at, beside two for every slot.
-        destinations: At the first heads of how many destinations, where there are more.
-    """
-
-    exclusively: Callable[[str], Script[None]] = _alone
-    window: int = 16
-    destinations: int = 32
+    exclusively: Callable[[str], Script[None]] = _alone  # see `Database.exclusively`
+    window: int = 16  # how many heads that are due a claim looks at, beside two for every slot
+    destinations: int = 32  # at the first heads of how many destinations, where there are more
     _looked_to: DestinationKey = _START
 
     def claim(

@@ -22,52 +22,33 @@ class StatusMark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One update for one subscription.
+    """One update for one subscription."""
 
-    Attributes:
-        id: The delivery id: `jti` and `webhook-id`, the same on every attempt.
-        subscription_id: Whose it is; the ordering key, since a subscription has one task.
-        tenant: The tenant of the subscription.
-        owner: The owner of the subscription.
-        task_id: The task.
-        config_id: The config id of the subscription.
-        seq: 1, 2, 3… per subscription.
-        origin: The destination when it was enqueued.
-        content_type: The media type of the body.
-        body: The bytes to send, frozen; sealed, where the sender seals them.
-        state: Where it stands.
-        claims: How often a worker took it. It only grows: the fence that tells two claims apart.
-        fruitless_claims: How many claims in a row made no request, this one included.
-        attempts: How many requests were made, since it was redriven if it was: what uses up the
-            schedule. Counted when the attempt is settled.
-        notified_at: When `notify()` accepted it: its age counts from here.
-        not_before: The earliest moment of the next attempt.
-        last_status: The status of the last answer, if any.
-        last_error: A short code of what went wrong last, if anything did.
-        redriven_at: When somebody asked for it again, if anybody did: its age counts from there.
-        traceparent: The trace that `notify()` was in, if it was in one.
-    """
-
-    id: str
-    subscription_id: str
+    id: str  # the delivery id: `jti` and `webhook-id`, the same on every attempt
+    subscription_id: str  # whose it is; the ordering key, since a subscription has one task
     tenant: str
     owner: str
     task_id: str
     config_id: str
-    seq: int
-    origin: str
-    content_type: str
+    seq: int  # 1, 2, 3… per subscription
+    origin: str  # the destination when it was enqueued
+    content_type: str  # the media type of the body
+    # The bytes to send, frozen; sealed, where the sender seals them.
     body: bytes = field(repr=False)
-    state: DeliveryState
+    state: DeliveryState  # where it stands
+    # How often a worker took it. It only grows: the fence that tells two claims apart.
     claims: int
-    fruitless_claims: int
+    fruitless_claims: int  # how many claims in a row made no request, this one included
+    # How many requests were made, since it was redriven if it was: what uses up the schedule.
+    # Counted when the attempt is settled.
     attempts: int
-    notified_at: datetime
-    not_before: datetime
-    last_status: int | None
-    last_error: str | None
+    notified_at: datetime  # when `notify()` accepted it: its age counts from here
+    not_before: datetime  # the earliest moment of the next attempt
+    last_status: int | None  # the status of the last answer, if any
+    last_error: str | None  # a short code of what went wrong last, if anything did
+    # When somebody asked for it again, if anybody did: its age counts from there.
     redriven_at: datetime | None = None
-    traceparent: str | None = None
+    traceparent: str | None = None  # the trace that `notify()` was in, if it was in one
 
     @property
     def age_from(self) -> datetime:
@@ -85,45 +66,26 @@ class Claim:
 
 @dataclass(slots=True, kw_only=True)  # one for each row: a frozen one takes twice as long to make
 class NewDelivery:
-    """A delivery that comes in; where a name is in `Delivery` too, it means the same.
+    """A delivery that comes in; where a name is in `Delivery` too, it means the same."""
 
-    Attributes:
-        id: See `new_delivery_id`.
-        subscription_id: Whose it is.
-        tenant: The tenant.
-        owner: The owner.
-        task_id: The task.
-        config_id: The config id.
-        seq: The next one of its subscription.
-        origin: The destination.
-        content_type: The media type of the body.
-        body: As it is stored: sealed, where the sender seals them.
-        notified_at: The present.
-        head: Whether nothing of its subscription is unfinished, and that is not paused.
-        status: What it says of the task's status, if anything.
-        idempotency_key: The caller's key, if any.
-        update_sha256: The update that the key stands for.
-        claim: By whom it is in flight from the start; None if it waits for a claim.
-        traceparent: The trace that `notify()` is in, if it is in one.
-    """
-
-    id: str
-    subscription_id: str
+    id: str  # see `new_delivery_id`
+    subscription_id: str  # whose it is
     tenant: str
     owner: str
     task_id: str
     config_id: str
-    seq: int
-    origin: str
-    content_type: str
-    body: bytes = field(repr=False)
-    notified_at: datetime
-    head: bool
-    status: StatusMark | None = None
-    idempotency_key: str | None = None
-    update_sha256: str | None = None
+    seq: int  # the next one of its subscription
+    origin: str  # the destination
+    content_type: str  # the media type of the body
+    body: bytes = field(repr=False)  # as it is stored: sealed, where the sender seals them
+    notified_at: datetime  # the present
+    head: bool  # whether nothing of its subscription is unfinished, and that is not paused
+    status: StatusMark | None = None  # what it says of the task's status, if anything
+    idempotency_key: str | None = None  # the caller's key, if any
+    update_sha256: str | None = None  # the update that the key stands for
+    # By whom it is in flight from the start; None if it waits for a claim.
     claim: Claim | None = None
-    traceparent: str | None = None
+    traceparent: str | None = None  # the trace that `notify()` is in, if it is in one
 
     def as_claimed(self) -> Delivery:
         """Return it as its first claim would have."""
@@ -152,39 +114,26 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """An attempt that was made, as its worker saw it.
+    """An attempt that was made, as its worker saw it."""
 
-    Attributes:
-        started_at: When it began.
-        duration: How long all of it took, signing included.
-        timing: The phases of its request, and the address that was dialled.
-        answer: The first KiB of the answer's body, where the sender keeps that.
-    """
-
-    started_at: datetime
-    duration: timedelta
-    timing: Timing
+    started_at: datetime  # when it began
+    duration: timedelta  # how long all of it took, signing included
+    timing: Timing  # the phases of its request, and the address that was dialled
+    # The first KiB of the answer's body, where the sender keeps that.
     answer: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What one attempt came to; the worker settles its delivery with it.
+    """What one attempt came to; the worker settles its delivery with it."""
 
-    Attributes:
-        outcome: What happens to the delivery.
-        status: The status of the answer; None if there was none.
-        error: A short code; None if delivered.
-        retry_at: When to try again, for `RETRY`.
-        hold_until: Until when the whole destination of this owner waits (`Retry-After`).
-        made: The attempt, for the log; None if none was made: then none is counted.
-    """
-
-    outcome: Outcome
-    status: int | None = None
-    error: str | None = None
-    retry_at: datetime | None = None
+    outcome: Outcome  # what happens to the delivery
+    status: int | None = None  # the status of the answer; None if there was none
+    error: str | None = None  # a short code; None if delivered
+    retry_at: datetime | None = None  # when to try again, for `RETRY`
+    # Until when the whole destination of this owner waits (`Retry-After`).
     hold_until: datetime | None = None
+    # The attempt, for the log; None if none was made: then none is counted.
     made: Made | None = None
 
 

@@ -31,16 +31,12 @@ _OF_DESTINATION = "tenant = $1 AND owner = $2 AND origin = $3 AND head = 2 AND s
 
 @dataclass(slots=True)
 class Turns:
-    """What destinations with parked heads offer.
+    """What destinations with parked heads offer."""
 
-    Attributes:
-        heads: Their first ones.
-        again_at: When to look at each of them again.
-        to_the_last: Those that offered all that they have.
-    """
-
-    heads: list[Head] = field(default_factory=list)
+    heads: list[Head] = field(default_factory=list)  # their first ones
+    # When to look at each of them again.
     again_at: dict[DestinationKey, int] = field(default_factory=dict)
+    # Those that offered all that they have.
     to_the_last: list[DestinationKey] = field(default_factory=list)
 
 

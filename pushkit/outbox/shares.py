@@ -36,33 +36,21 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """How many places there are.
+    """How many places there are."""
 
-    Attributes:
-        slots: How many slots of the worker are free.
-        reserved: How many of them only owners get that hold none.
-        per_origin: How many attempts may be under way at one origin.
-        probes_from: From so many failures in a row on a destination has one place.
-    """
-
-    slots: int
-    reserved: int
-    per_origin: int
-    probes_from: int
+    slots: int  # how many slots of the worker are free
+    reserved: int  # how many of them only owners get that hold none
+    per_origin: int  # how many attempts may be under way at one origin
+    probes_from: int  # from so many failures in a row on a destination has one place
 
 
 @dataclass(slots=True)
 class InFlight:
-    """What is under way; it counts what is chosen, too.
+    """What is under way; it counts what is chosen, too."""
 
-    Attributes:
-        by_destination: Over all workers.
-        by_origin: Over all workers and owners.
-        by_owner: Of the worker that asks: tenant and owner.
-    """
-
-    by_destination: Counter[DestinationKey] = field(default_factory=Counter)
-    by_origin: Counter[str] = field(default_factory=Counter)
+    by_destination: Counter[DestinationKey] = field(default_factory=Counter)  # over all workers
+    by_origin: Counter[str] = field(default_factory=Counter)  # over all workers and owners
+    # Of the worker that asks: tenant and owner.
     by_owner: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, destination: DestinationKey, number: int = 1, *, is_mine: bool = True) -> None:

@@ -52,17 +52,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A way from some states to another.
+    """A way from some states to another."""
 
-    Attributes:
-        before: From where.
-        after: To where.
-        sets: The columns that go with it, as SQL.
-    """
-
-    before: tuple[DeliveryState, ...]
-    after: DeliveryState
-    sets: str
+    before: tuple[DeliveryState, ...]  # from where
+    after: DeliveryState  # to where
+    sets: str  # the columns that go with it, as SQL
 
     def where(self, which: str) -> str:
         """Return the statement that moves rows; `which` ends it, behind the states they are in."""

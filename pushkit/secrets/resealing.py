@@ -30,33 +30,22 @@ _PASSES: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretsStatus:
-    """How many secrets are sealed with which key, by id; None counts those that are plain.
+    """How many secrets are sealed with which key, by id; None counts those that are plain."""
 
-    Attributes:
-        secrets: Tokens and credentials.
-        bodies: Bodies of deliveries, finished ones included.
-    """
-
-    secrets: Mapping[str | None, int]
-    bodies: Mapping[str | None, int]
+    secrets: Mapping[str | None, int]  # tokens and credentials
+    bodies: Mapping[str | None, int]  # bodies of deliveries, finished ones included
 
 
 @dataclass(slots=True)
 class Rotated:
-    """What a rotation did.
+    """What a rotation did."""
 
-    Attributes:
-        secrets: How many tokens and credentials were written.
-        bodies: How many bodies.
-        unopened: What could not be opened, and why: it stays as it is.
-        held: How many rows others held all the time; the next rotation takes them up.
-        traces: Whether a SQLite file's log still holds what was there before: it was being read.
-    """
-
-    secrets: int = 0
-    bodies: int = 0
+    secrets: int = 0  # how many tokens and credentials were written
+    bodies: int = 0  # how many bodies
+    # What could not be opened, and why: it stays as it is.
     unopened: list[str] = field(default_factory=list)
-    held: int = 0
+    held: int = 0  # how many rows others held all the time; the next rotation takes them up
+    # Whether a SQLite file's log still holds what was there before: it was being read.
     traces: bool = False
 
 

@@ -24,23 +24,14 @@ _TEXT: Final = " sealed:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretColumn:
-    """A column that holds secrets, sealed or plain.
+    """A column that holds secrets, sealed or plain."""
 
-    Attributes:
-        table: Its table, whose rows have an `id`.
-        name: Its name.
-        row: What a row is, for messages.
-        belongs_to: The columns that a secret is bound to.
-        is_text: Whether it holds text, or bytes.
-        besides: What else is set when it is written, in SQL.
-    """
-
-    table: str
+    table: str  # its table, whose rows have an `id`
     name: str
-    row: str
-    belongs_to: tuple[str, ...]
-    is_text: bool
-    besides: str = ""
+    row: str  # what a row is, for messages
+    belongs_to: tuple[str, ...]  # the columns that a secret is bound to
+    is_text: bool  # whether it holds text, or bytes
+    besides: str = ""  # what else is set when it is written, in SQL
 
     def pack(self, sealed: bytes) -> str | bytes:
         """Return a sealed value, or the beginning of one, as the column holds it."""

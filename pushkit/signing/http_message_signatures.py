@@ -44,45 +44,27 @@ _MAX_COMPONENTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnverifiedHttpSignature:
-    """One signature with our tag, well-formed. Nothing here is proven.
+    """One signature with our tag, well-formed. Nothing here is proven."""
 
-    Attributes:
-        label: Which member of `Signature` it is.
-        keyid: The key that it claims.
-        algorithm: `alg`, if it is stated.
-        components: The names of what it covers, in order.
-        issued_at: `created`.
-        expires_at: `expires`.
-        parameters: The value of `@signature-params`.
-        signature: Its bytes.
-    """
-
-    label: str
-    keyid: str
-    algorithm: str | None
-    components: tuple[str, ...]
-    issued_at: datetime
-    expires_at: datetime
-    parameters: str = field(repr=False)
+    label: str  # which member of `Signature` it is
+    keyid: str  # the key that it claims
+    algorithm: str | None  # `alg`, if it is stated
+    components: tuple[str, ...]  # the names of what it covers, in order
+    issued_at: datetime  # `created`
+    expires_at: datetime  # `expires`
+    parameters: str = field(repr=False)  # the value of `@signature-params`
     signature: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedHttpSignature:
-    """What a signature that holds proves.
+    """What a signature that holds proves."""
 
-    Attributes:
-        keyid: Who signed.
-        delivery_id: `webhook-id`.
-        issued_at: When: `created`.
-        expires_at: Until when it is good: `expires`.
-        digests: Of the body, by algorithm: to be held against it with `check_content_digest`.
-    """
-
-    keyid: str
-    delivery_id: str
-    issued_at: datetime
-    expires_at: datetime
+    keyid: str  # who signed
+    delivery_id: str  # `webhook-id`
+    issued_at: datetime  # when: `created`
+    expires_at: datetime  # until when it is good: `expires`
+    # Of the body, by algorithm: to be held against it with `check_content_digest`.
     digests: Mapping[str, bytes] = field(repr=False)
 
 

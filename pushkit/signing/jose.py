@@ -37,19 +37,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactJws:
-    """A signature with its payload (RFC 7515 §7.1), well-formed. Nothing here is proven.
-
-    Attributes:
-        header: The protected header.
-        payload: The payload's bytes.
-        signature: The signature's bytes.
-        signed: What the signature is over.
-    """
+    """A signature with its payload (RFC 7515 §7.1), well-formed. Nothing here is proven."""
 
     header: JsonObject
     payload: bytes = field(repr=False)
     signature: bytes = field(repr=False)
-    signed: bytes = field(repr=False)
+    signed: bytes = field(repr=False)  # what the signature is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,28 +47,18 @@ _SHOWN_URLS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationClaims:
-    """What the sender states about one attempt of one delivery.
+    """What the sender states about one attempt of one delivery."""
 
-    Attributes:
-        issuer: `iss`: the sender, as configured.
-        audience: `aud`: the webhook URL, normalised; None only in the `a2a-samples` profile.
-        issued_at: `iat`: this attempt; written in whole seconds, rounded down.
-        delivery_id: `jti`: the same on every retry.
-        task_id: `taskId`.
-        config_id: `configId`.
-        seq: 1, 2, 3… per subscription and task.
-        body_sha256: `request_body_sha256`: lower-case hex of the raw body.
-        lifetime: How long after `issued_at` the token expires; at most 300 s.
-    """
-
-    issuer: str
+    issuer: str  # `iss`: the sender, as configured
+    # `aud`: the webhook URL, normalised; None only in the `a2a-samples` profile.
     audience: str | None
-    issued_at: datetime
-    delivery_id: str
-    task_id: str
-    config_id: str
-    seq: int
-    body_sha256: str
+    issued_at: datetime  # `iat`: this attempt; written in whole seconds, rounded down
+    delivery_id: str  # `jti`: the same on every retry
+    task_id: str  # `taskId`
+    config_id: str  # `configId`
+    seq: int  # 1, 2, 3… per subscription and task
+    body_sha256: str  # `request_body_sha256`: lower-case hex of the raw body
+    # How long after `issued_at` the token expires; at most 300 s.
     lifetime: timedelta = TOKEN_LIFETIME
 
 

@@ -21,16 +21,11 @@ _FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.1, in lowe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedMessage:
-    """What components are derived from.
+    """What components are derived from."""
 
-    Attributes:
-        method: As it stands in the request line.
-        target_uri: The absolute URL: of a request that was received, from the configuration of
-            the receiver and never from `Host`.
-        headers: The header fields.
-    """
-
-    method: str
+    method: str  # as it stands in the request line
+    # The absolute URL: of a request that was received, from the configuration of the receiver and
+    # never from `Host`.
     target_uri: str
     headers: Headers
 

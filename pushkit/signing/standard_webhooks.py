@@ -71,16 +71,11 @@ WebhookVerifier: TypeAlias = SharedSecret | VerificationKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnverifiedWebhook:
-    """The three headers, well-formed. Nothing here is proven.
+    """The three headers, well-formed. Nothing here is proven."""
 
-    Attributes:
-        delivery_id: `webhook-id`.
-        timestamp: `webhook-timestamp`.
-        signatures: Version and signature, of the versions that are known.
-    """
-
-    delivery_id: str
-    timestamp: datetime
+    delivery_id: str  # `webhook-id`
+    timestamp: datetime  # `webhook-timestamp`
+    # Version and signature, of the versions that are known.
     signatures: tuple[tuple[str, bytes], ...] = field(repr=False)
 
 

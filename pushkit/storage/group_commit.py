@@ -59,21 +59,14 @@ class _Waiting(Generic[Item, T]):
 
 @dataclass(slots=True, eq=False)
 class Batch(Generic[Item, T]):
-    """Items of one group, which share a script; a driver runs it, and notes what went wrong.
-
-    Attributes:
-        waiting: The items.
-        wait: Whether the script may wait for rows that somebody holds.
-        results: What the script came to. Without them, and without an error, the event loop ends.
-        error: What was raised instead.
-        is_final: Whether nobody may be tried alone: all hear of the error.
-    """
+    """Items of one group, which share a script; a driver runs it, and notes what went wrong."""
 
     waiting: Sequence[_Waiting[Item, T]]
-    wait: bool
+    wait: bool  # whether the script may wait for rows that somebody holds
+    # What the script came to. Without them, and without an error, the event loop ends.
     results: Sequence[T | Apart | Refused] | None = None
-    error: Exception | None = None
-    is_final: bool = False
+    error: Exception | None = None  # what was raised instead
+    is_final: bool = False  # whether nobody may be tried alone: all hear of the error
 
     def script(self) -> Script[None]:
         """Run the group's script over the items."""

@@ -18,30 +18,21 @@ from pushkit.storage.script import Script, Statement
 
 
 class Access(Enum):
-    """What a database is opened for.
+    """What a database is opened for."""
 
-    Attributes:
-        UPGRADE: As a service that starts: made if it is missing, and its schema brought up to date.
-        WRITE: As a command that changes something beside running services.
-        READ: As a command that looks: nothing can be written.
-    """
-
+    # As a service that starts: made if it is missing, and its schema brought up to date.
     UPGRADE = "upgrade"
-    WRITE = "write"
-    READ = "read"
+    WRITE = "write"  # as a command that changes something beside running services
+    READ = "read"  # as a command that looks: nothing can be written
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of a component's schema: statements that take it to `version`.
-
-    Attributes:
-        may_roll: Whether processes of the version before may go on writing beside it.
-    """
+    """One step of a component's schema: statements that take it to `version`."""
 
     version: int
     statements: tuple[str, ...]
-    may_roll: bool = False
+    may_roll: bool = False  # whether processes of the version before may go on writing beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +51,14 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """What a database holds, beside what the code knows.
+    """What a database holds, beside what the code knows."""
 
-    Attributes:
-        where: The database, as a message may show it.
-        component: Whose tables are meant.
-        known: The versions that the code knows, oldest first.
-        versions: Of every component that has tables there, its version.
-        exists: Whether there is a database at all.
-    """
-
-    where: str
-    component: str
-    known: tuple[int, ...]
+    where: str  # the database, as a message may show it
+    component: str  # whose tables are meant
+    known: tuple[int, ...]  # the versions that the code knows, oldest first
+    # Of every component that has tables there, its version.
     versions: Mapping[str, int] = field(default_factory=dict)
-    exists: bool = True
+    exists: bool = True  # whether there is a database at all
 
     @property
     def tables(self) -> str:

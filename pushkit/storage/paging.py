@@ -15,17 +15,11 @@ WINDOW = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """What was found, and where to look further.
+    """What was found, and where to look further."""
 
-    Attributes:
-        items: What was found, newest first.
-        before: What to pass as `before` for what is older; None if nothing is.
-        is_cut: Whether so many rows were looked through that the page was not filled.
-    """
-
-    items: tuple[T, ...]
-    before: str | None = None
-    is_cut: bool = False
+    items: tuple[T, ...]  # what was found, newest first
+    before: str | None = None  # what to pass as `before` for what is older; None if nothing is
+    is_cut: bool = False  # whether so many rows were looked through that the page was not filled
 
 
 _MOST_COUNTED: Final = 10_000
@@ -33,15 +27,10 @@ _MOST_COUNTED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """A number that was counted up to a bound.
+    """A number that was counted up to a bound."""
 
-    Attributes:
-        number: How many; the bound, if there are more.
-        more: Whether there are more.
-    """
-
-    number: int
-    more: bool = False
+    number: int  # how many; the bound, if there are more
+    more: bool = False  # whether there are more
 
 
 def count_at_most(source: str, values: tuple[SqlValue, ...] = ()) -> Script[AtMost]:

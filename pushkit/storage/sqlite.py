@@ -360,12 +360,9 @@ async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
 
 
 class _Writer(threading.Thread):
-    """The one thread that writes; each call of it is one transaction.
+    """The one thread that writes; each call of it is one transaction."""
 
-    Attributes:
-        check: Runs first in each, and may refuse it.
-    """
-
+    # Runs first in each, and may refuse it.
     check: Callable[[sqlite3.Connection], None] | None = None
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:

@@ -146,59 +146,34 @@ class Subscription:
 
 
 class Current(NamedTuple):
-    """What of a subscription decides on what follows an attempt.
+    """What of a subscription decides on what follows an attempt."""
 
-    Attributes:
-        id: The subscription's own id; the others are of the same name there.
-        url: Where it points.
-        revision: Its revision.
-        active: Whether it is not disabled.
-        ended: Whether its task has ended.
-        failing_since: Since when nothing but failures came back; None after a success.
-    """
-
-    id: str
-    url: str
+    id: str  # the subscription's own id; the others are of the same name there
+    url: str  # where it points
     revision: int
-    active: bool
-    ended: bool
+    active: bool  # whether it is not disabled
+    ended: bool  # whether its task has ended
+    # Since when nothing but failures came back; None after a success.
     failing_since: datetime | None
 
 
 class Recipient(NamedTuple):
-    """What of a subscription decides on its deliveries: read for every update.
+    """What of a subscription decides on its deliveries: read for every update."""
 
-    Attributes:
-        id: The subscription's own id; the others are of the same name there.
-        tenant: The tenant.
-        task_id: The task.
-        owner: The owner.
-        config_id: The config id.
-        version: The version of its bodies.
-        origin: The destination.
-        last_seq: The `seq` of its newest update.
-        wanted: Which updates it wants.
-        paused: Whether its deliveries are kept back.
-        ended: Whether its task has ended.
-        revision: Its revision.
-        waits_until: Until when its destination waits, in microseconds since the epoch.
-        failures: How many failures in a row its destination has.
-    """
-
-    id: str
+    id: str  # the subscription's own id; the others are of the same name there
     tenant: str
     task_id: str
     owner: str
     config_id: str
-    version: WireVersion
-    origin: str
-    last_seq: int
-    wanted: Filter
-    paused: bool
-    ended: bool
+    version: WireVersion  # the version of its bodies
+    origin: str  # the destination
+    last_seq: int  # the `seq` of its newest update
+    wanted: Filter  # which updates it wants
+    paused: bool  # whether its deliveries are kept back
+    ended: bool  # whether its task has ended
     revision: int
-    waits_until: int = 0
-    failures: int = 0
+    waits_until: int = 0  # until when its destination waits, in microseconds since the epoch
+    failures: int = 0  # how many failures in a row its destination has
 
     @property
     def destination(self) -> tuple[str, str, str]:

@@ -20,21 +20,13 @@ class MetricType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: Its name, unit included; what Prometheus appends (`_total`, `_bucket`) is not.
-        type: How it is counted.
-        help: What it is.
-        labels: Its labels, each with few values.
-        buckets: Of a histogram, in seconds.
-    """
-
-    name: str
-    type: MetricType
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
+    name: str  # its name, unit included; what Prometheus appends (`_total`, `_bucket`) is not
+    type: MetricType  # how it is counted
+    help: str  # what it is
+    labels: tuple[str, ...] = ()  # its labels, each with few values
+    buckets: tuple[float, ...] = ()  # of a histogram, in seconds
 
     @property
     def series(self) -> tuple[str, ...]:

@@ -32,16 +32,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """Answers operators and their tools.
+    """Answers operators and their tools."""
 
-    Attributes:
-        metrics: What is counted.
-        unready: Returns what stands in the way of serving anybody: then `/readyz` answers 503.
-        degraded: Returns what is wrong for some and not for all.
-    """
-
-    metrics: Metrics
+    metrics: Metrics  # what is counted
+    # Returns what stands in the way of serving anybody: then `/readyz` answers 503.
     unready: Callable[[], Awaitable[Mapping[str, str]]]
+    # Returns what is wrong for some and not for all.
     degraded: Callable[[], Mapping[str, str]] = dict
 
     async def answer(self, method: str, path: str) -> Page:

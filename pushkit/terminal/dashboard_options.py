@@ -13,22 +13,15 @@ from pushkit.terminal.options import PATH, Given, gathered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardOptions:
-    """Where a dashboard listens, and who may look and act.
+    """Where a dashboard listens, and who may look and act."""
 
-    Attributes:
-        listen: `host:port`. Beyond loopback a token is needed.
-        variable: The environment variable that may hold the token.
-        hosts: Names that it is served under.
-        token_file: A file with the token, mode 0600; before the variable.
-        allow_actions: Whether who has the token may change anything.
-        audit_log: A file that a line is added to for every action; None for standard error.
-    """
-
+    # `host:port`. Beyond loopback a token is needed.
     listen: str
-    variable: str
-    hosts: tuple[str, ...] = ()
-    token_file: Path | None = None
-    allow_actions: bool = False
+    variable: str  # the environment variable that may hold the token
+    hosts: tuple[str, ...] = ()  # names that it is served under
+    token_file: Path | None = None  # a file with the token, mode 0600; before the variable
+    allow_actions: bool = False  # whether who has the token may change anything
+    # A file that a line is added to for every action; None for standard error.
     audit_log: Path | None = None
 
 

@@ -90,17 +90,11 @@ def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which page of a list to show, and how.
+    """Which page of a list to show, and how."""
 
-    Attributes:
-        after: The last id of the page before.
-        limit: How many at the most.
-        as_json: Whether as JSON, not as a table.
-    """
-
-    after: Any
-    limit: int
-    as_json: bool
+    after: Any  # the last id of the page before
+    limit: int  # how many at the most
+    as_json: bool  # whether as JSON, not as a table
 
     def show(
         self,

@@ -38,17 +38,14 @@ _OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host",
 class DashboardAccess:
     """Who may look, and act.
 
-    Attributes:
-        token: What readers show; None for loopback alone.
-        allow_actions: Whether anything may be changed.
-        hosts: Names that `Host` may have besides the address that was asked, and `localhost`.
-
     Raises:
         ConfigError: A short token, one that is not visible ASCII, or actions without one.
     """
 
+    # What readers show; None for loopback alone.
     token: str | None = field(default=None, repr=False)
-    allow_actions: bool = False
+    allow_actions: bool = False  # whether anything may be changed
+    # Names that `Host` may have besides the address that was asked, and `localhost`.
     hosts: Collection[str] = ()
 
     def __post_init__(self) -> None:

@@ -15,31 +15,21 @@ ReadForm: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """A request.
-
-    Attributes:
-        method: Its method.
-        root: The path under which the dashboard stands, percent-encoded, without a slash at
-            its end.
-        path: The path below it, percent-encoded.
-        query: What it asks for.
-        headers: Its header fields by name, in small letters (`joined_fields`).
-        peer: The address that it came from.
-        asked: The address of this machine that its connection leads to.
-        is_secure: Whether it came over TLS.
-        values: What stands in its path, by the names of the route.
-        form: What a form says; its names may stand several times.
-    """
+    """A request."""
 
     method: str
+    # The path under which the dashboard stands, percent-encoded, without a slash at its end.
     root: str
-    path: str
-    query: Mapping[str, str]
+    path: str  # the path below it, percent-encoded
+    query: Mapping[str, str]  # what it asks for
+    # Its header fields by name, in small letters (`joined_fields`).
     headers: Mapping[str, str] = field(repr=False)
-    peer: str | None
-    asked: str | None
-    is_secure: bool = False
+    peer: str | None  # the address that it came from
+    asked: str | None  # the address of this machine that its connection leads to
+    is_secure: bool = False  # whether it came over TLS
+    # What stands in its path, by the names of the route.
     values: Mapping[str, str] = field(default_factory=dict)
+    # What a form says; its names may stand several times.
     form: Mapping[str, list[str]] = field(default_factory=dict, repr=False)
 
     def cookie(self, name: str) -> str:

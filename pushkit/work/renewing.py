@@ -18,19 +18,13 @@ _LEAST_PAUSE: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held(Generic[T]):
-    """A value, and for how long it may be used.
+    """A value, and for how long it may be used."""
 
-    Attributes:
-        value: The value, which no repr shows: asyncio's debug log prints what a task returns.
-        since: When its fetch began.
-        fresh_until: From this moment on it is renewed.
-        good_until: From this moment on it is not used any more; never before `fresh_until`.
-    """
-
+    # The value, which no repr shows: asyncio's debug log prints what a task returns.
     value: T = field(repr=False)
-    since: datetime
-    fresh_until: datetime
-    good_until: datetime
+    since: datetime  # when its fetch began
+    fresh_until: datetime  # from this moment on it is renewed
+    good_until: datetime  # from this moment on it is not used any more; never before `fresh_until`
 
     def is_fresh(self, now: datetime) -> bool:
         """Say whether it need not be renewed yet."""

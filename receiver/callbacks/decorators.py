@@ -22,9 +22,6 @@ class CallbackDecorators:
     """Registers functions, before callbacks are called. Each decorator also works bare.
 
     What may be named is what `CallbackRegistry.add` takes.
-
-    Attributes:
-        callbacks: Where.
     """
 
     callbacks: CallbackRegistry

@@ -58,21 +58,13 @@ def callback_retry() -> RetryPolicy:
 
 @dataclass(slots=True)
 class _Round:
-    """What came of calling back once.
+    """What came of calling back once."""
 
-    Attributes:
-        unwritten: Calls that are not written down yet.
-        error: The last failure.
-        pause: When to come back for a callback that was passed over.
-        unmatched: No callback wants it.
-        lost: It is in somebody else's hands.
-    """
-
-    unwritten: list[Call] = field(default_factory=list)
-    error: str | None = None
-    pause: timedelta | None = None
-    unmatched: bool = False
-    lost: bool = False
+    unwritten: list[Call] = field(default_factory=list)  # calls that are not written down yet
+    error: str | None = None  # the last failure
+    pause: timedelta | None = None  # when to come back for a callback that was passed over
+    unmatched: bool = False  # no callback wants it
+    lost: bool = False  # it is in somebody else's hands
 
 
 @dataclass(frozen=True, slots=True, eq=False)

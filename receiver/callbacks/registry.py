@@ -25,55 +25,36 @@ KINDS_WITH_STATE = (UpdateKind.STATUS_UPDATE, UpdateKind.TASK)
 
 
 class Calling(TypedDict, total=False):
-    """Whose notifications a callback gets, and how it is called; all of it may be left out.
+    """Whose notifications a callback gets, and how it is called; all of it may be left out."""
 
-    Attributes:
-        senders: Names of trusted senders; all if empty.
-        tasks: Task ids; all if empty.
-        name: What the inbox calls it; `module:function` if None.
-        timeout: How long a call may take; None for what the receiver says, `"none"` for any time.
-    """
-
-    senders: Iterable[str]
-    tasks: Iterable[str]
-    name: str | None
+    senders: Iterable[str]  # names of trusted senders; all if empty
+    tasks: Iterable[str]  # task ids; all if empty
+    name: str | None  # what the inbox calls it; `module:function` if None
+    # How long a call may take; None for what the receiver says, `"none"` for any time.
     timeout: Timeout
 
 
 class Wanted(Calling, total=False):
-    """The same, and which updates.
+    """The same, and which updates."""
 
-    Attributes:
-        kinds: Kinds of update; all if empty.
-        states: Task states; all if empty.
-    """
-
-    kinds: Iterable[UpdateKind | str]
-    states: Iterable[TaskState | str]
+    kinds: Iterable[UpdateKind | str]  # kinds of update; all if empty
+    states: Iterable[TaskState | str]  # task states; all if empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """A function and what it wants. An empty set of wishes is every one of them.
+    """A function and what it wants. An empty set of wishes is every one of them."""
 
-    Attributes:
-        name: `module:function`, stable across restarts: the inbox remembers who had what.
-        function: A plain function (run in a thread) or a coroutine function.
-        kinds: Kinds of update.
-        states: Task states; an update without a state is then never wanted.
-        senders: Names of trusted senders.
-        tasks: Task ids.
-        timeout: How long a call may take; None for what the receiver says, `"none"` for any time.
-        is_async: Whether it is a coroutine function; a plain one gets a thread.
-    """
-
-    name: str
-    function: CallbackFunction
-    kinds: frozenset[UpdateKind] = frozenset()
+    name: str  # `module:function`, stable across restarts: the inbox remembers who had what
+    function: CallbackFunction  # a plain function (run in a thread) or a coroutine function
+    kinds: frozenset[UpdateKind] = frozenset()  # kinds of update
+    # Task states; an update without a state is then never wanted.
     states: frozenset[TaskState] = frozenset()
-    senders: frozenset[str] = frozenset()
-    tasks: frozenset[str] = frozenset()
+    senders: frozenset[str] = frozenset()  # names of trusted senders
+    tasks: frozenset[str] = frozenset()  # task ids
+    # How long a call may take; None for what the receiver says, `"none"` for any time.
     timeout: Timeout = None
+    # Whether it is a coroutine function; a plain one gets a thread.
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:

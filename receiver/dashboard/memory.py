@@ -23,15 +23,10 @@ _MOST_CHARS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """One refusal.
+    """One refusal."""
 
-    Attributes:
-        number: 1, 2, 3… since this memory began.
-        event: What was told.
-    """
-
-    number: int
-    event: NotificationRefused
+    number: int  # 1, 2, 3… since this memory began
+    event: NotificationRefused  # what was told
 
     @property
     def reason(self) -> str:

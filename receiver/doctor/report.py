@@ -24,18 +24,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One check, and what was found.
-
-    Attributes:
-        check: Its name.
-        promise: What should hold.
-        outcome: What became of it.
-        details: What was found, or why nothing could be; never a token or a signature.
-    """
+    """One check, and what was found."""
 
     check: str
-    promise: str
-    outcome: Outcome
+    promise: str  # what should hold
+    outcome: Outcome  # what became of it
+    # What was found, or why nothing could be; never a token or a signature.
     details: tuple[str, ...] = ()
 
 

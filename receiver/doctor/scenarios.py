@@ -30,17 +30,12 @@ _Judge = Callable[[Sequence[Visit], float], Judgement]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One of them.
+    """One of them."""
 
-    Attributes:
-        promise: What a sender must do.
-        script: What the webhook does.
-        judge: Says what became of the promise: from the visits, at least one, and from how long
-            they were watched, in seconds from the first.
-    """
-
-    promise: str
-    script: Script
+    promise: str  # what a sender must do
+    script: Script  # what the webhook does
+    # Says what became of the promise: from the visits, at least one, and from how long they were
+    # watched, in seconds from the first.
     judge: _Judge
 
 

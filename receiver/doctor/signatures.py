@@ -54,17 +54,12 @@ async def _fetched(url: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signatures:
-    """What signatures must hold under.
+    """What signatures must hold under."""
 
-    Attributes:
-        keys: The sender's; None where no scheme has any.
-        schemes: Which ones.
-        issuer: The `iss` to expect; None for whatever it states.
-    """
-
+    # The sender's; None where no scheme has any.
     keys: Mapping[str, VerificationKey] | None = field(repr=False)
-    schemes: Schemes
-    issuer: str | None = None
+    schemes: Schemes  # which ones
+    issuer: str | None = None  # the `iss` to expect; None for whatever it states
 
     def fault(self, visits: Sequence[Visit], *, url: str, opened: datetime) -> str:
         """Return what is wrong with the first visit that a receiver would refuse; empty if none.

@@ -21,20 +21,14 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Visit:
-    """One request that came.
+    """One request that came."""
 
-    Attributes:
-        at: Seconds since the sink was opened.
-        request: The request.
-        stayed: Seconds from the request to the moment at which its sender closed the connection,
-            or had its whole answer; None while it is still there.
-        taken: Bytes of the answer's body that it took, where that is measured.
-    """
-
-    at: float
+    at: float  # seconds since the sink was opened
     request: WebhookRequest = field(repr=False)
+    # Seconds from the request to the moment at which its sender closed the connection, or had its
+    # whole answer; None while it is still there.
     stayed: float | None = None
-    taken: int = 0
+    taken: int = 0  # bytes of the answer's body that it took, where that is measured
 
 
 class Connection:

@@ -17,52 +17,32 @@ _MOST_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxFigures:
-    """The inbox at one moment.
-
-    Attributes:
-        now: The moment.
-        received: What waits for its callbacks.
-        in_progress: What is with them.
-        dead: Dead letters.
-        unmatched: What no callback wanted.
-        incomplete: What came late, or behind a gap.
-        oldest_unfinished_at: Since when the oldest waits, among the first thousand.
-        due_since: Since when what could be called back is not taken; None if nothing is due.
-        arrivals: When the newest came and were done, the newest first; within an hour.
-        arrivals_since: From when on these are all that came.
-    """
+    """The inbox at one moment."""
 
     now: datetime
-    received: AtMost
-    in_progress: AtMost
+    received: AtMost  # what waits for its callbacks
+    in_progress: AtMost  # what is with them
     dead: AtMost
-    unmatched: AtMost
-    incomplete: AtMost
-    oldest_unfinished_at: datetime | None
+    unmatched: AtMost  # what no callback wanted
+    incomplete: AtMost  # what came late, or behind a gap
+    oldest_unfinished_at: datetime | None  # since when the oldest waits, among the first thousand
+    # Since when what could be called back is not taken; None if nothing is due.
     due_since: datetime | None
+    # When the newest came and were done, the newest first; within an hour.
     arrivals: tuple[tuple[datetime, datetime | None], ...]
-    arrivals_since: datetime
+    arrivals_since: datetime  # from when on these are all that came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackTrouble:
-    """A callback that failed in one way.
-
-    Attributes:
-        callback: Its name.
-        error: How.
-        waiting: How many notifications it is called again for.
-        dead: How many are dead letters by it.
-        last_at: When it was called last, and failed.
-        newest: The newest of these notifications.
-    """
+    """A callback that failed in one way."""
 
     callback: str
-    error: str
-    waiting: int
-    dead: int
-    last_at: datetime | None
-    newest: int
+    error: str  # How
+    waiting: int  # how many notifications it is called again for
+    dead: int  # how many are dead letters by it
+    last_at: datetime | None  # when it was called last, and failed
+    newest: int  # the newest of these notifications
 
 
 def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:

@@ -89,51 +89,32 @@ class NotificationReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderStats:
-    """One sender's notifications, of those that are in the inbox still.
-
-    Attributes:
-        sender: Its name.
-        unfinished: Received or in progress.
-        dead: Dead letters.
-        missing: How many updates never came, by the gaps in `seq`.
-        late: How many came after one with a higher `seq`.
-        unmatched: How many no callback wanted.
-    """
+    """One sender's notifications, of those that are in the inbox still."""
 
     sender: str
-    unfinished: int
+    unfinished: int  # received or in progress
     dead: int
-    missing: int
-    late: int
-    unmatched: int
+    missing: int  # how many updates never came, by the gaps in `seq`
+    late: int  # how many came after one with a higher `seq`
+    unmatched: int  # how many no callback wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxStats:
-    """The inbox in numbers.
+    """The inbox in numbers."""
 
-    Attributes:
-        statuses: How many notifications stand where.
-        oldest_unfinished_at: Since when the oldest unfinished one waits; None if none does.
-        senders: By name, those of whom there is something to say.
-    """
-
-    statuses: dict[InboxStatus, int]
+    statuses: dict[InboxStatus, int]  # how many notifications stand where
+    # Since when the oldest unfinished one waits; None if none does.
     oldest_unfinished_at: datetime | None
-    senders: tuple[SenderStats, ...]
+    senders: tuple[SenderStats, ...]  # by name, those of whom there is something to say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The inbox, as far as it is not done.
+    """The inbox, as far as it is not done."""
 
-    Attributes:
-        statuses: How many notifications are received, in progress and dead.
-        oldest: How long the oldest unfinished one waits; zero if none does.
-    """
-
-    statuses: dict[str, int]
-    oldest: timedelta
+    statuses: dict[str, int]  # how many notifications are received, in progress and dead
+    oldest: timedelta  # how long the oldest unfinished one waits; zero if none does
 
 
 _SUMMARY = (

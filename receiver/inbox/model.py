@@ -126,27 +126,16 @@ class StoredNotification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Who has a notification in hand, and until when without being heard of.
-
-    Attributes:
-        worker: Who.
-        until: Until when, by the database's clock.
-        taken: When it was taken, by the clock of this process that nobody sets.
-    """
+    """Who has a notification in hand, and until when without being heard of."""
 
     worker: str
-    until: datetime
-    taken: float
+    until: datetime  # until when, by the database's clock
+    taken: float  # when it was taken, by the clock of this process that nobody sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNotification:
-    """A notification that is to be stored; the names are those of `Notification`.
-
-    Attributes:
-        head: Whether nothing that is unfinished of its task is before it.
-        lease: Who has it in hand from the start; None if it waits for a claim.
-    """
+    """A notification that is to be stored; the names are those of `Notification`."""
 
     sender: str
     delivery_id: str
@@ -159,50 +148,35 @@ class NewNotification:
     late: bool
     body: bytes = field(repr=False)
     received_at: datetime
-    head: bool
-    lease: Lease | None = None
+    head: bool  # whether nothing that is unfinished of its task is before it
+    lease: Lease | None = None  # who has it in hand from the start; None if it waits for a claim
     traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackState:
-    """What one callback did with one notification.
-
-    Attributes:
-        callback: Its name.
-        done: Whether it had the notification: it does not get it again.
-        attempts: How often it was called, as far as it came to an end.
-        last_error: The type of what it raised last; None once it is done.
-        last_at: When it ended last.
-    """
+    """What one callback did with one notification."""
 
     callback: str
-    done: bool
-    attempts: int
-    last_error: str | None
-    last_at: datetime | None
+    done: bool  # whether it had the notification: it does not get it again
+    attempts: int  # how often it was called, as far as it came to an end
+    last_error: str | None  # the type of what it raised last; None once it is done
+    last_at: datetime | None  # when it ended last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedNotification:
-    """A notification under a lease, and what was done of it before.
+    """A notification under a lease, and what was done of it before."""
 
-    Attributes:
-        stored: The notification, decoded already if it was handed over as it was stored.
-        attempts: How often it was handed out, this time included; a redrive begins anew.
-        since: When it was accepted, or redriven.
-        broken_off: Whether the attempt before this one came to no end: its process died, or was
-            out of reach until its lease ended.
-        callbacks: What its callbacks did so far, by name.
-        leased_at: When its lease was taken, by the clock of this process that nobody sets.
-    """
-
+    # The notification, decoded already if it was handed over as it was stored.
     stored: StoredNotification | Notification
-    attempts: int
-    since: datetime
+    attempts: int  # how often it was handed out, this time included; a redrive begins anew
+    since: datetime  # when it was accepted, or redriven
+    # Whether the attempt before this one came to no end: its process died, or was out of reach
+    # until its lease ended.
     broken_off: bool
-    callbacks: Mapping[str, CallbackState]
-    leased_at: float
+    callbacks: Mapping[str, CallbackState]  # what its callbacks did so far, by name
+    leased_at: float  # when its lease was taken, by the clock of this process that nobody sets
 
     def had_by(self, callback: str) -> bool:
         """Say whether a callback had it already."""

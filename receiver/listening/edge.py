@@ -24,26 +24,16 @@ _MAX_BODY_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One request that came, and what the receiver made of it.
+    """One request that came, and what the receiver made of it."""
 
-    Attributes:
-        number: 1, 2, 3…
-        at: When it came.
-        peer: From where.
-        request: As it came, whole.
-        status: What it was answered.
-        code: `accepted`, `duplicate`, or the code of the refusal.
-        steps: Every step of the verification with its result.
-        verified: What is proven; None if it was refused before all of it was.
-    """
-
-    number: int
-    at: datetime
-    peer: str
-    request: WebhookRequest = field(repr=False)
-    status: int
-    code: str
-    steps: tuple[Step, ...]
+    number: int  # 1, 2, 3…
+    at: datetime  # when it came
+    peer: str  # from where
+    request: WebhookRequest = field(repr=False)  # as it came, whole
+    status: int  # what it was answered
+    code: str  # `accepted`, `duplicate`, or the code of the refusal
+    steps: tuple[Step, ...]  # every step of the verification with its result
+    # What is proven; None if it was refused before all of it was.
     verified: VerifiedNotification | None
 
     @property

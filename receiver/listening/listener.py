@@ -35,27 +35,16 @@ _LAST_ANSWERS = 2.0  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """What the command line asks for.
+    """What the command line asks for."""
 
-    Attributes:
-        url: The base URL at which agents reach this: the audience.
-        path: Where notifications arrive.
-        source: Whose signatures are believed.
-        token: The token that is handed out.
-        forward: Where what is accepted is posted on, byte by byte; None for nowhere.
-        folder: Where requests are saved; None for nowhere.
-        as_json: Write a JSON object a line.
-        brief: Show the steps that fail alone.
-    """
-
-    url: str
-    path: str
-    source: KeySource
-    token: str
-    forward: str | None
-    folder: Path | None
-    as_json: bool
-    brief: bool
+    url: str  # the base URL at which agents reach this: the audience
+    path: str  # where notifications arrive
+    source: KeySource  # whose signatures are believed
+    token: str  # the token that is handed out
+    forward: str | None  # where what is accepted is posted on, byte by byte; None for nowhere
+    folder: Path | None  # where requests are saved; None for nowhere
+    as_json: bool  # write a JSON object a line
+    brief: bool  # show the steps that fail alone
 
 
 @contextlib.asynccontextmanager

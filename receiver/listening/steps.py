@@ -27,36 +27,22 @@ from receiver.verification import VerifiedNotification
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step, and what became of it.
+    """One step, and what became of it."""
 
-    Attributes:
-        name: Which one.
-        holds: Whether it does; None if it was not checked, or not reached.
-        says: What was found, or why it fails.
-        reached: Whether the receiver came to it.
-    """
-
-    name: str
-    holds: bool | None
-    says: str
-    reached: bool = True
+    name: str  # which one
+    holds: bool | None  # whether it does; None if it was not checked, or not reached
+    says: str  # what was found, or why it fails
+    reached: bool = True  # whether the receiver came to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leniency:
-    """What is not checked, because whoever listens has said so, or has not said what to expect.
+    """What is not checked, because whoever listens has said so, or has not said what to expect."""
 
-    Attributes:
-        any_key: Whoever signed it.
-        any_issuer: Whoever says so.
-        profile: How senders sign.
-        schemes: Which signatures must hold.
-    """
-
-    any_key: bool = False
-    any_issuer: bool = False
-    profile: SenderProfile = SenderProfile.STANDARD
-    schemes: Sequence[Scheme] = (Scheme.JWT,)
+    any_key: bool = False  # whoever signed it
+    any_issuer: bool = False  # whoever says so
+    profile: SenderProfile = SenderProfile.STANDARD  # how senders sign
+    schemes: Sequence[Scheme] = (Scheme.JWT,)  # which signatures must hold
 
 
 # In the order in which a receiver comes to them, numbered as in `receiver.verification`; step 4

@@ -29,23 +29,14 @@ _MOST_ISSUERS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySource:
-    """Whose signatures are believed.
+    """Whose signatures are believed."""
 
-    Attributes:
-        jwks: A JWK Set: an URL or a file; None for none.
-        any_key: Whoever signed, without a look at the signature.
-        issuer: The `iss` to expect; None for any.
-        profile: How senders sign.
-        schemes: Which signatures must hold.
-        trial_key: A key of this machine's own, to try it with.
-    """
-
-    jwks: str | None = None
-    any_key: bool = False
-    issuer: str | None = None
-    profile: SenderProfile = SenderProfile.STANDARD
-    schemes: Schemes = field(default_factory=Schemes)
-    trial_key: VerificationKey
+    jwks: str | None = None  # a JWK Set: an URL or a file; None for none
+    any_key: bool = False  # whoever signed, without a look at the signature
+    issuer: str | None = None  # the `iss` to expect; None for any
+    profile: SenderProfile = SenderProfile.STANDARD  # how senders sign
+    schemes: Schemes = field(default_factory=Schemes)  # which signatures must hold
+    trial_key: VerificationKey  # a key of this machine's own, to try it with
 
     @property
     def names_keys(self) -> bool:
@@ -71,17 +62,11 @@ class KeySource:
 
 @dataclass(slots=True)
 class Trusting:
-    """The senders of a receiver that listens.
+    """The senders of a receiver that listens."""
 
-    Attributes:
-        source: Whose signatures are believed.
-        path: Where notifications arrive.
-        token: The token that was handed out.
-    """
-
-    source: KeySource
-    path: str
-    token: str = field(repr=False)
+    source: KeySource  # whose signatures are believed
+    path: str  # where notifications arrive
+    token: str = field(repr=False)  # the token that was handed out
     _receiver: Receiver | None = None
     _any: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
     _issuers: list[str] = field(default_factory=list)

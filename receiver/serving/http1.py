@@ -37,23 +37,15 @@ class HeadTooLargeError(InboundError, code="headers_too_large", status=431):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """The head of one request.
+    """The head of one request."""
 
-    Attributes:
-        method: As it stands there.
-        target: As it stands there.
-        fields: The header fields, in order, repeated ones as often as they came.
-        keep_alive: Whether the connection may go on after the answer.
-        expects_continue: Whether its body comes when it is asked for.
-        minor_version: 0 or 1.
-    """
-
-    method: str
-    target: str
+    method: str  # as it stands there
+    target: str  # as it stands there
+    # The header fields, in order, repeated ones as often as they came.
     fields: list[tuple[str, str]]
-    keep_alive: bool
-    expects_continue: bool
-    minor_version: int
+    keep_alive: bool  # whether the connection may go on after the answer
+    expects_continue: bool  # whether its body comes when it is asked for
+    minor_version: int  # 0 or 1
 
 
 class Messages:

@@ -52,19 +52,12 @@ _OTHER_FILES = 512  # databases, callbacks, forwards, key hosts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What the command line says; the rest stands in the configuration.
-
-    Attributes:
-        config: The configuration file.
-        processes: How many processes.
-        verbose: Log what was accepted, too.
-        log_format: How to log; None for what the configuration says.
-    """
+    """What the command line says; the rest stands in the configuration."""
 
     config: Path
     processes: int = 1
-    verbose: bool = False
-    log_format: LogFormat | None = None
+    verbose: bool = False  # log what was accepted, too
+    log_format: LogFormat | None = None  # how to log; None for what the configuration says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
