@@ -28,7 +28,12 @@ from receiver.inbox.inspection import (
 )
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention, Purge
-from receiver.inbox.schema import CALLBACKS_MIGRATION, FAIRNESS_MIGRATION, TRACES_MIGRATION
+from receiver.inbox.schema import (
+    CALLBACKS_MIGRATION,
+    FAIRNESS_MIGRATION,
+    PAGES_MIGRATION,
+    TRACES_MIGRATION,
+)
 from receiver.inbox.schema import MIGRATION as INBOX_MIGRATION
 from receiver.inbox.store import task_lock
 from receiver.replay.database import MIGRATION as REPLAY_MIGRATION
@@ -43,6 +48,7 @@ MIGRATIONS = (
     FAIRNESS_MIGRATION,
     Migration(7, (), may_roll=True),  # from here on it is noted who may write
     TRACES_MIGRATION,
+    PAGES_MIGRATION,
 )
 
 _BATCH = 100

@@ -38,7 +38,12 @@ from pushkit.outbox.inspection import (
     OutboxStats,
 )
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.schema import BODIES_MIGRATION, CLAIMS_MIGRATION, TRACES_MIGRATION
+from pushkit.outbox.schema import (
+    BODIES_MIGRATION,
+    CLAIMS_MIGRATION,
+    PAGES_MIGRATION,
+    TRACES_MIGRATION,
+)
 from pushkit.outbox.schema import MIGRATION as OUTBOX_MIGRATION
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
@@ -67,6 +72,7 @@ SENDER_MIGRATIONS = (
     KEYS_MIGRATION,
     BODIES_MIGRATION,
     TRACES_MIGRATION,
+    PAGES_MIGRATION,
 )
 
 _BATCH = 200

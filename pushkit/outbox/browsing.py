@@ -21,7 +21,7 @@ from pushkit.outbox.inspection import (
     summary_of,
 )
 from pushkit.outbox.states import UNFINISHED, DeliveryState
-from pushkit.storage.paging import WINDOW, AtMost, Page, count_at_most
+from pushkit.storage.paging import WINDOW, AtMost, Page, count_at_most, windows
 from pushkit.storage.script import (
     Script,
     SqlValue,
@@ -102,14 +102,15 @@ def browse_deliveries(
         wanted = replace(wanted, tenant="")
     looked_at, values, rest = yield from _looked_at(wanted, before)
     conditions, given = rest.where(after=len(values))
-    # Where nothing is left to be filtered, what is looked at is what is found.
-    window = WINDOW if given else limit + 1
-    rows = yield Statement(
-        f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {window}) w WHERE {conditions}"
-        f" ORDER BY {_order(wanted)} LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
-        (*values, *given, limit + 1),
-    )
-    ids = [str(row["id"]) for row in rows]
+    for window in windows(limit, is_filtered=rest != DeliveryFilter()):
+        rows = yield Statement(
+            f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {window}) w WHERE {conditions}"
+            f" ORDER BY {_order(wanted)} LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
+            (*values, *given, limit + 1),
+        )
+        ids = [str(row["id"]) for row in rows]
+        if len(ids) > limit:
+            break
     found: dict[str, DeliverySummary] = {}
     for clause, chosen in among(ids[:limit]) if ids else ():
         rows = yield Statement(
@@ -147,6 +148,13 @@ def _looked_at(
             of, named = "subscription_id = $2", (start, wanted.subscription_id)
             rest = replace(wanted, subscription_id=None)
         return f"FROM {rows} WHERE {of} AND {older} {order}", named, rest
+    if wanted.error is not None:
+        rest = replace(wanted, error=None)
+        return (
+            f"FROM {rows} WHERE last_error = $2 AND {older} {order}",
+            (start, wanted.error),
+            rest,
+        )
     if wanted.state is DeliveryState.DEAD:
         rest = replace(wanted, state=None)
         return f"FROM {rows} WHERE state = 'dead' AND {older} {order}", (start,), rest

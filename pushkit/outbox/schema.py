@@ -126,3 +126,15 @@ BODIES_MIGRATION = Migration(
 TRACES_MIGRATION = Migration(
     13, ("ALTER TABLE pushkit_bodies ADD COLUMN traceparent TEXT",), may_roll=True
 )
+
+# Of one error, newest first. What is delivered has none, and is in no such index.
+PAGES_MIGRATION = Migration(
+    14,
+    (
+        (
+            "CREATE INDEX pushkit_deliveries_error ON pushkit_deliveries (last_error, id)"
+            " WHERE last_error IS NOT NULL"
+        ),
+    ),
+    may_roll=True,
+)

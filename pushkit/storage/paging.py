@@ -12,6 +12,13 @@ T = TypeVar("T")
 WINDOW = 4000
 """How many rows one page looks through, however few of them it wants."""
 
+_SMALL_WINDOW: Final = 500
+
+
+def windows(limit: int, *, is_filtered: bool) -> tuple[int, ...]:
+    """Return how many rows a page looks through: first few, then more if those did not fill it."""
+    return (_SMALL_WINDOW, WINDOW) if is_filtered else (limit + 1,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pushkit.storage.paging import WINDOW, Page
+from pushkit.storage.paging import Page, windows
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
@@ -81,23 +81,19 @@ class SubscriptionInspection:
             values = (start, wanted.tenant or "", wanted.task_id)
             wanted = replace(wanted, tenant=wanted.tenant or "")
             older = f"tenant = $2 AND task_id = $3 AND {older}"
-        window = (
-            f"SELECT * FROM pushkit_subscriptions WHERE {older} ORDER BY id DESC LIMIT {WINDOW}"
-        )
+        looked_at = f"FROM pushkit_subscriptions WHERE {older} ORDER BY id DESC"
         conditions, given = wanted.where(after=len(values))
-        rows = yield Statement(
-            f"SELECT * FROM ({window}) w WHERE {conditions} ORDER BY id DESC"
-            f" LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
-            (*values, *given, limit + 1),
-        )
-        items = tuple(map(read_subscription, rows[:limit]))
-        if len(rows) > limit:
-            return Page(items=items, before=items[-1].id)
-        ends = yield Statement(
-            f"SELECT COUNT(*) AS found, MIN(id) AS oldest FROM ({window}) w", values
-        )
-        is_cut = ends[0]["found"] >= WINDOW
-        return Page(items=items, before=ends[0]["oldest"] if is_cut else None, is_cut=is_cut)
+        for window in windows(limit, is_filtered=True):  # those that are gone are left out
+            rows = yield Statement(
+                f"SELECT * FROM (SELECT * {looked_at} LIMIT {window}) w WHERE {conditions}"
+                f" ORDER BY id DESC LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
+                (*values, *given, limit + 1),
+            )
+            items = tuple(map(read_subscription, rows[:limit]))
+            if len(rows) > limit:
+                return Page(items=items, before=items[-1].id)
+        last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {window - 1}", values)
+        return Page(items=items, before=last[0]["id"] if last else None, is_cut=bool(last))
 
     def show(self, subscription_id: str) -> Script[Subscription | None]:
         """Return one subscription, a withdrawn one too; None if there is none."""

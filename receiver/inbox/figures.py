@@ -11,8 +11,8 @@ from pushkit.storage.script import Script, Statement, from_micros, moment_or_non
 
 _UNFINISHED: Final = "status IN ('received', 'in_progress')"
 _MOST_ARRIVALS: Final = 2000
-_MOST_DUE: Final = 10_000  # read from an index alone
-_MOST_ROWS: Final = 1000
+_MOST_READ: Final = 10_000  # from an index alone
+_MOST_ROWS: Final = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class InboxFigures:
     dead: AtMost
     unmatched: AtMost  # what no callback wanted
     incomplete: AtMost  # what came late, or behind a gap
-    oldest_unfinished_at: datetime | None  # since when the oldest waits, among the first thousand
+    oldest_unfinished_at: datetime | None  # since when the oldest waits, among the first 10,000
     # Since when what could be called back is not taken; None if nothing is due.
     due_since: datetime | None
     # When the newest came and were done, the newest first; within an hour.
@@ -53,12 +53,12 @@ def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
     unmatched = yield from count_at_most("pushkit_inbox WHERE unmatched = 1")
     incomplete = yield from count_at_most("pushkit_inbox WHERE missing > 0 OR late = 1")
     oldest = yield Statement(
-        "SELECT MIN(received_at) AS moment FROM (SELECT received_at FROM pushkit_inbox"
-        f" WHERE {_UNFINISHED} LIMIT {_MOST_ROWS}) u"
+        "SELECT received_at AS moment FROM pushkit_inbox WHERE id = (SELECT MIN(id) FROM"
+        f" (SELECT id FROM pushkit_inbox WHERE {_UNFINISHED} LIMIT {_MOST_READ}) u)"
     )
     due = yield Statement(
         "SELECT MIN(not_before) AS moment FROM (SELECT not_before FROM pushkit_inbox"
-        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_DUE}) h WHERE not_before <= $1",
+        f" WHERE head = 1 AND status = 'received' LIMIT {_MOST_READ}) h WHERE not_before <= $1",
         (to_micros(now),),
     )
     newest = yield Statement(
@@ -75,7 +75,7 @@ def inbox_figures(now: datetime, *, within: timedelta) -> Script[InboxFigures]:
         dead=dead,
         unmatched=unmatched,
         incomplete=incomplete,
-        oldest_unfinished_at=moment_or_none(oldest[0]["moment"]),
+        oldest_unfinished_at=moment_or_none(oldest[0]["moment"]) if oldest else None,
         due_since=moment_or_none(due[0]["moment"]),
         arrivals=tuple(each for each in came if each[0] >= since),
         arrivals_since=since if is_all else came[-1][0],

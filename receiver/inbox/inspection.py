@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.storage.paging import WINDOW, Page
+from pushkit.storage.paging import WINDOW, Page, windows
 from pushkit.storage.script import (
     Row,
     Script,
@@ -124,12 +124,6 @@ _SUMMARY = (
 )
 _UNFINISHED = "status IN ('received', 'in_progress')"
 _FILTERED = "id, sender, task_id, status, unmatched"
-# What an index is for.
-_RARE = {
-    InboxStatus.DEAD: "status = 'dead'",
-    InboxStatus.RECEIVED: _UNFINISHED,
-    InboxStatus.IN_PROGRESS: _UNFINISHED,
-}
 _REDRIVABLE = "(status = 'dead' OR unmatched = 1)"
 
 
@@ -153,30 +147,18 @@ class Inspection:
         self, wanted: InboxFilter, *, before: int | None, limit: int
     ) -> Script[Page[NotificationSummary]]:
         """Return a page of notifications, newest first, of any number in the same time."""
-        rows, values = "pushkit_inbox", (before or 2**62,)
-        older = "id < $1"
-        rare = "unmatched = 1" if wanted.unmatched else _RARE.get(wanted.status or InboxStatus.DONE)
-        if wanted.task_id is None and rare is not None:
-            few = f"SELECT {_FILTERED} FROM pushkit_inbox WHERE {rare} LIMIT {WINDOW}"
-            counted = yield Statement(  # from the index alone
-                f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM pushkit_inbox WHERE {rare}"
-                f" LIMIT {WINDOW}) u"
+        looked_at, named, rest = yield from _looked_at(wanted, before)
+        conditions, given = rest.where(after=len(named))
+        for window in windows(limit, is_filtered=rest != InboxFilter()):
+            found = yield Statement(
+                f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {window}) w"
+                f" WHERE {conditions} ORDER BY id DESC"
+                f" LIMIT CAST(${len(named) + len(given) + 1} AS BIGINT)",
+                (*named, *given, limit + 1),
             )
-            if counted[0]["found"] < WINDOW:
-                # All of them, by the index that has no others. The limit keeps it the inner one.
-                rows = f"({few}) u"
-        of_task = () if wanted.task_id is None else (wanted.task_id,)
-        if of_task:
-            older += " AND task_id = $2"
-        looked_at = f"FROM {rows} WHERE {older} ORDER BY id DESC"
-        named = (*values, *of_task)
-        conditions, given = wanted.where(after=len(named))
-        found = yield Statement(
-            f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {WINDOW}) w WHERE {conditions}"
-            f" ORDER BY id DESC LIMIT CAST(${len(named) + len(given) + 1} AS BIGINT)",
-            (*named, *given, limit + 1),
-        )
-        ids = [int(row["id"]) for row in found]
+            ids = [int(row["id"]) for row in found]
+            if len(ids) > limit:
+                break
         summaries: dict[int, NotificationSummary] = {}
         for clause, chosen in among(ids[:limit]) if ids else ():
             found = yield Statement(
@@ -186,7 +168,7 @@ class Inspection:
         items = tuple(summaries[each] for each in ids[:limit])
         if len(ids) > limit:
             return Page(items=items, before=str(items[-1].id))
-        last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {WINDOW - 1}", named)
+        last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {window - 1}", named)
         return Page(items=items, before=str(last[0]["id"]) if last else None, is_cut=bool(last))
 
     def show(self, notification_id: int) -> Script[NotificationReport | None]:
@@ -323,6 +305,36 @@ class Inspection:
             SenderStats(sender=sender, **{name: counts[sender].get(name, 0) for name in names})
             for sender in sorted(counts)
         )
+
+
+def _looked_at(
+    wanted: InboxFilter, before: int | None
+) -> Script[tuple[str, tuple[int | str, ...], InboxFilter]]:
+    """Return the rows that a page looks through, newest first, and what is left to be filtered.
+
+    Each begins with the index that has few others.
+    """
+    rows, start = "pushkit_inbox", before or 2**62
+    older = "id < $1"
+    if wanted.task_id is not None:
+        rest = replace(wanted, task_id=None)
+        named = (start, wanted.task_id)
+        return f"FROM {rows} WHERE task_id = $2 AND {older} ORDER BY id DESC", named, rest
+    if wanted.unmatched:
+        rest = replace(wanted, unmatched=False)
+        return f"FROM {rows} WHERE unmatched = 1 AND {older} ORDER BY id DESC", (start,), rest
+    if wanted.status is InboxStatus.DEAD:
+        rest = replace(wanted, status=None)
+        return f"FROM {rows} WHERE status = 'dead' AND {older} ORDER BY id DESC", (start,), rest
+    if wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
+        counted = yield Statement(
+            f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {rows} WHERE {_UNFINISHED}"
+            f" LIMIT {WINDOW}) u"
+        )
+        if counted[0]["found"] < WINDOW:
+            # All of them. The limit keeps the query an inner one.
+            rows = f"(SELECT {_FILTERED} FROM {rows} WHERE {_UNFINISHED} LIMIT {WINDOW}) u"
+    return f"FROM {rows} WHERE {older} ORDER BY id DESC", (start,), wanted
 
 
 # A `seq` has 63 bits, and a sender that jumps about in them must not make the sum overflow.

@@ -140,3 +140,15 @@ FAIRNESS_MIGRATION = Migration(
 TRACES_MIGRATION = Migration(
     8, ("ALTER TABLE pushkit_inbox ADD COLUMN traceparent TEXT",), may_roll=True
 )
+
+# What operators page through, newest first, however much there is of it: before, by sender.
+PAGES_MIGRATION = Migration(
+    9,
+    (
+        "DROP INDEX pushkit_inbox_dead",
+        "CREATE INDEX pushkit_inbox_dead ON pushkit_inbox (id, sender) WHERE status = 'dead'",
+        "DROP INDEX pushkit_inbox_unmatched",
+        "CREATE INDEX pushkit_inbox_unmatched ON pushkit_inbox (id, sender) WHERE unmatched = 1",
+    ),
+    may_roll=True,
+)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import ConfigError
+from pushkit.storage.paging import WINDOW
 from receiver.inbox import retention
 from receiver.inbox.inspection import InboxFilter
 from receiver.inbox.model import InboxStatus
@@ -244,3 +245,43 @@ def test_sequences_without_news_are_forgotten(shelf: Shelf) -> None:
 def test_a_retention_that_makes_no_sense_is_refused(wrong: dict[str, timedelta]) -> None:
     with pytest.raises(ConfigError, match="retention: "):
         InboxRetention(**wrong)  # type: ignore[arg-type]  # a number among them
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rare"),
+    [
+        pytest.param(InboxFilter(status=InboxStatus.DEAD), "status = 'dead'", id="dead"),
+        pytest.param(InboxFilter(unmatched=True), "unmatched = 1", id="unmatched"),
+    ],
+)
+def test_a_page_of_what_is_rare_is_full_however_much_else_came_since(
+    shelf: Shelf, wanted: InboxFilter, rare: str
+) -> None:
+    shelf.finish(1)
+    shelf.query(copies_of("t-1#1", count=WINDOW, named="old"))
+    shelf.query(f"UPDATE pushkit_inbox SET {rare}")  # noqa: S608  # ours
+    shelf.query(copies_of("t-1#1", count=WINDOW, named="new"))
+    shelf.query(
+        "UPDATE pushkit_inbox SET status = 'done', unmatched = 0 WHERE delivery_id LIKE 'new-%'"
+    )
+
+    page = shelf.run(shelf.inspection.browse(wanted, before=None, limit=50))
+
+    newest = [f"old-{number}" for number in range(WINDOW, WINDOW - 50, -1)]
+    assert [each.delivery_id for each in page.items] == newest
+    assert not page.is_cut
+
+
+def copies_of(delivery_id: str, *, count: int, named: str) -> str:
+    """Return the statement that stores a notification many times more, under other ids."""
+    columns = (
+        "sender, missing, late, kid, issued_at, received_at, body, status, not_before, head,"
+        " unmatched"
+    )
+    return (
+        f"INSERT INTO pushkit_inbox (delivery_id, {columns})"  # noqa: S608  # ours
+        " WITH RECURSIVE n(number) AS"
+        f" (SELECT 1 UNION ALL SELECT number + 1 FROM n WHERE number < {count})"
+        f" SELECT '{named}-' || number, {columns} FROM pushkit_inbox, n"
+        f" WHERE delivery_id = '{delivery_id}' ORDER BY number"
+    )
