@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.alerts import Alert
+from pushkit.alerts import Alert, AlertCode
 from pushkit.errors import AlertFailedError, ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
@@ -44,6 +44,10 @@ class AlertWebhook:
         self._destination = self._transport.policy.check(url)
         self._signer = read_signer(secret)
         self._clock = clock
+
+    def takes(self, alert: Alert) -> bool:
+        """Take everything but faults of the database."""
+        return (alert.code, alert.about) != (AlertCode.HEALTH_FAULT, "storage")
 
     async def send(self, alert: Alert) -> None:
         """Post one; what fails is tried again for a minute.

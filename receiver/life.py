@@ -125,18 +125,27 @@ class Life:
         if not self._background or any(task.done() for task in self._background):
             unready["callbacks"] = "callbacks: the dispatcher does not run"
         elif self.dispatcher.is_stuck:
-            unready["callbacks"] = f"callbacks: none can be called: {self._hanging()}"
+            hanging = sorted(self.dispatcher.hanging.items())
+            says = ", ".join(_hang(name, many) for name, many in hanging)
+            unready["callbacks"] = f"callbacks: none can be called: {says}"
         return unready
 
     def degraded(self) -> dict[str, str]:
         """Return what is wrong for some and not for all, each part with its reason."""
-        missing = self.intake.trust.missing()
-        reasons = (f"keys of sender {name}: {reason}" for name, reason in missing.items())
-        degraded = {"keys": "; ".join(reasons)} if missing else {}
-        if self.dispatcher.hanging:
-            degraded["callbacks"] = f"callbacks: {self._hanging()}"
+        degraded: dict[str, str] = {}
+        for (part, _), reason in self.faults_of_some().items():
+            degraded[part] = f"{degraded[part]}; {reason}" if part in degraded else reason
         return degraded
 
-    def _hanging(self) -> str:
-        found = sorted(self.dispatcher.hanging.items())
-        return ", ".join(f"{number} calls of {name} hang" for name, number in found)
+    def faults_of_some(self) -> dict[tuple[str, str], str]:
+        """Return the same one by one, each by its part and whose, or which, it is."""
+        missing = sorted(self.intake.trust.missing().items())
+        hanging = sorted(self.dispatcher.hanging.items())
+        return {
+            **{("keys", name): f"keys of sender {name}: {reason}" for name, reason in missing},
+            **{("callbacks", name): f"callbacks: {_hang(name, many)}" for name, many in hanging},
+        }
+
+
+def _hang(name: str, many: int) -> str:
+    return f"{many} calls of {name} hang"

@@ -339,10 +339,15 @@ class Receiver(CallbackDecorators):
         """Return what is wrong just now, for alerts."""
         if self._is_ending:
             return []
-        wrong = await self.unready() or self.degraded()
+        unready, at = await self.unready(), self._clock()
+        of_some = self._life.faults_of_some()
         return [
-            HealthFault(at=self._clock(), part=part, reason=reason)
-            for part, reason in wrong.items()
+            *(HealthFault(at=at, part=part, reason=why) for part, why in unready.items()),
+            *(
+                HealthFault(at=at, part=part, about=about, reason=why)
+                for (part, about), why in of_some.items()
+                if part not in unready
+            ),
         ]
 
     async def _read(self) -> Readings:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from pushkit.alerts.rule import Alert, AlertBound, alert_of
-from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink
+from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink, log_alert
 from pushkit.errors import ConfigError, PushkitError
 from pushkit.events import Event, Listeners
 from pushkit.logs import RepeatedLog
@@ -31,8 +31,8 @@ class AlertOptions:
         log: Into the log, as errors of the logger `pushkit.alerts`.
         command: A program and its arguments, which gets each as JSON on its standard input.
         webhook: A URL that gets each as a signed message: of a sender through its own outbox, of a
-            receiver by itself, with `webhook_secret`. What may be the outbox's own fault does not
-            go there.
+            receiver by itself, with `webhook_secret`. Faults of the database or of the outbox do
+            not go there, but into the log, if there is no command.
         webhook_token: The A2A token that a sender's webhook expects, if it expects one.
         webhook_secret: What a receiver, which has neither outbox nor key, signs with: a secret of
             Standard Webhooks, `whsec_…`.
@@ -98,7 +98,10 @@ class Alerts:
         alert = None if found is None else self._bound.admit(found)
         if alert is None:
             return
-        for sink, queue in self._queues:
+        takers = [each for each in self._queues if each[0].takes(alert)]
+        if self._queues and not takers:
+            log_alert(alert)
+        for sink, queue in takers:
             try:
                 queue.put_nowait(alert)
             except asyncio.QueueFull:

@@ -47,7 +47,6 @@ class Alert:
         at: When it was found.
         about: What makes two of them the same: an origin, a sender, a key, a part.
         says: A sentence.
-        stops_delivery: Whether the outbox itself may be what does not work: it is not sent by it.
         facts: What the event says.
         more: How many like it were found since the last one, and not sent.
     """
@@ -56,7 +55,6 @@ class Alert:
     at: datetime
     about: str
     says: str
-    stops_delivery: bool = False
     facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     more: int = 0
 
@@ -68,8 +66,9 @@ class Alert:
 
 def alert_of(event: Event) -> Alert | None:
     """Return what an event is as an alert; None for what nobody need look at."""
-    stops_delivery = False
     match event:
+        case DeliveryDead(error="gone"):
+            return None  # its subscription is disabled, which is told besides
         case DeliveryDead(origin=about, error=error) if event.owner != ALERTS_OWNER:
             code = AlertCode.DEAD_LETTER
             says = f"a delivery of task {printable(event.task_id)} to {about} was given up: {error}"
@@ -78,7 +77,7 @@ def alert_of(event: Event) -> Alert | None:
             says = f"a subscription to task {printable(event.task_id)} at {about} was disabled:"
             says += f" {error}"
         case LocalFault(error=error):
-            code, about, stops_delivery = AlertCode.LOCAL_FAULT, str(error), True
+            code, about = AlertCode.LOCAL_FAULT, str(error)
             says = f"deliveries wait because of something on this side: {error}"
         case NotificationDead(error=error):
             code, about = AlertCode.DEAD_LETTER, str(event.sender)
@@ -86,8 +85,8 @@ def alert_of(event: Event) -> Alert | None:
             says += f" given up: {printable(error)}"
         case SigningKeyNearEnd(kid=about, reason=reason):
             code, says = AlertCode.KEY_NEAR_END, f"{event.algorithm} key {about} {reason}"
-        case HealthFault(part=about, reason=says):
-            code, stops_delivery = AlertCode.HEALTH_FAULT, True
+        case HealthFault(reason=says):
+            code, about = AlertCode.HEALTH_FAULT, f"{event.part} {event.about}".rstrip()
         case _:
             return None
     return Alert(
@@ -95,7 +94,6 @@ def alert_of(event: Event) -> Alert | None:
         at=event.at,
         about=about,
         says=says,
-        stops_delivery=stops_delivery,
         facts=facts_of(event),
     )
 

@@ -27,6 +27,10 @@ class AlertSink(Protocol):
         """For the log."""
         ...
 
+    def takes(self, alert: Alert) -> bool:
+        """Say whether an alert may go there: not by what may be at fault itself."""
+        ...
+
     async def send(self, alert: Alert) -> None:
         """Send one; what it raises is logged, with the alert."""
         ...
@@ -36,16 +40,25 @@ class AlertSink(Protocol):
         ...
 
 
+def log_alert(alert: Alert) -> None:
+    """Write an alert to the log, as an error of `pushkit.alerts`."""
+    more = f" (and {alert.more} more like it)" if alert.more else ""
+    extra = {**alert.facts, "code": alert.code.value, "more": alert.more}
+    _log.error("alert %s: %s%s", alert.code.value, alert.says, more, extra=extra)
+
+
 class AlertLog:
     """Writes alerts to the log, as errors of `pushkit.alerts`."""
 
     name = "log"
 
+    def takes(self, alert: Alert) -> bool:  # noqa: ARG002  # all of them
+        """Take every alert."""
+        return True
+
     async def send(self, alert: Alert) -> None:
         """Write a line."""
-        more = f" (and {alert.more} more like it)" if alert.more else ""
-        extra = {**alert.facts, "code": alert.code.value, "more": alert.more}
-        _log.error("alert %s: %s%s", alert.code.value, alert.says, more, extra=extra)
+        log_alert(alert)
 
     async def close(self) -> None:
         """Hold nothing open."""
@@ -67,6 +80,10 @@ class AlertCommand:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = find_program(command, setting="alerts: command")
+
+    def takes(self, alert: Alert) -> bool:  # noqa: ARG002  # all of them
+        """Take every alert."""
+        return True
 
     async def send(self, alert: Alert) -> None:
         """Run it once.

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
-from pushkit.alerts.rule import ALERTS_OWNER, Alert
+from pushkit.alerts.rule import ALERTS_OWNER, Alert, AlertCode
 from pushkit.errors import AlertFailedError
 from pushkit.outbox.idempotency import IdempotencyKey
 
@@ -39,15 +39,17 @@ class AlertWebhook:
         self._every = every
         self._is_subscribed = False
 
+    def takes(self, alert: Alert) -> bool:
+        """Take what does not say that delivering itself may not work."""
+        return alert.code not in {AlertCode.LOCAL_FAULT, AlertCode.HEALTH_FAULT}
+
     async def send(self, alert: Alert) -> None:
-        """Store one for delivery, unless delivering may be what does not work.
+        """Store one for delivery.
 
         Raises:
-            AlertFailedError: The outbox has no room for it.
+            AlertFailedError: The outbox has no room for it, or its subscription is disabled.
             PushkitError: The URL is refused, or the database is away.
         """
-        if alert.stops_delivery:
-            return
         if not self._is_subscribed:
             await self._sender.subscribe(
                 ALERTS_TASK,
@@ -63,6 +65,9 @@ class AlertWebhook:
         result = await self._sender.notify(_message(alert, name), idempotency_key=key)
         for refused in result.refused:
             raise AlertFailedError(refused.message)
+        if result.for_nobody:
+            revive = f"pushkit subscriptions enable --task {ALERTS_TASK}"
+            raise AlertFailedError(f"its subscription is disabled: `{revive}`")
 
     async def close(self) -> None:
         """Leave everything to the sender, which closes it."""

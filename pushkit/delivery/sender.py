@@ -20,11 +20,12 @@ from pushkit.a2a import (
     parse_push_config,
 )
 from pushkit.alerts import AlertOptions, Alerts
+from pushkit.alerts.rule import ALERTS_OWNER
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
 from pushkit.delivery.admin import OutboxAdmin, open_outbox
-from pushkit.delivery.alert_webhook import AlertWebhook
+from pushkit.delivery.alert_webhook import ALERTS_TASK, AlertWebhook
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.consequences import Consequences
@@ -439,7 +440,8 @@ class PushSender:
             filter: Which updates it wants: what it does not want takes no `seq`.
 
         Raises:
-            InvalidPushConfigError: The config is malformed, or its URL is refused.
+            InvalidPushConfigError: The config is malformed, its URL is refused, or the task or the
+                owner is the one that alerts have.
             TooManyConfigsError: This owner has `max_configs_per_task` for the task already.
             TooManySubscriptionsError: This owner has `max_subscriptions_per_owner` already.
             UnsupportedVersionError: A version that pushkit does not speak.
@@ -455,6 +457,9 @@ class PushSender:
             owner=owner,
             config_id=_checked_id("id", parsed.id or task_id),
         )
+        if (task_id == ALERTS_TASK) != (owner == ALERTS_OWNER):
+            says = f"{ALERTS_TASK} and {ALERTS_OWNER} are for the operator's alerts alone"
+            raise InvalidPushConfigError(f"task_id, owner: {says}")
         await self._ready()
         subscription, before = await self._database.write_patiently(
             lambda: self._registrar.put(

@@ -15,9 +15,11 @@ class HealthFault(Event):
     Attributes:
         part: What: `storage`, `worker`, `keys` or `callbacks`, as `/readyz` has it.
         reason: Why, in a sentence.
+        about: Whose, or which: a sender's keys, a callback; empty if it is the whole part.
     """
 
     kind: ClassVar[EventKind] = EventKind.HEALTH_FAULT
 
     part: str
     reason: str
+    about: str = ""

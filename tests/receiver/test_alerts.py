@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from pushkit.signing.standard_webhooks import (
 )
 from pushkit.webhook import Headers
 from pushkit.work.retry import RetryPolicy, wait_schedule
-from receiver import Notification
+from receiver import Notification, TrustedSender
 from receiver.settings import load_settings
 from tests.eventually import eventually
 
@@ -92,6 +93,58 @@ async def test_a_callback_that_hangs_is_an_alert(
             await eventually(logged)
             release.set()
     assert "does not run" not in caplog.text
+
+
+async def test_each_sender_without_keys_is_an_alert_of_its_own(
+    make_world: WorldFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = [
+        TrustedSender(
+            name=name,
+            issuer=f"https://{name}.example.com",
+            jwks_url="http://127.0.0.1:9/jwks.json",  # nobody listens there
+        )
+        for name in ("billing", "travel")
+    ]
+    alerts = AlertOptions(log=True, look_every=timedelta(milliseconds=20))
+    world = make_world(options={"alerts": alerts, "more_senders": more, "allow": ["127.0.0.1:9"]})
+    with caplog.at_level(logging.ERROR, "pushkit.alerts"):
+        async with world.receiver:
+
+            async def logged() -> bool:
+                return all(f"keys of sender {each.name}" in caplog.text for each in more)
+
+            await eventually(logged)
+
+
+async def test_a_fault_of_the_receivers_database_goes_into_the_log_and_not_to_its_webhook(
+    make_world: WorldFactory, aiohttp_server: AiohttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted: list[object] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        posted.append((await request.json())["about"])
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/ops", answer)
+    server = await aiohttp_server(app)
+    alerts = AlertOptions(
+        webhook=str(server.make_url("/ops")),
+        webhook_secret=generate_webhook_secret(),
+        look_every=timedelta(milliseconds=20),
+    )
+    world = make_world(options={"alerts": alerts})
+    with caplog.at_level(logging.ERROR, "pushkit.alerts"):
+        async with world.receiver:
+            with sqlite3.connect(world.database) as connection:
+                connection.execute("DROP TABLE pushkit_inbox")
+
+            async def logged() -> bool:
+                return "alert health_fault: storage:" in caplog.text
+
+            await eventually(logged)
+    assert "storage" not in posted
 
 
 @pytest.mark.parametrize(

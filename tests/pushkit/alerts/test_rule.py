@@ -40,18 +40,17 @@ ABOUT = {
 
 
 @pytest.mark.parametrize(
-    ("event", "code", "about", "stops_delivery"),
+    ("event", "code", "about"),
     [
-        pytest.param(DEAD, AlertCode.DEAD_LETTER, ORIGIN, False, id="dead letter"),
+        pytest.param(DEAD, AlertCode.DEAD_LETTER, ORIGIN, id="dead letter"),
         pytest.param(
             SubscriptionDisabled(**ABOUT, error="gone"),
             AlertCode.SUBSCRIPTION_DISABLED,
             ORIGIN,
-            False,
             id="subscription",
         ),
         pytest.param(
-            LocalFault(**ABOUT, error="storage"), AlertCode.LOCAL_FAULT, "storage", True, id="fault"
+            LocalFault(**ABOUT, error="storage"), AlertCode.LOCAL_FAULT, "storage", id="fault"
         ),
         pytest.param(
             NotificationDead(
@@ -64,32 +63,41 @@ ABOUT = {
             ),
             AlertCode.DEAD_LETTER,
             "agent",
-            False,
             id="dead notification",
         ),
         pytest.param(
             SigningKeyNearEnd(at=NOW, kid="k1", algorithm="ES256", reason="is 91 days old"),
             AlertCode.KEY_NEAR_END,
             "k1",
-            False,
             id="key",
         ),
         pytest.param(
             HealthFault(at=NOW, part="storage", reason="storage: it is away"),
             AlertCode.HEALTH_FAULT,
             "storage",
-            True,
             id="health",
+        ),
+        pytest.param(
+            HealthFault(at=NOW, part="keys", about="agent", reason="keys of sender agent: away"),
+            AlertCode.HEALTH_FAULT,
+            "keys agent",
+            id="keys of one sender",
         ),
     ],
 )
 def test_an_event_that_somebody_should_look_at_is_an_alert(
-    event: Event, code: AlertCode, about: str, stops_delivery: bool
+    event: Event, code: AlertCode, about: str
 ) -> None:
     alert = alert_of(event)
     assert alert is not None
-    assert (alert.code, alert.about, alert.stops_delivery) == (code, about, stops_delivery)
+    assert (alert.code, alert.about) == (code, about)
     assert alert.document()["says"] == alert.says
+
+
+def test_a_webhook_that_is_gone_is_one_alert_and_not_a_dead_letter_besides() -> None:
+    events = [replace(DEAD, error="gone"), SubscriptionDisabled(**ABOUT, error="gone")]
+    alerts = [alert for alert in map(alert_of, events) if alert is not None]
+    assert [each.code for each in alerts] == [AlertCode.SUBSCRIPTION_DISABLED]
 
 
 def test_what_goes_by_itself_is_none() -> None:

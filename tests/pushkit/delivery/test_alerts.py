@@ -15,7 +15,7 @@ import pytest
 from pushkit import AlertOptions, StatusUpdate
 from pushkit.alerts.rule import ALERTS_OWNER
 from pushkit.delivery.alert_webhook import ALERTS_TASK
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.events import Delivered, DeliveryDead, Event
 from tests.eventually import eventually
 from tests.told import told
@@ -74,6 +74,36 @@ async def test_a_webhook_of_alerts_that_refuses_them_raises_none(
     assert len(webhook.at("/alerts")) == 1
 
 
+async def test_alerts_that_a_disabled_subscription_would_have_got_are_in_the_log(
+    senders: Senders, webhook: Webhook, status: MakeStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await senders.open(alerts=AlertOptions(webhook=webhook.url("/alerts")))
+    await sender.start()
+    await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0")
+    webhook.replies_with(422, 410)
+    webhook.replies_with(410, path="/alerts")
+
+    async def disabled() -> bool:
+        return "subscription_disabled owner=pushkit:alerts" in caplog.text
+
+    async def told() -> bool:
+        return "alert not sent by webhook: its subscription is disabled" in caplog.text
+
+    for seen in (disabled, told):
+        await sender.notify(status())
+        await eventually(seen)
+    assert "pushkit subscriptions enable --task pushkit-alerts" in caplog.text
+
+
+@pytest.mark.parametrize(("task", "owner"), [(ALERTS_TASK, "mallory"), ("task-1", ALERTS_OWNER)])
+async def test_nobody_else_can_subscribe_to_alerts(
+    senders: Senders, webhook: Webhook, task: str, owner: str
+) -> None:
+    sender = await senders.open()
+    with pytest.raises(InvalidPushConfigError, match="for the operator's alerts alone"):
+        await sender.subscribe(task, {"url": webhook.url()}, version="1.0", owner=owner)
+
+
 async def test_two_processes_send_the_same_alert_once(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
@@ -119,7 +149,7 @@ async def test_a_command_gets_an_alert_on_standard_input_without_our_variables(
 async def test_a_fault_of_the_outbox_goes_to_the_log_and_not_through_the_outbox(
     senders: Senders, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alerts = AlertOptions(log=True, webhook=webhook.url("/alerts"))
+    alerts = AlertOptions(webhook=webhook.url("/alerts"))
     sender = await senders.open(alerts=alerts)  # opened, and not started: its worker does not run
     assert sender._alerts is not None
     sender._alerts.start()
