@@ -21,7 +21,6 @@ def document_response(
     """Answer a GET for a document (RFC 9110 §13.1.2, RFC 9111 §5.2.2).
 
     Args:
-        body: The document.
         media_type: What it is.
         tag: Its entity tag: quoted, with `W/` if it is a weak one.
         max_age: How long the answer may be cached.

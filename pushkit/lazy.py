@@ -13,7 +13,6 @@ def names_on_demand(
     """Return the `__all__`, the `__getattr__` and the `__dir__` (PEP 562) of a package.
 
     Args:
-        package: Its name.
         homes: The names that each module defines, by module, parted by blanks.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}

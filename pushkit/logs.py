@@ -34,7 +34,6 @@ class RepeatedLog:
     """Writes one line per cause and interval to a logger.
 
     Args:
-        log: The logger.
         interval: How long a cause is only counted, once it was said.
         clock: Seconds that only go forward.
     """
@@ -66,10 +65,6 @@ class RepeatedLog:
         Args:
             cause: What makes two lines the same: a code, and whom it is about. Never something
                 that a stranger chooses freely: of more than 1,000 causes the oldest is forgotten.
-            level: A level of `logging`.
-            message: As for `logging`, with `%` places.
-            args: For the places.
-            exc_info: An exception, or whether to log the one that is handled now.
             extra: Facts for a log of objects, as for `logging`.
         """
         unsaid = self._take(cause)

@@ -18,7 +18,6 @@ def find_program(command: Sequence[str], *, setting: str, folder: Path | None = 
     """Return a command with the whole path of its program.
 
     Args:
-        command: The program and its arguments.
         setting: What to call it in an error.
         folder: Where a relative path begins.
 
@@ -45,7 +44,6 @@ async def run_program(
     """Run a program with bytes on its standard input, and return its exit status.
 
     Args:
-        command: As `find_program` returns it.
         told: What it reads.
         within: Then it is killed, with what it started.
         environment: Its variables; this process's own if None.

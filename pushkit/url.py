@@ -159,7 +159,6 @@ def masked_url(url: str, *, keep_query: bool = False) -> str:
     """Return a URL without what may be secret in it: user, password, query and fragment.
 
     Args:
-        url: The URL, or what stands for one.
         keep_query: The query is known to hold no secret.
     """
     masked = _USER.sub("***@", url)

@@ -33,7 +33,6 @@ class Hands(Protocol):
         """Take a place for a notification that is being stored; None if it has to wait.
 
         Args:
-            sender: Whose it is.
             now: The present, by the database's clock.
             taken: When that was asked for, by the clock of this process that nobody sets.
         """
@@ -104,15 +103,7 @@ _Results: TypeAlias = dict[Candidate, int | Apart | Refused | None]
 
 
 class Acceptance:
-    """Accepts what is proven, if its id is fresh, its task expected, and there is room.
-
-    Args:
-        database: Where inbox and expected tasks live.
-        replay: The memory of ids.
-        expected: Whose tasks are waited for.
-        limits: How much may be unfinished.
-        hands: Who calls back.
-    """
+    """Accepts what is proven, if its id is fresh, its task expected, and there is room."""
 
     def __init__(
         self,
@@ -143,7 +134,6 @@ class Acceptance:
         """Store notifications; return the id of each, None for one that was accepted before.
 
         Args:
-            candidates: What is proven.
             wait: Whether to wait for tasks and tokens that somebody holds.
         """
         self.cancel(candidates)  # an attempt before this one may have failed in its commit

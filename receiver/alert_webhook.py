@@ -27,9 +27,7 @@ class AlertWebhook:
     """Posts alerts as JSON to a URL that the operator names: addresses of the inside are allowed.
 
     Args:
-        url: The webhook.
         secret: What it is signed with, `whsec_…` or `whsk_…`.
-        clock: Returns now, aware, in UTC.
 
     Raises:
         ConfigError: The URL or the secret is none.

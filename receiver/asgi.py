@@ -67,7 +67,6 @@ class ReceiverMiddleware:
     """Takes the requests at the senders' paths out of another application's, and no others.
 
     Args:
-        app: The application.
         receiver: It starts before the application, and stops after it.
         prefix: What stands before the senders' paths.
     """

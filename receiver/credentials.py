@@ -83,8 +83,6 @@ def check_presented(
     is optional.
 
     Args:
-        sender: The sender.
-        secret: What it sent.
         handed_out: What `expect()` handed to this sender, as far as it could be what was sent.
 
     Returns:

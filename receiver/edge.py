@@ -83,9 +83,6 @@ class Edge:
     """Answers requests: notifications, probes, and what is neither.
 
     Args:
-        intake: Takes notifications.
-        health: How the receiver is.
-        peers: Tells where requests come from.
         validation_echo: Whether `GET ?validationToken=` is answered with the token.
     """
 
@@ -107,7 +104,6 @@ class Edge:
         """Answer one request.
 
         Args:
-            head: Its head.
             read: Reads its body; called only once the head is proven.
         """
         try:

@@ -67,15 +67,9 @@ class Intake:
     Args:
         trust: The trusted senders and their keys. May be replaced at any time: a request is held
             against the one that it met.
-        database: Where inbox and expected tasks live.
         replay: The memory of ids, in the same database or elsewhere.
-        limits: Sizes and rates.
-        clock: Returns now, aware, in UTC.
-        hands: Who calls back.
         accepted: Called with the sender and the task of what was accepted, if it has one.
-        events: Who hears of every verdict.
         ids_kept: How long ids are remembered in the database.
-        tracing: Makes a span of each notification; None for none.
     """
 
     def __init__(
@@ -121,7 +115,6 @@ class Intake:
         """Do all steps on one request.
 
         Args:
-            head: Its head.
             path: The sender's path at which it arrived, without any prefix of a mount.
             read: Reads its body; called only once the head is proven.
             peer: The address that it came from.

@@ -314,10 +314,6 @@ class Refusals:
 
     The lines say how many were left out. What a sender was refused after its signature is always
     logged, unless it is to come again, for it names its task and delivery.
-
-    Args:
-        events: Who hears of every refusal.
-        clock: Returns now, aware, in UTC.
     """
 
     def __init__(

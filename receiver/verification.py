@@ -126,12 +126,7 @@ Question: TypeAlias = KeysOf | HandedOutTo | WholeBody
 
 
 class House:
-    """What a service has besides the senders: its limits, and its rates.
-
-    Args:
-        limits: Sizes and rates.
-        clock: Returns now, aware, in UTC.
-    """
+    """What a service has besides the senders: its limits, and its rates."""
 
     def __init__(self, limits: Limits, clock: Callable[[], datetime]) -> None:
         self.limits = limits
@@ -313,10 +308,8 @@ def verify(
     """Do steps 1 to 6; ask for keys, for what was handed out, and for the body, in this order.
 
     Args:
-        head: The head of the request.
         among: The trusted senders at the path where it arrived.
         own_url: The URL of this webhook, from the configuration.
-        clock: Returns now, aware.
         house: The limits and rates of the service; None for who has seen to step 1, and has none.
         facts: Takes up what is proven.
 
@@ -408,10 +401,7 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
     """Do steps 3 and 4, as far as they need no body, by every scheme that the sender must use.
 
     Args:
-        selected: The sender, its signatures and the keys that they name.
-        head: The head of the request.
         own_url: The URL of this webhook, from the configuration.
-        now: The receiver's clock.
 
     Raises:
         InvalidSignatureError: A signature is missing or does not hold.

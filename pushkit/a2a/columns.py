@@ -82,8 +82,6 @@ def columns(
     """Return the table of each version that the rows have a column for.
 
     Args:
-        node: The neutral class.
-        *rows: Its members.
         kind: What its `kind` says in 0.3.
         has_origin: Whether the class says in which version it was read.
         build: As of `Table`, for each version.

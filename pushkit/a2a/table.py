@@ -26,7 +26,6 @@ class MismatchError(Exception):
     """What was found is not what its table says.
 
     Args:
-        expected: What was expected.
         *path: Where, from the inside out.
     """
 

@@ -79,7 +79,6 @@ def checked(
     """Return the result of a check that raises if it does not hold.
 
     Args:
-        name: What is held against what.
         says: What to say if it holds.
         check: Raises InboundError.
         found: What to add to its error.

@@ -81,16 +81,7 @@ def dashboard_app(
     issuer: str | None = None,
     clock: Callable[[], datetime] = utc_now,
 ) -> Site:
-    """Return the dashboard over an outbox that is open.
-
-    Args:
-        outbox: The outbox.
-        subscriptions: Its subscriptions.
-        access: Who may look, and act.
-        keys: The signing keys, to show their states.
-        issuer: `iss` of its notifications, to show them whole.
-        clock: Returns now, aware, in UTC.
-    """
+    """Return the dashboard over an outbox that is open."""
     pages = Pages(outbox, subscriptions, keys=keys, issuer=issuer, clock=clock)
     site = Site(access=access, templates=_TEMPLATES, title="pushkit", clock=clock)
     _add_pages(site, pages)

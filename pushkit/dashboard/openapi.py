@@ -226,12 +226,7 @@ _OF: Final = (
 
 
 def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
-    """Return the description.
-
-    Args:
-        server: The path under which the API stands.
-        with_actions: Whether anything may be changed.
-    """
+    """Return the description."""
     paths: JsonObject = {
         "/overview": get("Overview", "Whether the sender is healthy, in one look."),
         "/deliveries": get(

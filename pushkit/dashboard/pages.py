@@ -52,15 +52,7 @@ _JWT: Final = re.compile(rb"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
 
 class Pages:
-    """Documents over the operators' doors.
-
-    Args:
-        outbox: The outbox.
-        subscriptions: Subscriptions, with the vault that opens their secrets, to hide them.
-        keys: The signing keys; None if they are not known here.
-        issuer: `iss`; None likewise.
-        clock: Returns now, aware, in UTC.
-    """
+    """Documents over the operators' doors."""
 
     def __init__(
         self,

@@ -38,8 +38,6 @@ def rebuilt_request(
     """Return the request of one attempt; None if its subscription is gone.
 
     Args:
-        delivery: What was sent.
-        subscription: Where to, as it is now.
         body: Its body; None where it cannot be opened here.
         sent_at: When.
         ring: Who signed; None if that is not known here.

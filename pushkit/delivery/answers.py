@@ -41,8 +41,6 @@ def judge(status: int, headers: Headers, now: datetime) -> Judgement:
 
     Args:
         status: The status code; interim answers (1xx) never come here.
-        headers: The answer's header fields, for `Retry-After`.
-        now: The moment of the answer.
     """
     if 200 <= status < 300:
         return _DELIVERED

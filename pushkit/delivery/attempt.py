@@ -106,8 +106,6 @@ class Attempt:
         """Make an attempt; never raises for what network, webhook or signer do.
 
         Args:
-            delivery: What is to be delivered.
-            to: Its subscription, or the route of that.
             refusals: How often its destination was refused by our own policy before.
         """
         await self.pace.turn(delivery.origin)

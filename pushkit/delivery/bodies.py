@@ -26,11 +26,7 @@ _MAX_REMEMBERED: Final = 10_000  # tasks
 
 
 class BodyEncoder:
-    """Encodes updates, and remembers which versions each task is watched in.
-
-    Args:
-        max_body_bytes: The largest body.
-    """
+    """Encodes updates, and remembers which versions each task is watched in."""
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
@@ -102,11 +98,8 @@ class Bodies:
     has written nothing, and is run again after `ask`.
 
     Args:
-        encoder: Encodes them.
-        update: What happened.
         snapshot: The whole task, for versions that send it; or who knows it, owner by owner.
         now: The time of it, for versions whose bodies need one.
-        tenant: The tenant of its task.
     """
 
     def __init__(

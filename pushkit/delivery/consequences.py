@@ -51,10 +51,8 @@ class Consequences:
         """Write down what follows from a result that was settled; return what to tell.
 
         Args:
-            delivery: What was attempted.
             current: Its subscription, the row held; None if it was removed.
             result: What the attempt came to, by the database's clock.
-            now: The present, by the same clock.
             failures: How many failures in a row its destination had before this attempt.
         """
         if _is_all_well(current, result) and not failures:

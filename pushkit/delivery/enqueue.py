@@ -119,7 +119,6 @@ class Enqueuer:
         """Store an update for every subscription that wants it, as far as each can have it.
 
         Args:
-            notice: The update.
             connection: The caller's own, whose transaction this becomes a part of.
 
         Raises:
@@ -151,7 +150,6 @@ class Enqueuer:
         for each other. A caller's own transaction keeps the locks until it ends.
 
         Args:
-            notices: The updates.
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what goes
                 to them.
         """

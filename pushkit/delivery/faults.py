@@ -22,11 +22,7 @@ def code_of(exc: Exception) -> str:
 
 
 class LocalFaults:
-    """Tells of faults in a log, with their traceback, once per cause and minute.
-
-    Args:
-        log: The log.
-    """
+    """Tells of faults in a log, with their traceback, once per cause and minute."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = RepeatedLog(log)

@@ -43,7 +43,6 @@ class Pace:
     What the operator named in `allow` is no third party, and not slowed down.
 
     Args:
-        policy: Knows what is named.
         per_second: The rate; as much as a second's worth may come at once. None for any.
         at_once: How many may wait for their turn at one origin.
         clock: Seconds that only go forward.

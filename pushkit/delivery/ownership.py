@@ -39,11 +39,6 @@ class Ownership:
     """Asks destinations for their proof, and remembers it for thirty days.
 
     A proof is one owner's: that a URL echoes for one says nothing about another's wish.
-
-    Args:
-        database: Where proofs are kept.
-        transport: How destinations are asked.
-        clock: Returns now, aware, in UTC.
     """
 
     def __init__(

@@ -103,7 +103,6 @@ class Registered:
         """Revive the chosen subscriptions that are disabled.
 
         Args:
-            chosen: Which.
             resend: Bring back what was cancelled when they were disabled.
         """
         found = yield from self._hold(chosen)

@@ -34,11 +34,7 @@ class NotifyCounts:
 
 
 class Reports:
-    """Reports what updates and registrations came to.
-
-    Args:
-        events: Who hears of every recipient.
-    """
+    """Reports what updates and registrations came to."""
 
     def __init__(self, events: Listeners) -> None:
         self.counts: NotifyCounts = NotifyCounts()

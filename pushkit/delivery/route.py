@@ -47,7 +47,6 @@ class Routes:
     Args:
         issuer: `iss` of every notification.
         policy: Which URLs may be posted to.
-        vault: Opens tokens and credentials.
         credentials: What the operator configured for destinations, if anything.
         go_token_spelling: Send `A2A-Notification-Token` too.
         most: How many are remembered.

@@ -84,7 +84,6 @@ class Settler:
         order: their rows are the ones that many settle at once.
 
         Args:
-            attempted: The deliveries.
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
                 theirs, and what belongs to none.
         """

@@ -121,11 +121,7 @@ async def signed_headers(
 
     Args:
         route: What is the same in every request of its subscription.
-        delivery: What is sent.
-        body: The raw bytes of it.
         token: The token of the operator's OAuth client, if there is one.
-        signing: The schemes that are on.
-        key: The key of the ring that is active now.
         now: The moment of this request.
 
     Raises:

@@ -36,9 +36,7 @@ class Worker:
     """Delivers what is due.
 
     Args:
-        database: Where outbox and subscriptions live.
         attempt: How one attempt is made.
-        clock: Returns now, aware, in UTC.
         concurrency: How many attempts at once.
         concurrency_per_origin: How many of them to one destination, over all owners.
         consequences: What attempts mean for destinations and subscriptions.

@@ -29,7 +29,6 @@ class KeySet:
     """The keys of a JWK Set that may verify.
 
     Args:
-        keys: By kid.
         refused: What was left out: the kid or the position, and the reason.
     """
 

@@ -89,7 +89,6 @@ def ecdsa_from_der(signature: bytes, key_size: int) -> bytes:
     """Return r and s side by side (RFC 7518 §3.4, RFC 9421 §3.3.4), not in ASN.1.
 
     Args:
-        signature: The same in DER.
         key_size: Bits of the curve.
 
     Raises:

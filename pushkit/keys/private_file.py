@@ -34,7 +34,6 @@ def read_private(path: Path, *, made_by: str) -> bytes:
     """Read a file that only its owner may read, or a group of this process.
 
     Args:
-        path: The file.
         made_by: The command that makes one.
 
     Raises:

@@ -42,8 +42,6 @@ class FileKeySource:
     use, and one error is logged for each broken version.
 
     Args:
-        path: The file.
-        passphrase: Of its private keys.
         changed: Called with the ring before and the new one, when there is one.
 
     Raises:

@@ -78,9 +78,7 @@ class Poster(Protocol):
         """Send one POST and return the answer, whatever its status.
 
         Args:
-            destination: A URL that passed the policy.
             headers: All of them but `Host` and `Content-Length`.
-            body: The body.
             timeout: Over everything, from looking up the name to the end of the answer.
             tls: Roots and client certificate for this destination, from `tls_context`; connections
                 are shared only under the same one.

@@ -46,10 +46,6 @@ class Transport:
     in it separate pools. Destinations that the operator named have one of their own, so that no
     other destination ever travels over a connection whose address was not checked.
 
-    Args:
-        policy: Which destinations and addresses are allowed.
-        options: How it connects.
-
     Raises:
         ConfigError: The proxy or the file is not what it should be.
     """

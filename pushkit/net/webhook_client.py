@@ -31,10 +31,6 @@ from pushkit.net.tls import tls_context
 class WebhookClient:
     """Connections to webhooks under one destination policy: a `Poster`.
 
-    Args:
-        policy: Which destinations and addresses are allowed.
-        options: How it connects.
-
     Raises:
         ConfigError: The proxy or the file is not what it should be.
     """

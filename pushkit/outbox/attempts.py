@@ -98,8 +98,6 @@ def fold(made: Made, status: int | None, ahead: timedelta) -> str:
     """Return a first attempt that arrived as its delivery's row holds it.
 
     Args:
-        made: The attempt, by its worker's clock.
-        status: The status of the answer.
         ahead: How far the clock of the database is ahead of that.
     """
     timing = made.timing
@@ -142,11 +140,6 @@ class AttemptLog:
         """Write down an attempt that decides nothing any more, unless its delivery was erased.
 
         Whoever does not hear that it was written down asks again: it is written down once.
-
-        Args:
-            delivery: As it was claimed.
-            made: The attempt.
-            result: What it came to.
         """
         # A statement of its own: the next one counts what another wrote while this one waited.
         held = yield Statement(

@@ -23,7 +23,6 @@ def backlog(now: datetime, *, breaker_opens_at: int) -> Script[Backlog]:
     """Return what is not finished.
 
     Args:
-        now: The present.
         breaker_opens_at: From how many failures in a row on a destination waits.
     """
     # As the partial indexes have it, so that no row is looked at.

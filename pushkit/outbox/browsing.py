@@ -95,8 +95,6 @@ def browse_deliveries(
 
     Args:
         wanted: Which. A task without a tenant is one of the tenant without a name.
-        before: Where the page before ended.
-        limit: How many at most.
     """
     if wanted.task_id is not None and wanted.tenant is None:
         wanted = replace(wanted, tenant="")
@@ -173,7 +171,6 @@ def outbox_figures(now: datetime, *, within: timedelta, failures: int) -> Script
     """Return what says whether deliveries flow.
 
     Args:
-        now: The present.
         within: How far back it looks at what ended.
         failures: From how many failures in a row on a destination is on probation.
     """

@@ -88,9 +88,7 @@ class DestinationStore:
         Until one of them is answered: with so many failures in a row a destination is on probation.
 
         Args:
-            keys: Which.
             failures: From how many failures in a row on a destination gets one at a time.
-            now: The present.
 
         Returns:
             How many of them waited.

@@ -137,11 +137,7 @@ WITH_BODIES = (
 
 
 class Inspection:
-    """Scripts that only read.
-
-    Args:
-        vault: Opens bodies.
-    """
+    """Scripts that only read."""
 
     def __init__(self, vault: Vault | None = None) -> None:
         self._vault = vault or Vault()

@@ -111,13 +111,11 @@ class Leases:
         """Take heads that are due, under a lease, in the order of `share_out`.
 
         Args:
-            claim: Who takes them, and until when.
             limit: How many at most: the worker's free slots.
             reserved: How many of them only owners get that hold none.
             per_origin: How many of one destination may be in flight, over all owners and workers.
                 A slow webhook of many tasks would otherwise take every slot there is. (Workers on
                 PostgreSQL that claim in the same moment may go over it together.)
-            now: The present.
             one_at_a_time_from: From so many failures in a row on, a destination is given one
                 delivery at a time.
         """
@@ -226,8 +224,6 @@ class Leases:
         Args:
             settled: Deliveries as they were claimed, the rows of their subscriptions held; and what
                 became of each. A destination's wait is not this method's business.
-            worker: Who claimed them.
-            now: The present.
             following: Says whether the next of a line may be taken by the same worker at once: if
                 it is due, and goes to the same destination, which neither fails nor waits.
             until: Until when what follows is taken.

@@ -86,10 +86,7 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
     """Return the heads that get a slot, in the order in which they do.
 
     Args:
-        heads: What is due.
         in_flight: What is under way; the chosen are added.
-        places: How many places there are.
-        now: The present, in microseconds.
     """
     waiting: dict[tuple[str, str], deque[Head]] = defaultdict(deque)
     for head in sorted(heads, key=lambda head: (head.not_before, head.id)):

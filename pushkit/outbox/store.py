@@ -112,9 +112,7 @@ class OutboxStore:
         """Cancel pending `working` statuses that a newer status has overtaken; return how many.
 
         Args:
-            subscription_id: Whose.
             by_new_status: Whether a status that is newer than all of them is about to be stored.
-            now: The present.
         """
         rows = yield Statement(
             SUPERSEDED.where(

@@ -64,7 +64,6 @@ class BoundedSchema:
     """One schema, checked, with which data can be checked.
 
     Args:
-        document: The schema.
         max_steps: How many keywords of its dialect may be applied to the schema, more or less.
         max_seconds: How much computing that may take.
 
@@ -99,7 +98,6 @@ class BoundedSchema:
         """Return what is wrong with data, or None.
 
         Args:
-            data: The data.
             steps: What may be spent, where several checks share it; by default `MAX_STEPS`.
 
         Raises:

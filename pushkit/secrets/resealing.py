@@ -50,11 +50,7 @@ class Rotated:
 
 
 class SecretsAdmin:
-    """Secrets in an outbox, for operators. Everything here is safe beside running traffic.
-
-    Args:
-        database: Where outbox and subscriptions live, open (see `open_outbox`).
-    """
+    """Secrets in an outbox, for operators. Everything here is safe beside running traffic."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

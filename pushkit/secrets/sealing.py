@@ -196,7 +196,6 @@ def add_secret_key(path: str | Path, *, standby: bool = False) -> SecretKey:
     """Write a new key to a file, which is made if there is none, and return it.
 
     Args:
-        path: The file.
         standby: Put it last, where it opens but does not seal yet; else it goes first.
 
     Raises:

@@ -171,12 +171,9 @@ def verify_http_signature(
     """Prove a signature with the key that is trusted for its `keyid`. The body is not read.
 
     Args:
-        unverified: The parsed signature.
         key: The key; its algorithm is the only one that is tried.
-        method: The request's method.
         target_uris: The URLs that may have been signed: the receiver's own, from its
             configuration, with the query of the request.
-        headers: The request's headers.
         algorithms: Which algorithms the sender may use at all.
 
     Raises:

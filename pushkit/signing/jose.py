@@ -189,7 +189,6 @@ async def sign_detached(
     Args:
         payload: The bytes; the verifier has to come by the very same.
         header: The protected header, besides `alg` and `kid`, which are the key's.
-        key: The key.
 
     Raises:
         SigningError: The remote key did not sign, or not this.

@@ -148,7 +148,6 @@ def sign_webhook(
     Args:
         body: The raw bytes that are sent.
         delivery_id: The same on every retry; without `.`.
-        now: The moment of this attempt, aware.
         signers: What to sign with: several while one is being replaced.
 
     Raises:

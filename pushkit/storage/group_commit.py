@@ -92,7 +92,6 @@ class GroupCommit:
     Belongs to the event loop in which it is made.
 
     Args:
-        driver: Runs batches.
         most: How many items go together.
         patience: How long something may be left apart.
         wait: Whether scripts may wait for rows that somebody holds.
@@ -119,7 +118,6 @@ class GroupCommit:
 
         Args:
             group: Makes the script.
-            item: What it is for.
             ended: Called with what it came to, also if whoever asked is gone.
         """
         waiting = self._new(group, item, ended)

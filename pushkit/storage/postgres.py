@@ -122,8 +122,6 @@ class PostgresDatabase:
 
     Args:
         dsn: `postgresql://user:password@host/database`.
-        component: Whose tables, for the migrations.
-        migrations: The component's schema, oldest first.
         connections: How many connections the pool may hold. Half of them, at most, are with scripts
             that wait for rows.
         command_timeout: How long one statement may take.

@@ -52,9 +52,6 @@ class SqliteDatabase:
 
     Args:
         path: The file, beside which stands its write-ahead log.
-        component: Whose tables, for the migrations.
-        migrations: The component's schema, oldest first.
-        clock: Returns now, aware, in UTC.
         synchronous: `FULL` survives a power cut; `NORMAL` survives a crash of the process.
         busy_timeout: How long to wait for another process that holds the write lock.
     """

@@ -72,8 +72,6 @@ class SubscriptionInspection:
 
         Args:
             wanted: Which. A task without a tenant is one of the tenant without a name.
-            before: Where the page before ended.
-            limit: How many at most.
         """
         older, start = ("id < $1" if before else "$1 = ''"), before or ""
         values: tuple[str, ...] = (start,)

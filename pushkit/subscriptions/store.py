@@ -240,7 +240,6 @@ class SubscriptionStore:
         """Return some subscriptions by id, their rows held; ids that are gone are left out.
 
         Args:
-            ids: Which.
             wait: Whether to wait for rows that somebody holds, or to leave them out too.
         """
         return (yield from _by_ids("*", ids, read_subscription, f"FOR UPDATE{_or_not(wait)}"))

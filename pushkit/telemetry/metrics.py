@@ -68,7 +68,6 @@ class Metrics(Collector):
     """Counts what a table names.
 
     Args:
-        table: The metrics.
         read: Reads what stands in the database and elsewhere; what it raises is logged, and the
             page goes without.
         lag: The histogram of the event loop's lag.

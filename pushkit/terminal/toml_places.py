@@ -17,7 +17,6 @@ def line_of(text: str, location: Location) -> int:
     """Return the line of a TOML document where a member stands, or the nearest one above it.
 
     Args:
-        text: The document.
         location: The member's path, for example `("senders", 0, "issuer")`.
     """
     best, best_depth = 1, 0

@@ -21,11 +21,7 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 
 class AsgiSite:
-    """A site as an ASGI application.
-
-    Args:
-        site: Whose pages.
-    """
+    """A site as an ASGI application."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

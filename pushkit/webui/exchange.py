@@ -63,12 +63,7 @@ class Answer:
 
 
 class Refused(Exception):  # noqa: N818  # an answer, no error of this program
-    """Raised where a request is answered with a refusal.
-
-    Args:
-        status: The status.
-        text: What was wrong, and what to do.
-    """
+    """Raised where a request is answered with a refusal."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

@@ -89,7 +89,6 @@ def run_dashboard(
     """Serve a dashboard until a stop signal.
 
     Args:
-        options: Where it listens, and who may look and act.
         opened: Opens what it shows, and closes it again.
         say: Called with the line that tells where it is.
 

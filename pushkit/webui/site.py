@@ -71,10 +71,8 @@ class Site:
     """Pages, an API and actions under one access rule.
 
     Args:
-        access: Who may look and act.
         templates: The folder of the pages' templates, which extend `frame.html`.
         title: What the dashboard is called.
-        clock: Returns now, aware, in UTC.
     """
 
     def __init__(
@@ -198,12 +196,7 @@ class Site:
     # --- around every handler ------------------------------------------------------------------
 
     async def answer(self, came: Callable[[], PageRequest], read: ReadForm) -> Answer:
-        """Answer a request.
-
-        Args:
-            came: Returns the request.
-            read: Reads its body, which is a form.
-        """
+        """Answer a request."""
         request = PageRequest(
             method="GET", root="", path="", query={}, headers={}, peer=None, asked=None
         )

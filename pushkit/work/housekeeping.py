@@ -19,7 +19,6 @@ class Housekeeper:
     Args:
         store: What is kept, for the log: `outbox`, `inbox`.
         retain: Deletes what a retention does not keep, and returns how many that was.
-        log: Where faults are told.
         interval: How long to rest in between.
     """
 

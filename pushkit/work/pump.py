@@ -80,7 +80,6 @@ class Pump(Generic[Item]):
     """Keeps items flowing.
 
     Args:
-        name: For the log.
         claim: Takes items that are due, and a slot for each.
         process: Works on one item and settles it; returns the one that follows it into its slot.
         until_due: Says how long until `claim` may find something; None for nothing in sight.

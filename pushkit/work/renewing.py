@@ -47,7 +47,6 @@ class Renewing(Generic[T]):
 
     Args:
         fetch: Gets the value, given the one that is held; fails with a `PushkitError`.
-        clock: Returns now, aware, in UTC.
         unasked: Renew the value when it is fresh no longer although nobody asks for it, so that it
             is stale only while fetches fail.
     """

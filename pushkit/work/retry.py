@@ -93,7 +93,6 @@ def next_attempt(
     """Return when to try again, or None to give up.
 
     Args:
-        policy: The policy.
         attempts: How many attempts there were, the one that just failed included; at least 1.
         since: When the work was accepted: age counts from here, not from the first attempt.
         now: The moment of the failure.
@@ -128,7 +127,6 @@ async def persist(
     """Call until it succeeds, through errors of one kind, at growing intervals of up to 2 s.
 
     Args:
-        call: What is to succeed.
         through: The kind of error; any other is raised at once.
         within: For how long after the first call: then the last error is raised.
     """

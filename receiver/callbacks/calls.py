@@ -90,7 +90,6 @@ class Caller:
         """Return a place for a call.
 
         Args:
-            callback: Whose.
             alone: Whether it is the only callback.
             hung_before: Whether its last call with this notification ran out of time. All such
                 calls together have half of the slots: other tasks go on.

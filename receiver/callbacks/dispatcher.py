@@ -81,7 +81,6 @@ class Dispatcher:
 
     Args:
         database: Where the inbox lives; its clock is the one that counts.
-        registry: The callbacks.
         retry: When a failed callback is called again.
         concurrency: How many tasks' notifications at once.
         timeout: How long a callback may take, where it does not say itself; None for any time.
@@ -89,9 +88,6 @@ class Dispatcher:
         senders: Returns how many senders are trusted: of several, none has all places.
         poll_interval: How long to wait at most before looking for what other processes accepted,
             or left behind.
-        events: Who hears of how callbacks ended.
-        clock: Returns now, aware, in UTC: for events.
-        tracing: Makes a span of each call; None for none.
     """
 
     def __init__(

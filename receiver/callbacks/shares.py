@@ -38,7 +38,6 @@ class Place:
     """One place of somebody's share, until it is left.
 
     Args:
-        share: Whose.
         besides: A place of another share that goes with it.
     """
 
@@ -73,7 +72,6 @@ class Shares:
         """Return a place of somebody who may have at most so many.
 
         Args:
-            who: Whose share.
             most: How many places it has.
             besides: Another place that goes with this one, also if this one is not to be had.
 

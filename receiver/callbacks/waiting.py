@@ -33,11 +33,7 @@ class _Waiter:
 
 
 class Arrivals:
-    """Tells those who wait for a task that it has a new notification, and nobody else.
-
-    Args:
-        database: Where the inbox lives.
-    """
+    """Tells those who wait for a task that it has a new notification, and nobody else."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

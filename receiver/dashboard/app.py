@@ -69,13 +69,7 @@ def dashboard_of(
 def inbox_dashboard(
     inbox: InboxAdmin, *, access: DashboardAccess, clock: Callable[[], datetime] = utc_now
 ) -> Site:
-    """Return the dashboard over an inbox that is open: without refusals, which are in no row.
-
-    Args:
-        inbox: The inbox.
-        access: Who may look, and act.
-        clock: Returns now, aware, in UTC.
-    """
+    """Return the dashboard over an inbox that is open: without refusals, which are in no row."""
     return _site(InboxPages(inbox, clock=clock), access, clock)
 
 

@@ -35,8 +35,6 @@ def findings(
     """Return what is to be known.
 
     Args:
-        figures: The inbox.
-        troubles: The callbacks that fail.
         refusals: Those that are kept, of a receiver in this process.
         degraded: What such a receiver says is wrong for some.
     """

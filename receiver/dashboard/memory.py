@@ -48,11 +48,7 @@ class Calls:
 
 
 class Memory:
-    """Hears of refusals and calls, and keeps the newest.
-
-    Args:
-        clock: Returns now, aware, in UTC.
-    """
+    """Hears of refusals and calls, and keeps the newest."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self.since = clock()

@@ -215,12 +215,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
 
 
 def openapi_document(server: str, *, with_actions: bool) -> JsonObject:
-    """Return the description.
-
-    Args:
-        server: The path under which the API stands.
-        with_actions: Whether anything may be changed.
-    """
+    """Return the description."""
     of_sender = parameter("sender", NAME, "Of this trusted sender.")
     paths: JsonObject = {
         "/overview": get("Overview", "Whether the receiver is healthy, in one look."),

@@ -37,8 +37,6 @@ class InboxPages:
     """Documents over the inbox, and over what a receiver in this process told.
 
     Args:
-        inbox: The inbox.
-        clock: Returns now, aware, in UTC.
         memory: What such a receiver told; None without one.
         degraded: What such a receiver says is wrong for some.
     """

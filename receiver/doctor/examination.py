@@ -33,8 +33,6 @@ async def examine(
     """Yield the result of each check, as it ends.
 
     Args:
-        subject: The receiver.
-        agent: Whom it trusts.
         only: Names of checks; all of them by default.
         deadline: How long a callback may take.
         patience: How long a receiver may wait for a body that drips in.

@@ -65,7 +65,6 @@ class Signatures:
         """Return what is wrong with the first visit that a receiver would refuse; empty if none.
 
         Args:
-            visits: What came.
             url: The base URL that it was posted to.
             opened: The moment from which the visits' seconds count.
         """

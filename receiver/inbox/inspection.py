@@ -208,9 +208,7 @@ class Inspection:
         Attempts and age begin anew. A callback that had the notification does not get it again.
 
         Args:
-            ids: The notifications.
             tasks: What `redrivable_tasks` found; whoever runs this holds them.
-            now: The present.
         """
         redriven: list[int] = []
         for clause, values in among(sorted(ids), after=1):

@@ -46,9 +46,6 @@ class ListeningEdge(Edge):
     """Answers as the receiver does, and tells of each request.
 
     Args:
-        receiver: The receiver.
-        trusting: Whom it trusts.
-        token: The token that was handed out.
         tell: Called with each arrival, before it is answered.
     """
 

@@ -54,7 +54,6 @@ async def listening(
     """Listen while the block runs.
 
     Args:
-        options: What is asked for.
         listener: Where connections come in.
         state: A folder for the inbox.
 

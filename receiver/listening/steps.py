@@ -84,11 +84,9 @@ def steps_of(
     """Return every step with its result.
 
     Args:
-        request: The request.
         found: What verifying it came to.
         code: The code of the receiver's answer.
         leniency: What was not checked.
-        now: When it came.
     """
     failing = _failing(code)
     claims = _claims_of(request.headers)

@@ -45,11 +45,7 @@ MIGRATION = Migration(
 
 
 class DatabaseReplay:
-    """Scripts over `pushkit_replay`. Whoever comes second waits for the first one's transaction.
-
-    Args:
-        remember_for: How long ids are remembered.
-    """
+    """Scripts over `pushkit_replay`. Whoever comes second waits for the first one's transaction."""
 
     def __init__(self, remember_for: timedelta = MEMORY) -> None:
         self._remember_for = remember_for

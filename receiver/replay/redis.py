@@ -48,7 +48,6 @@ class RedisReplay:
         url: `redis://host:6379/0`, or `rediss://` with TLS, or `unix://`.
         namespace: What keeps this receiver's ids apart from others' on the same server; the same
             for all processes of one receiver.
-        remember_for: How long ids are remembered.
         lease: How long a reservation holds. Longer than a transaction of the inbox may take.
 
     Raises:

@@ -49,11 +49,7 @@ class RequestHead:
 
 
 class Messages:
-    """Takes the bytes of a connection apart: `head`, then its `body` until `is_whole`, and again.
-
-    Args:
-        max_head_bytes: The largest head.
-    """
+    """Takes a connection's bytes apart: `head`, then its `body` until `is_whole`, and again."""
 
     def __init__(self, max_head_bytes: int) -> None:
         self._max_head_bytes = max_head_bytes

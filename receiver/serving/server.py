@@ -35,11 +35,9 @@ class HttpServer:
 
     Args:
         handler: Answers one request, and raises nothing: `Edge.answer`.
-        limits: What a connection may take.
         is_proxy: Says whether an address is a trusted proxy's.
         max_head_bytes: The largest head.
         tls: The service's certificate; None for none.
-        refusals: Logs and tells what is refused.
     """
 
     def __init__(
