@@ -20,10 +20,12 @@ from pushkit.webui.openapi import (
     SHOWN,
     TEXT,
     api_document,
+    each,
     get,
     list_of,
     nullable,
     operation,
+    page_of,
     parameter,
     record,
     ref,
@@ -37,93 +39,55 @@ _SUBSCRIPTION_STATES: Final[JsonObject] = {
 
 
 _SUMMARY: Final[dict[str, JsonValue]] = {
-    "id": TEXT,
-    "subscription_id": TEXT,
-    "tenant": TEXT,
-    "owner": TEXT,
-    "task_id": TEXT,
-    "config_id": TEXT,
-    "seq": INTEGER,
-    "origin": TEXT,
-    "content_type": TEXT,
-    "body_bytes": INTEGER,
+    **each(TEXT, "id subscription_id tenant owner task_id config_id origin content_type"),
+    **each(INTEGER, "seq body_bytes attempts"),
     "state": _DELIVERY_STATES,
-    "attempts": INTEGER,
-    "notified_at": MOMENT,
-    "redriven_at": nullable(MOMENT),
-    "not_before": MOMENT,
-    "finished_at": nullable(MOMENT),
+    **each(MOMENT, "notified_at not_before"),
+    **each(nullable(MOMENT), "redriven_at finished_at"),
     "last_status": nullable(INTEGER),
     "last_error": nullable(TEXT),
     "cancelled_by": nullable({"type": "string", "enum": [*map(str, CancelledBy)]}),
 }
 _SUBSCRIPTION: Final[dict[str, JsonValue]] = {
-    "id": TEXT,
+    **each(TEXT, "id tenant task_id owner config_id version origin profile"),
     "state": _SUBSCRIPTION_STATES,
-    "tenant": TEXT,
-    "task_id": TEXT,
-    "owner": TEXT,
-    "config_id": TEXT,
-    "version": TEXT,
     "url": {"type": "string", "description": "Its query is masked."},
-    "origin": TEXT,
-    "profile": TEXT,
-    "has_token": FLAG,
-    "has_credentials": FLAG,
+    **each(FLAG, "has_token has_credentials last_chunk_only task_ended"),
     "schemes": list_of(TEXT),
     "states": nullable(list_of(TEXT)),
     "kinds": nullable(list_of(TEXT)),
-    "last_chunk_only": FLAG,
     "last_seq": INTEGER,
-    "task_ended": FLAG,
-    "failing_since": nullable(MOMENT),
+    **each(nullable(MOMENT), "failing_since disabled_at"),
     "disabled_by": nullable(TEXT),
-    "disabled_at": nullable(MOMENT),
     "created_at": MOMENT,
 }
 _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Overview": record(
         {
-            "now": MOMENT,
+            **each(MOMENT, "now measured_since"),
             "verdict": ref("Verdict"),
             "findings": ref("Findings"),
-            "pending": ref("AtMost"),
-            "in_flight": ref("AtMost"),
-            "dead": ref("AtMost"),
-            "failing_destinations": ref("AtMost"),
+            **each(ref("AtMost"), "pending in_flight dead failing_destinations"),
             "oldest_pending_at": nullable(MOMENT),
-            "measured_since": MOMENT,
             "delivered": INTEGER,
             "delivered_per_minute": NUMBER,
             "latency_seconds": ref("Percentiles"),
-            "ended": list_of(record({"at": MOMENT, "delivered": INTEGER, "other": INTEGER})),
-            "errors": list_of(
-                record({"code": TEXT, "deliveries": INTEGER, "means": TEXT, "mend": TEXT})
-            ),
+            "ended": list_of(record({"at": MOMENT, **each(INTEGER, "delivered other")})),
+            "errors": list_of(record({**each(TEXT, "code means mend"), "deliveries": INTEGER})),
             "signing_key": nullable(ref("Key")),
         }
     ),
     "DeliverySummary": record(_SUMMARY),
-    "Deliveries": record(
-        {
-            "deliveries": list_of(ref("DeliverySummary")),
-            "before": nullable(TEXT),
-            "is_cut": FLAG,
-        }
-    ),
+    "Deliveries": page_of("deliveries", "DeliverySummary"),
     "Attempt": record(
         {
             "number": INTEGER,
             "started_at": MOMENT,
             "duration_seconds": NUMBER,
-            "resolve_seconds": nullable(NUMBER),
-            "connect_seconds": nullable(NUMBER),
-            "wait_seconds": nullable(NUMBER),
-            "body_seconds": nullable(NUMBER),
-            "address": nullable(TEXT),
+            **each(nullable(NUMBER), "resolve_seconds connect_seconds wait_seconds body_seconds"),
+            **each(nullable(TEXT), "address error"),
             "outcome": TEXT,
             "status": nullable(INTEGER),
-            "error": nullable(TEXT),
         }
     ),
     "Request": record(
@@ -139,22 +103,15 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
             **_SUMMARY,
             "log": list_of(ref("Attempt")),
             "answers": nullable(list_of(record({"number": INTEGER, "answer": nullable(TEXT)}))),
-            "keeps_answers": FLAG,
+            **each(FLAG, "keeps_answers is_sealed"),
             "body": nullable(TEXT),
-            "is_sealed": FLAG,
-            "why": nullable(record({"code": TEXT, "means": TEXT, "mend": TEXT})),
+            "why": nullable(record(each(TEXT, "code means mend"))),
             "subscription": nullable(ref("Subscription")),
             "request": nullable(ref("Request")),
         }
     ),
     "Subscription": record(_SUBSCRIPTION),
-    "Subscriptions": record(
-        {
-            "subscriptions": list_of(ref("Subscription")),
-            "before": nullable(TEXT),
-            "is_cut": FLAG,
-        }
-    ),
+    "Subscriptions": page_of("subscriptions", "Subscription"),
     "SubscriptionReport": record(
         {
             **_SUBSCRIPTION,
@@ -167,9 +124,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
             "destinations": list_of(
                 record(
                     {
-                        "tenant": TEXT,
-                        "owner": TEXT,
-                        "origin": TEXT,
+                        **each(TEXT, "tenant owner origin"),
                         "state": {
                             "type": "string",
                             "enum": ["closed", "waits", "open", "half_open"],
@@ -188,14 +143,10 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
     ),
     "Key": record(
         {
-            "kid": TEXT,
-            "alg": TEXT,
-            "state": TEXT,
+            **each(TEXT, "kid alg state"),
             "signs": FLAG,
             "published_at": MOMENT,
-            "activates_at": nullable(MOMENT),
-            "retires_at": nullable(MOMENT),
-            "revoked_at": nullable(MOMENT),
+            **each(nullable(MOMENT), "activates_at retires_at revoked_at"),
         }
     ),
     "Keys": record({"is_known": FLAG, "keys": list_of(ref("Key"))}),

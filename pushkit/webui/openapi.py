@@ -44,6 +44,16 @@ def record(properties: dict[str, JsonValue], *optional: str) -> JsonObject:
     }
 
 
+def each(schema: JsonObject, names: str) -> dict[str, JsonValue]:
+    """Return members of one schema, by their names, parted by blanks."""
+    return dict.fromkeys(names.split(), schema)
+
+
+def page_of(name: str, schema: str) -> JsonObject:
+    """Return a schema of a page of a list that is looked through from its newest."""
+    return record({name: list_of(ref(schema)), "before": nullable(TEXT), "is_cut": FLAG})
+
+
 def parameter(
     name: str, schema: JsonObject, says: str, where: str = "query", *, required: bool = False
 ) -> JsonObject:

@@ -16,10 +16,12 @@ from pushkit.webui.openapi import (
     SHOWN,
     TEXT,
     api_document,
+    each,
     get,
     list_of,
     nullable,
     operation,
+    page_of,
     parameter,
     record,
     ref,
@@ -32,35 +34,23 @@ _ID: Final = parameter("id", _NUMBERED, "Its number.", "path")
 _BEFORE: Final = parameter("before", _NUMBERED, "`before` of the page before.")
 
 _SUMMARY: Final[dict[str, JsonValue]] = {
-    "id": INTEGER,
-    "sender": TEXT,
-    "delivery_id": TEXT,
-    "task_id": nullable(TEXT),
-    "config_id": nullable(TEXT),
+    **each(INTEGER, "id body_bytes attempts"),
+    **each(TEXT, "sender delivery_id kid"),
+    **each(nullable(TEXT), "task_id config_id last_error"),
     "seq": nullable(INTEGER),
     "missing": {**INTEGER, "description": "How many before it had not come when it did."},
     "late": FLAG,
-    "kid": TEXT,
-    "body_bytes": INTEGER,
     "status": _STATUSES,
-    "attempts": INTEGER,
-    "issued_at": MOMENT,
-    "received_at": MOMENT,
-    "redriven_at": nullable(MOMENT),
-    "not_before": MOMENT,
-    "finished_at": nullable(MOMENT),
-    "last_error": nullable(TEXT),
+    **each(MOMENT, "issued_at received_at not_before"),
+    **each(nullable(MOMENT), "redriven_at finished_at"),
     "unmatched": {**FLAG, "description": "No callback wanted it."},
 }
 _REFUSAL: Final[dict[str, JsonValue]] = {
-    "number": INTEGER,
+    **each(INTEGER, "number status"),
     "at": MOMENT,
-    "code": TEXT,
-    "status": INTEGER,
+    **each(TEXT, "code peer"),
     "sender": {**nullable(TEXT), "description": "None if nobody proved to be one."},
-    "task_id": nullable(TEXT),
-    "delivery_id": nullable(TEXT),
-    "peer": TEXT,
+    **each(nullable(TEXT), "task_id delivery_id"),
     "reason": {**TEXT, "description": "What was found, and what was expected."},
 }
 _REASONS: Final[dict[str, JsonValue]] = {
@@ -71,12 +61,9 @@ _REASONS: Final[dict[str, JsonValue]] = {
     "reasons": list_of(
         record(
             {
-                "code": TEXT,
-                "number": INTEGER,
-                "status": INTEGER,
+                **each(TEXT, "code means mend"),
+                **each(INTEGER, "number status"),
                 "step": nullable(INTEGER),
-                "means": TEXT,
-                "mend": TEXT,
             }
         )
     ),
@@ -84,16 +71,14 @@ _REASONS: Final[dict[str, JsonValue]] = {
 _GAP: Final[dict[str, JsonValue]] = {
     "gap": {"const": True},
     "sender": TEXT,
-    "first": INTEGER,
-    "last": INTEGER,
+    **each(INTEGER, "first last"),
 }
 _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Notification": record(_SUMMARY),
     "Step": record(
         {
             "step": INTEGER,
-            "checks": TEXT,
-            "found": TEXT,
+            **each(TEXT, "checks found"),
             "result": {
                 "type": "string",
                 "enum": ["passed", "failed", "waits", "not_reached", "not_told"],
@@ -103,7 +88,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Reasons": record(_REASONS),
     "Overview": record(
         {
-            "now": MOMENT,
+            **each(MOMENT, "now measured_since"),
             "verdict": ref("Verdict"),
             "findings": ref("Findings"),
             **{
@@ -111,23 +96,16 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
                 for name in ("received", "in_progress", "dead", "unmatched", "incomplete")
             },
             "oldest_unfinished_at": nullable(MOMENT),
-            "measured_since": MOMENT,
             "accepted": INTEGER,
             "accepted_per_minute": NUMBER,
             "seconds_until_called_back": ref("Percentiles"),
-            "came": list_of(record({"at": MOMENT, "done": INTEGER, "unfinished": INTEGER})),
+            "came": list_of(record({"at": MOMENT, **each(INTEGER, "done unfinished")})),
             "refusals": ref("Reasons"),
             "newest_dead": list_of(ref("Notification")),
             "newest": list_of(ref("Notification")),
         }
     ),
-    "Notifications": record(
-        {
-            "notifications": list_of(ref("Notification")),
-            "before": nullable(TEXT),
-            "is_cut": FLAG,
-        }
-    ),
+    "Notifications": page_of("notifications", "Notification"),
     "NotificationReport": record(
         {
             **_SUMMARY,
@@ -166,18 +144,15 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
                             record(
                                 {
                                     "error": TEXT,
-                                    "waiting": INTEGER,
-                                    "dead": INTEGER,
+                                    **each(INTEGER, "waiting dead newest"),
                                     "last_at": nullable(MOMENT),
-                                    "newest": INTEGER,
                                 }
                             )
                         ),
                         "calls": nullable(
                             record(
                                 {
-                                    "number": INTEGER,
-                                    "failed": INTEGER,
+                                    **each(INTEGER, "number failed"),
                                     "seconds": NUMBERS,
                                     "latency_seconds": ref("Percentiles"),
                                     "failures": list_of(
@@ -204,8 +179,7 @@ _SCHEMAS: Final[dict[str, JsonValue]] = {
     "Refusal": record(
         {
             **_REFUSAL,
-            "means": TEXT,
-            "mend": TEXT,
+            **each(TEXT, "means mend"),
             "is_of_a_sender": FLAG,
             "steps": list_of(ref("Step")),
         }
