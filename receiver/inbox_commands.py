@@ -16,13 +16,7 @@ from pushkit.errors import ConfigError
 from pushkit.storage.database import opened, upgrade
 from pushkit.storage.migrations import Access
 from pushkit.terminal.command import age, json_option
-from pushkit.terminal.options import (
-    Page,
-    choice_option,
-    chosen_options,
-    gathered,
-    page_options,
-)
+from pushkit.terminal.options import Page, choice_option, chosen_options, gathered, page_options
 from pushkit.terminal.output import document, example, harmless, moment, table
 from pushkit.terminal.progress import showing_progress, showing_steps
 from receiver.admin import InboxAdmin, open_inbox
@@ -122,10 +116,7 @@ def show(*, notification_id: int, where: InboxOptions, with_body: bool, as_json:
 )
 @inbox_options
 @chosen_options(
-    InboxFilter,
-    gathered("wanted", InboxFilter, **_FILTER),
-    all_says="Every dead letter.",
-    ids=int,
+    InboxFilter, gathered("wanted", InboxFilter, **_FILTER), all_says="Every dead letter.", ids=int
 )
 def redrive(*, where: InboxOptions, chosen: _Chosen) -> None:
     """Call back dead letters again: those with these IDS, or those of a filter.
@@ -175,8 +166,7 @@ def purge(
     if older_than is None and keep is None:
         raise click.UsageError("expected --older-than or --keep")
     purged = _run(
-        where,
-        lambda admin: admin.purge(older_than=older_than, statuses=statuses, max_done=keep),
+        where, lambda admin: admin.purge(older_than=older_than, statuses=statuses, max_done=keep)
     )
     click.echo(f"purged {purged}")
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -322,9 +315,7 @@ class Receiver(CallbackDecorators):
             from pushkit.telemetry.sides import ReceiverMetrics
 
             self._metrics = ReceiverMetrics(
-                read=self._read,
-                slots=self.dispatcher.slots,
-                hanging=self.dispatcher.count_hanging,
+                read=self._read, slots=self.dispatcher.slots, hanging=self.dispatcher.count_hanging
             )
             self.events.add(self._metrics.hear)
         return self._metrics

@@ -324,11 +324,7 @@ class Refusals:
         self._by_interval = {span: RepeatedLog(_log, interval=span) for span in (_SECOND, _MINUTE)}
 
     def verdict(
-        self,
-        error: InboundError,
-        *,
-        peer: str,
-        proven: Mapping[str, str | None] | None = None,
+        self, error: InboundError, *, peer: str, proven: Mapping[str, str | None] | None = None
     ) -> Verdict:
         """Return the verdict that an error is, and log its reason.
 

@@ -30,11 +30,7 @@ class SettingsWatcher:
     """
 
     def __init__(
-        self,
-        receiver: Receiver,
-        settings: ReceiverSettings,
-        *,
-        poll: timedelta = _POLL,
+        self, receiver: Receiver, settings: ReceiverSettings, *, poll: timedelta = _POLL
     ) -> None:
         self._receiver = receiver
         self._settings = settings

@@ -10,12 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pushkit.errors import (
-    ConfigError,
-    InboundError,
-    InvalidSignatureError,
-    KeysUnavailableError,
-)
+from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.logs import printable
 from pushkit.signing.http_message_signatures import (

@@ -19,13 +19,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
 from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
-from receiver.selection import (
-    Claimed,
-    HeldKeys,
-    KeysOf,
-    TrustSnapshot,
-    base_url,
-)
+from receiver.selection import Claimed, HeldKeys, KeysOf, TrustSnapshot, base_url
 from receiver.trust import TrustedSender, check_senders
 
 _log = logging.getLogger("receiver")

@@ -1,13 +1,7 @@
 """The A2A wire, in every version, to and from one neutral update."""
 
 from pushkit.a2a.agentvault import AuthScheme, parse_auth_schemes
-from pushkit.a2a.codec import (
-    decode_update,
-    encode_update,
-    needs_snapshot,
-    parse_update,
-    push_body,
-)
+from pushkit.a2a.codec import decode_update, encode_update, needs_snapshot, parse_update, push_body
 from pushkit.a2a.push_config import (
     Authentication,
     PushConfig,

@@ -44,9 +44,7 @@ _STATES = {state: state.value for state in TaskState}
 _STATES_0_1 = _STATES | {TaskState.REJECTED: "failed", TaskState.AUTH_REQUIRED: "input-required"}
 STATE = {
     V0_1: names(
-        _STATES_0_1,
-        absent=TaskState.UNKNOWN,
-        read={state.value: state for state in TaskState},
+        _STATES_0_1, absent=TaskState.UNKNOWN, read={state.value: state for state in TaskState}
     ),
     V0_3: names(_STATES, absent=TaskState.UNKNOWN),
     V1_0: names(STATE_NAMES, absent=TaskState.UNKNOWN, read=dict(enumerate(STATE_NAMES))),

@@ -89,13 +89,7 @@ def alert_of(event: Event) -> Alert | None:
             code, about = AlertCode.HEALTH_FAULT, f"{event.part} {event.about}".rstrip()
         case _:
             return None
-    return Alert(
-        code=code,
-        at=event.at,
-        about=about,
-        says=says,
-        facts=facts_of(event),
-    )
+    return Alert(code=code, at=event.at, about=about, says=says, facts=facts_of(event))
 
 
 @dataclass(slots=True)

@@ -116,10 +116,7 @@ FORMS: Final[Mapping[CardForm, Form]] = {
     CardForm.RAW: Form(WholeWalk, CARD_1_0, tolerates=frozenset()),
     CardForm.SDK: Form(DoubleWalk, CARD_1_0, tolerates=frozenset({Gap.EMPTY}), hides=_EMPTIES),
     CardForm.SDK_WITHOUT_SECURITY_SCHEMES: Form(
-        DoubleWalk,
-        CARD_1_0,
-        drops=("securitySchemes",),
-        hides=f"{_EMPTIES}, or security schemes",
+        DoubleWalk, CARD_1_0, drops=("securitySchemes",), hides=f"{_EMPTIES}, or security schemes"
     ),
     CardForm.PYTHON_ASCII: Form(DoubleWalk, CARD_1_0, write=_python_json, hides=_EMPTIES),
     CardForm.PYTHON_0_3: Form(CleanedWalk, CARD_0_3, write=_python_json, hides=_EMPTIES),

@@ -113,10 +113,7 @@ class _Verifier:
         if isinstance(signature, InvalidSignatureError):
             return SignatureVerdict(decision=Decision.MALFORMED, detail=str(signature))
         verdict = partial(
-            SignatureVerdict,
-            kid=signature.kid,
-            jku=signature.jku,
-            algorithm=signature.algorithm,
+            SignatureVerdict, kid=signature.kid, jku=signature.jku, algorithm=signature.algorithm
         )
         try:
             found = self._held(signature, self._usable_keys(signature))

@@ -137,11 +137,7 @@ def sign(
 )
 @click.argument("targets", metavar="FILE_OR_URL…", nargs=-1, required=True)
 @click.option(
-    "--key",
-    "keys",
-    multiple=True,
-    type=PATH,
-    help="A public key to trust: PEM, or a JWK Set.",
+    "--key", "keys", multiple=True, type=PATH, help="A public key to trust: PEM, or a JWK Set."
 )
 @click.option("--jwks", "jwks_urls", multiple=True, metavar="URL", help="A JWK Set to trust.")
 @click.option(

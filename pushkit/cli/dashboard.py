@@ -40,11 +40,7 @@ if TYPE_CHECKING:
     "--issuer", envvar="PUSHKIT_ISSUER", show_envvar=True, help="`iss`, to show requests whole."
 )
 def dashboard(
-    *,
-    database: str,
-    options: DashboardOptions,
-    key_file: KeyFile | None,
-    issuer: str | None,
+    *, database: str, options: DashboardOptions, key_file: KeyFile | None, issuer: str | None
 ) -> None:
     """Serve a dashboard of the outbox, until SIGTERM or Ctrl-C.
 

@@ -11,13 +11,7 @@ from typing import Final
 
 import click
 
-from pushkit.cli.options import (
-    KeyFile,
-    key_file_options,
-    out_option,
-    read_passphrase,
-    write_out,
-)
+from pushkit.cli.options import KeyFile, key_file_options, out_option, read_passphrase, write_out
 from pushkit.clock import utc_now
 from pushkit.delivery.documents import key_document
 from pushkit.errors import KeyFileError
@@ -96,8 +90,7 @@ def new(
 @keys.command(
     "import",
     epilog=example(
-        "pushkit keys import agent.pem",
-        "pushkit keys import rsa.pem --alg PS256 --kid key-1",
+        "pushkit keys import agent.pem", "pushkit keys import rsa.pem --alg PS256 --kid key-1"
     ),
 )
 @click.argument("pem", type=FILE)
@@ -191,12 +184,7 @@ def rotate(key_file: KeyFile, algorithm: Algorithm | None, activate_now: bool, f
         "pushkit keys use ES256               # once it is active",
     )
 )
-@click.argument(
-    "algorithm",
-    metavar="ALG",
-    type=_ALGORITHMS,
-    callback=_algorithm,
-)
+@click.argument("algorithm", metavar="ALG", type=_ALGORITHMS, callback=_algorithm)
 @key_file_options()
 def use(algorithm: Algorithm, key_file: KeyFile) -> None:
     """Sign with the key of the algorithm ALG from now on.

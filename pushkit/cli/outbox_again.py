@@ -115,9 +115,7 @@ def resend(
         chosen, what = replace(chosen, state=state, cancelled_by=cancelled_by), f"{state} update"
     run = look if dry_run else change
     redriven = run(
-        database,
-        admin_of,
-        lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run),
+        database, admin_of, lambda admin: admin.resend(chosen, from_seq=from_seq, dry_run=dry_run)
     )
     _tell_redriven(redriven, chosen, what, state, dry_run=dry_run)
 

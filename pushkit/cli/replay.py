@@ -26,13 +26,7 @@ _SHOWN_BYTES = 500
         "pushkit replay captures/20260101T120000Z-0001-accepted.http http://127.0.0.1:3000/hook",
     )
 )
-@click.argument(
-    "files",
-    metavar="FILE...",
-    nargs=-1,
-    required=True,
-    type=FILE,
-)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
 @click.argument("url")
 @seconds_option("--timeout", within=(1, 600), default=15, help="Seconds, each.")
 def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:

@@ -32,10 +32,7 @@ from pushkit.webui.openapi import (
 )
 
 _DELIVERY_STATES: Final[JsonObject] = {"type": "string", "enum": [*map(str, DeliveryState)]}
-_SUBSCRIPTION_STATES: Final[JsonObject] = {
-    "type": "string",
-    "enum": [*map(str, SubscriptionState)],
-}
+_SUBSCRIPTION_STATES: Final[JsonObject] = {"type": "string", "enum": [*map(str, SubscriptionState)]}
 
 
 _SUMMARY: Final[dict[str, JsonValue]] = {

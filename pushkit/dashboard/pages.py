@@ -14,11 +14,7 @@ from pushkit.clock import utc_now
 from pushkit.dashboard.health import findings, meaning, mend
 from pushkit.dashboard.request import rebuilt_request
 from pushkit.delivery.admin import OutboxAdmin
-from pushkit.delivery.documents import (
-    key_document,
-    report_document,
-    subscription_document,
-)
+from pushkit.delivery.documents import key_document, report_document, subscription_document
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.keys.source import KeySource

@@ -121,11 +121,7 @@ class PushkitNotificationSender(Buffered, PushNotificationSender):
     """
 
     def __init__(
-        self,
-        sender: PushSender,
-        *,
-        task_store: TaskReader,
-        buffer: EnqueueBuffer | None = None,
+        self, sender: PushSender, *, task_store: TaskReader, buffer: EnqueueBuffer | None = None
     ) -> None:
         super().__init__(sender, buffer=buffer)
         self._task_store = task_store

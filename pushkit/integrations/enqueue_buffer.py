@@ -268,10 +268,7 @@ class Buffered:
             return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
 
         await self.buffer.run(
-            task_id,
-            store,
-            size=size,
-            is_last=update.state is not None and update.state.terminal,
+            task_id, store, size=size, is_last=update.state is not None and update.state.terminal
         )
 
     async def close(self) -> None:

@@ -7,13 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from pushkit.a2a import (
-    AnyUpdate,
-    PushConfig,
-    TaskState,
-    UpdateKind,
-    WireVersion,
-)
+from pushkit.a2a import AnyUpdate, PushConfig, TaskState, UpdateKind, WireVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,8 +138,7 @@ class SubscriptionStore:
     def remove(self, key: SubscriptionKey) -> Script[str | None]:
         """Remove a subscription and return its id, or None if there was none."""
         rows = yield Statement(
-            f"DELETE FROM pushkit_subscriptions WHERE {_BY_KEY} RETURNING id",
-            _key_columns(key),
+            f"DELETE FROM pushkit_subscriptions WHERE {_BY_KEY} RETURNING id", _key_columns(key)
         )
         return str(rows[0]["id"]) if rows else None
 

@@ -38,10 +38,7 @@ class SenderMetrics(Metrics):
     """
 
     def __init__(
-        self,
-        *,
-        read: Callable[[], Awaitable[Readings]],
-        slots: Callable[[], tuple[int, int]],
+        self, *, read: Callable[[], Awaitable[Readings]], slots: Callable[[], tuple[int, int]]
     ) -> None:
         super().__init__(
             SENDER_METRICS, read=read, lag="pushkit_event_loop_lag_seconds", tick=self._look

@@ -57,11 +57,7 @@ _HEADERS: Final = {
 }
 _JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
-_STATIC_TYPES: Final = {
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_STATIC_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 _log = logging.getLogger("pushkit.dashboard")
 _audit = logging.getLogger("pushkit.dashboard.audit")
@@ -76,12 +72,7 @@ class Site:
     """
 
     def __init__(
-        self,
-        *,
-        access: DashboardAccess,
-        templates: Path,
-        title: str,
-        clock: Callable[[], datetime],
+        self, *, access: DashboardAccess, templates: Path, title: str, clock: Callable[[], datetime]
     ) -> None:
         self.access = access
         self._live = 0

@@ -116,11 +116,7 @@ class InboxPages:
             raise ConfigError("task: expected the id of a task")
         wanted = InboxFilter(task_id=task_id, sender=text_of(query, "sender"))
         page = await self.inbox.browse(wanted, limit=_OF_TASK)
-        return {
-            "task_id": task_id,
-            "lines": _lines(page.items),
-            "is_cut": page.before is not None,
-        }
+        return {"task_id": task_id, "lines": _lines(page.items), "is_cut": page.before is not None}
 
     async def callbacks(self) -> JsonObject:
         """Return the callbacks that fail, by how, and how those of this process end."""

@@ -162,10 +162,7 @@ def doctor(
     passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
     ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
     agent = SigningAgent(
-        webhook_url=audience or url,
-        issuer=issuer,
-        token=token,
-        key=ring.signing_key(utc_now()),
+        webhook_url=audience or url, issuer=issuer, token=token, key=ring.signing_key(utc_now())
     )
     subject = Examined(url, observe=observe, restart=restart)
     aloud = written_as == "text" and out is None

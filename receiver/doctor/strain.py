@@ -120,9 +120,5 @@ def _unless_refused(name: str, answer: Answer | None) -> list[str]:
 
 
 STRAINS: Final[Mapping[str, Strain]] = MappingProxyType(
-    {
-        "malformed_json": _malformed_json,
-        "oversized_body": _oversized_body,
-        "slow_body": _slow_body,
-    }
+    {"malformed_json": _malformed_json, "oversized_body": _oversized_body, "slow_body": _slow_body}
 )

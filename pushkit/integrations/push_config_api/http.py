@@ -11,12 +11,7 @@ from pushkit.delivery.sender import PushSender
 from pushkit.integrations.push_config_api.configs import Configs, TaskCheck
 from pushkit.integrations.push_config_api.errors import ApiError, ErrorKind, http_error
 from pushkit.integrations.push_config_api.http_json import Route, answer_http_json, route_of
-from pushkit.integrations.push_config_api.json_rpc import (
-    METHODS,
-    answer_json_rpc,
-    operate,
-    refusal,
-)
+from pushkit.integrations.push_config_api.json_rpc import METHODS, answer_json_rpc, operate, refusal
 
 _JSON = "application/json"
 _A2A_JSON = "application/a2a+json"
