@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from pushkit.bounded_json import JsonValue
@@ -31,6 +31,8 @@ DEFAULT_PATH = "/a2a/push"
 
 _JWT_ALONE = frozenset({Scheme.JWT})
 _BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
+
+_E = TypeVar("_E", bound=StrEnum)
 
 _LONGEST_STALE = timedelta(days=7)
 
@@ -122,7 +124,7 @@ class TrustedSender:
     issuer: str | None = None
     jwks_url: str | None = None
     stale_for: timedelta = timedelta(hours=1)
-    jwks_file: Path | None = None
+    jwks_file: Path | str | None = None
     keys: Mapping[str, VerificationKey] | None = None
     path: str = DEFAULT_PATH
     audience: Sequence[str] = ()
@@ -148,6 +150,15 @@ class TrustedSender:
 
     def __post_init__(self) -> None:
         put = functools.partial(object.__setattr__, self)
+        for name in ("audience", "credentials", "tokens", "webhook_secrets"):
+            # A string is a sequence too: each of its letters would be a token.
+            if isinstance(getattr(self, name), str):
+                says = f"{name}: expected a list, found a string"
+                raise ConfigError(f"sender {self.name!r}: {says}")
+        put("profile", _member_of(SenderProfile, self.profile, f"sender {self.name!r}: profile"))
+        put("tasks", _member_of(TaskPolicy, self.tasks, f"sender {self.name!r}: tasks"))
+        if self.jwks_file is not None:
+            put("jwks_file", Path(self.jwks_file))
         put("signing", frozenset(self.schemes if self.profile.signed else ()))
         for mistake in _mistakes_of(self):
             raise ConfigError(f"sender {self.name!r}: {mistake}")
@@ -168,6 +179,14 @@ class TrustedSender:
     def has_keys(self) -> bool:
         """Whether it signs with keys of a JWK Set."""
         return any(self.signs_with(scheme) for scheme in _BY_KEY)
+
+
+def _member_of(kind: type[_E], value: str, setting: str) -> _E:
+    try:
+        return kind(value)
+    except ValueError as exc:
+        known = ", ".join(each.value for each in kind)
+        raise ConfigError(f"{setting}: found {value!r}, expected one of {known}") from exc
 
 
 def _verifiers_of(secrets: Sequence[str]) -> tuple[WebhookVerifier, ...]:
@@ -226,8 +245,6 @@ def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
         yield f"schemes: found {unknown[0]!r}, expected some of {known}"
     if sender.profile is not SenderProfile.STANDARD and set(sender.schemes) != _JWT_ALONE:
         yield f"schemes: {sender.profile.value} has the JWT alone"
-    if isinstance(sender.webhook_secrets, str):
-        yield "webhook_secrets: expected a list, found a string"
     if bool(sender.webhook_secrets) != sender.signs_with(Scheme.STANDARD_WEBHOOKS):
         yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
 

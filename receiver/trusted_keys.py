@@ -254,7 +254,7 @@ def sender_keys(
 
 def _local_keys(sender: TrustedSender) -> Mapping[str, VerificationKey]:
     if sender.jwks_file is not None:
-        return _keys_in_file(sender.name, sender.jwks_file)
+        return _keys_in_file(sender.name, Path(sender.jwks_file))
     return {key.kid: key for key in (sender.keys or {}).values()}
 
 

@@ -143,8 +143,11 @@ def test_trigger_makes_what_a_webhook_of_either_version_can_read(
         rest = tried[tried.index("completed") + 1 :]
         ran = pushkit_command("trigger", *kinds, *rest, "--version", version)
         assert (ran.status, ran.err) == (0, "")
+        to, token = tried[tried.index("completed") + 1], tried[tried.index("--token") + 1]
+        with_a_fresh_key = pushkit_command("trigger", "completed", to, "--token", token)
+        assert with_a_fresh_key.status == 0, with_a_fresh_key.out
     said = output.read_text()
-    assert said.count("202 accepted") == len(kinds)
+    assert said.count("202 accepted") == len(kinds) + 1
     assert "warning: --any-key" in said
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from pushkit.errors import ConfigError, KeysUnavailableError
-from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key
+from pushkit.keys.jwk import Algorithm, VerificationKey, generate_key, public_jwk
 from pushkit.keys.jwks import jwks_document
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import StaticKeys, VerificationKeys
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
-from receiver import SenderProfile, TrustedSender, fetch_trust, load_trust
+from receiver import SenderProfile, TaskPolicy, TrustedSender, fetch_trust, load_trust
 from receiver.selection import UnknownSenderError
 from receiver.trusted_keys import Trust, sender_keys
 from tests.receiver.selecting import selected_by, selected_of
@@ -87,6 +87,11 @@ NO_TOKEN = Headers()
         pytest.param({"audience": ["client.example.com"]}, id="an-audience-that-is-no-url"),
         pytest.param({"tokens": ["token", ""]}, id="an-empty-token"),
         pytest.param({"credentials": [" "]}, id="an-empty-credential"),
+        pytest.param({"tokens": "one-token"}, id="a-token-not-in-a-list"),
+        pytest.param({"credentials": "Bearer"}, id="a-credential-not-in-a-list"),
+        pytest.param({"audience": f"{ISSUER}/a2a"}, id="an-audience-not-in-a-list"),
+        pytest.param({"profile": "trpc"}, id="an-unknown-profile"),
+        pytest.param({"tasks": "all"}, id="an-unknown-policy-of-tasks"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_an_error(changes: Mapping[str, Any]) -> None:
@@ -198,6 +203,16 @@ async def test_a_file_without_a_usable_key_is_an_error(
     with pytest.raises(ConfigError, match="jwks_file"):
         sender_keys(sender, transport, now)
     await transport.close()
+
+
+async def test_a_file_and_names_may_be_given_as_strings(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps({"keys": [public_jwk(KEY)]}))
+    settings: Mapping[str, Any] = {"profile": "trpc-a2a-go", "tasks": "any"}
+    sender = TrustedSender(name="agent", jwks_file=str(path), **settings)
+    assert (sender.profile, sender.tasks) == (SenderProfile.TRPC_A2A_GO, TaskPolicy.ANY)
+    snapshot = load_trust("https://client.example.com", [sender])
+    assert [*snapshot.held[0].keys] == [KEY.kid]
 
 
 @pytest.mark.parametrize("url", ["http://agent.example.com/jwks.json", "https://127.0.0.1/jwks"])
