@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -24,6 +26,20 @@ from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 BOTH = ("sqlite", "postgresql")
+
+# Databases are made by the thousand: in memory, where there is room, nobody waits for a disk.
+_MEMORY = Path("/dev/shm")  # noqa: S108  # pytest makes a folder of its own in it
+if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 2 << 30:
+    os.environ["TMPDIR"] = str(_MEMORY)
+
+# Modules and tests stay until the end: nobody looks for garbage among them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 # What `make test-fast` leaves out, besides what is marked `slow`: whole programs at work,
 SLOW_ROOMS = {"examples", "faults", "integration", "interop", "security", "simulation", "soak"}

@@ -25,6 +25,15 @@ T = TypeVar("T")
 
 _schemas = itertools.count(1)
 
+# What survives a power cut is not what tests are about, nor what pays off in long queries.
+_FOR_TESTS = """
+fsync = off
+synchronous_commit = off
+full_page_writes = off
+autovacuum = off
+jit = off
+"""
+
 
 class ScriptRunner(Protocol):
     """Runs scripts, a transaction each."""
@@ -129,6 +138,9 @@ class PostgresServer:
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         self._server = _wheel(self._folder).get_server(self._folder / "data", cleanup_mode="stop")
         self.dsn: str = self._server.get_uri()
+        with (self._folder / "data" / "postgresql.auto.conf").open("a") as settings:
+            settings.write(_FOR_TESTS)
+        execute(self.dsn, "SELECT pg_reload_conf()")
 
     def stop(self) -> None:
         """Stop it, breaking off every connection."""
