@@ -183,7 +183,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 raise NothingHappensError(f"at {self._now:.3f} s")
             self._now = max(self._now, self._scheduled[0][0])
             self._wake_timers()
-        batch = self._batch = self._in_seeded_order(self._ready)
+        batch = self._batch = self._ready
+        if len(batch) > 1:
+            self._shuffle(batch)
         self._ready = deque()
         chance = self.random.random
         while batch:
@@ -216,17 +218,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
 
-    def _in_seeded_order(self, batch: deque[asyncio.Handle]) -> deque[asyncio.Handle]:
+    def _shuffle(self, batch: deque[asyncio.Handle]) -> None:
         """Shuffle the steps of tasks among their places; plain callbacks keep theirs."""
-        if len(batch) < 2:
-            return batch
         places = [index for index, handle in enumerate(batch) if _is_step(handle)]
         if len(places) > 1:
             steps = [batch[index] for index in places]
             self.random.shuffle(steps)
             for index, handle in zip(places, steps, strict=True):
                 batch[index] = handle
-        return batch
 
     # Asked for every handle: by what C answers for itself.
     get_debug = bool

@@ -37,6 +37,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.migrations import Migration
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import to_micros
+from pushkit.work.housekeeping import Housekeeper
 from receiver import Notification
 from tests.simulation import cheap
 from tests.simulation.attacks import Attacker
@@ -76,8 +77,8 @@ _CROWDED = replace(
     concurrency=16,
     concurrency_per_host=8,
     poll_interval=timedelta(seconds=1),
-    max_backlog_per_subscription=12,
-    max_backlog_per_owner=60,
+    max_backlog_per_subscription=8,
+    max_backlog_per_owner=40,
     max_subscriptions_per_owner=12,
 )
 # How soon a worker looks again for what is due and at a limit: often, it would be all that it does.
@@ -87,6 +88,7 @@ _SLOW = replace(
     poll_interval=timedelta(hours=2),
 )
 _SELDOM = timedelta(seconds=0.5)
+_RESTS = {False: timedelta(minutes=10), True: timedelta(hours=2)}  # of housekeepers; if slow
 # What was refused by its address is tried again after minutes, not hours of looking for nothing.
 _AFTER_REFUSALS = RetryPolicy(wait=wait_schedule((90, 180)), stop=stop_after_attempt(3))
 _INBOX_ROOM = 20  # notifications of one sender, where there is little room
@@ -750,6 +752,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
             timedelta(hours=2) if slow else timedelta(minutes=2),
         ),
         (pushkit.work.pump, "_MIN_PAUSE", timedelta(minutes=1) if slow else _SELDOM),
+        (Housekeeper.__init__, "__kwdefaults__", {"interval": _RESTS[slow]}),
         (pushkit.delivery.attempt, "_AFTER_REFUSALS", _AFTER_DAYS if slow else _AFTER_REFUSALS),
         (pushkit.net.guard, "AsyncResolver", SimulatedResolver),
         *((module, "sign_bytes", signing.sign_bytes) for module in _SIGNING),

@@ -47,6 +47,7 @@ _DAWDLES = 0.3  # how often that is
 _SERVER = "CREATE TABLE server (started INTEGER PRIMARY KEY)"
 _ADVISORY = "SELECT pg_advisory_xact_lock"
 _TRY_ADVISORY = " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))"
+_SPECIAL = ("LOCK TABLE", _ADVISORY, "SET LOCAL lock_timeout")
 
 
 @dataclass(eq=False)
@@ -194,7 +195,8 @@ class PostgresServer:
 
     async def pause(self) -> None:
         """Wait for one way to the server and back."""
-        await self.loop.pause(self.delay())
+        if not self.loop.leap(delay := self.delay()):
+            await asyncio.sleep(delay)
 
     # --- what a scenario does -------------------------------------------------------------------
 
@@ -250,7 +252,7 @@ class PostgresServer:
 
     async def passage(self, process: Process | None) -> None:
         """Wait until something passes between a process and the server."""
-        while (cut := self._cut_of(process)) is not None:
+        while self._cuts and (cut := self._cut_of(process)) is not None:
             await asyncio.shield(self._cuts[cut])
 
     def give_up(self, process: Process | None, transaction: _Transaction) -> None:
@@ -262,7 +264,7 @@ class PostgresServer:
             self._orphans.setdefault(cut, []).append(transaction)
 
     def is_cut(self, process: Process | None) -> bool:
-        return self._cut_of(process) is not None
+        return bool(self._cuts) and self._cut_of(process) is not None
 
     def _cut_of(self, process: Process | None) -> str | None:
         return next((cut for cut in (_unit_of(process), "*") if cut in self._cuts), None)
@@ -366,7 +368,7 @@ class PostgresServer:
         transaction.has_looked = True
         statement = _Statement(transaction, sql, values, PROCESS.get())
         try:
-            if self.dawdles:
+            if self.dawdles and "FOR UPDATE" in sql:
                 await self._dawdle(statement)
             if transaction not in self._open:
                 raise asyncpg.ConnectionDoesNotExistError("connection was closed")
@@ -417,9 +419,11 @@ class PostgresServer:
         if self._migrating not in (None, transaction):
             assert self._migrating is not None
             raise _BlockedError(self._migrating, ("schema", ()))  # it is for nobody else
-        found = self._run_special(transaction, statement.sql, statement.values)
+        found, is_special, is_reading = None, *_manner_of(statement.sql)
+        if is_special or self._migrating is transaction:
+            found = self._run_special(transaction, statement.sql, statement.values)
         sees_all = not (transaction.images or transaction.before or statement.before)
-        if found is None and sees_all and _READING.match(statement.sql):
+        if found is None and sees_all and is_reading:
             found = self._read(transaction, statement.sql, statement.values)
         while found is None:
             found = self._run_on_rows(statement)
@@ -483,7 +487,7 @@ class PostgresServer:
 
     async def _dawdle(self, statement: _Statement) -> None:
         """Lock the first row that a statement wants, and let others come before the next one."""
-        if self._migrating is not None or "FOR UPDATE" not in statement.sql:
+        if self._migrating is not None:
             return
         if self.loop.random.random() > _DAWDLES:
             return
@@ -753,6 +757,13 @@ class PostgresServer:
         self._listeners = [each for each in self._listeners if each[0] is not process]
 
 
+@functools.cache
+def _manner_of(sql: str) -> tuple[bool, bool]:
+    """Say whether a statement is about no row, and whether it only looks."""
+    is_special = sql.startswith(_SPECIAL) or sql.endswith(_TRY_ADVISORY)
+    return is_special, _READING.match(sql) is not None
+
+
 def _depth(sql: str) -> int:
     return sql.count("(") - sql.count(")")
 
@@ -800,10 +811,11 @@ class _Connection:
         return _TransactionContext(self, readonly)
 
     async def fetch(self, sql: str, *values: Any) -> list[sqlite3.Row]:
-        await self._server.pause()
+        server = self._server
+        await server.pause()
         await self.reach()
         self.check(sql)
-        server, transaction = self._server, self._transaction
+        transaction = self._transaction
         alone = transaction is None
         transaction = transaction or server.begin()
         self._idle_since = None

@@ -77,8 +77,10 @@ _PLOTS = {
     ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
-_HASTE = 0.3  # of a crowded story's time: all of it look for work each second
-HOURS = 600.0  # a slow story's: two minutes are twenty hours
+# How long a story takes, beside two minutes: half of all are short, so that much meets in little.
+_SHORT = 0.5
+_HASTE = 0.2  # of a crowded one: all of it look for work each second
+HOURS = 600.0  # of a slow one: twenty hours
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
 
 
@@ -97,7 +99,7 @@ def make_scenario(seed: int) -> Scenario:
         webhooks=[f"hook{n}" for n in range(webhooks)],
         receivers=[f"recv{n}" for n in range(receivers)],
         owners=[f"owner{n}" for n in range(chance.randint(1, 4))],
-        tasks=[f"task{n}" for n in range(chance.randint(1, 6))],
+        tasks=[f"task{n}" for n in range(chance.choice((1, 1, 1, 2, 2, 3, 5)))],
     )
     is_hostile = "hostile" in plot
     innocent = replace(cast, webhooks=cast.webhooks[:-2]) if is_hostile else cast
@@ -117,7 +119,7 @@ def make_scenario(seed: int) -> Scenario:
             add(2 + chance.random() * SPAN, "reseal", 30.0)
     steps.sort(key=lambda step: step.at)
     is_slow = not is_hostile and chance.random() < 0.04
-    pace = _HASTE if is_hostile else HOURS if is_slow else 1.0
+    pace = _HASTE if is_hostile else HOURS if is_slow else chance.choice((_SHORT, 1.0))
     steps = [replace(step, at=round(step.at * pace, 3)) for step in steps]
     return Scenario(
         seed=seed,

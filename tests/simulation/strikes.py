@@ -123,6 +123,6 @@ def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> N
             add(at - 0.001, "disk", chance.choice(_BLIPS), chance.choice((0.02, 0.2, 1.0)))
         for agent in range(cast.agents):
             kind = chance.choice(("burst", "burst", "shout"))
-            for wave in range(chance.choice((1, 1, 4))):  # what follows meets what is settled
+            for wave in range(chance.choice((1, 1, 1, 4))):  # what follows meets what is settled
                 moment = at + wave * 0.007 + chance.random() * 0.003
-                add(moment, kind, agent, task, chance.randint(2, 5))
+                add(moment, kind, agent, task, chance.randint(2, 4))

@@ -78,7 +78,7 @@ def _moment(chance: random.Random) -> float:
 def subscriptions(chance: random.Random, cast: Cast) -> Iterator[Step]:
     """Begin: owners subscribe to tasks."""
     for task in cast.tasks:
-        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        for _ in range(chance.choice((1, 1, 1, 1, 2, 3))):
             yield _subscribe(chance, cast, chance.random() * 2, task)
 
 
@@ -97,7 +97,7 @@ def updates(chance: random.Random, cast: Cast) -> Iterator[Step]:
     """Go on: agents tell of tasks, to their end, and sometimes beyond."""
     for task in cast.tasks:
         at = 2 + chance.random() * SPAN / 2
-        for number in range(chance.randint(1, 8)):
+        for number in range(chance.choice((1, 1, 2, 2, 3, 3, 6))):
             at += chance.expovariate(1.0) * chance.choice((0.01, 1.0, 10.0))
             shapes = _RARE_SHAPES if chance.random() < 0.1 else _SHAPES
             if at < SPAN:
@@ -216,10 +216,10 @@ def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
             task, evil, more = f"evil{number % 2}", chance.choice(evils), f"copy{number}"
             yield _step(chance.random(), "subscribe", 0, task, owner, evil, "1.0", "jwt", more)
     for task in ("evil0", "evil1"):
-        yield _step(2.0, "burst", 0, task, chance.choice((3, 15, 20)))
+        yield _step(2.0, "burst", 0, task, chance.choice((3, 9, 12)))
         yield _step(4.0, "finish", 0, task, "completed")
     for receiver in cast.receivers:
-        yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 30, 60)))
+        yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 25, 40)))
 
 
 CHAPTERS: Final[dict[str, Chapter]] = {
