@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from pushkit.errors import MalformedRequestError
 
@@ -18,8 +19,9 @@ class Headers:
     __slots__ = ("_fields", "_values")
 
     def __init__(self, fields: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
-        pairs = fields.items() if isinstance(fields, Mapping) else fields
-        self._fields = tuple(pairs)
+        if not isinstance(fields, list) and isinstance(fields, Mapping):  # a list is known sooner
+            fields = fields.items()
+        self._fields: tuple[tuple[str, str], ...] = tuple(fields)
         self._values: dict[str, list[str]] = {}
         for name, value in self._fields:
             self._values.setdefault(name.lower(), []).append(value)
@@ -59,7 +61,7 @@ class Headers:
 
     def size(self) -> int:
         """Return the length of the header section in bytes, as HTTP/1.1 writes it."""
-        return sum(len(name) + len(value) + 4 for name, value in self._fields)
+        return sum(map(len, chain.from_iterable(self._fields))) + 4 * len(self._fields)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._fields)

@@ -7,6 +7,7 @@ aiohttp and ASGI are thin adapters over it, so that both answer alike. Refusals 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -164,7 +165,8 @@ class Edge:
         return problem(verdict, allow=None if path is None else "POST")
 
 
-def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) -> Answer:
+@functools.lru_cache(maxsize=256)
+def problem(verdict: Verdict, *, allow: str | None = None) -> Answer:
     """Return the problem details of a refusal: they tell an outsider nothing more than the code."""
     headers = [("Content-Type", "application/problem+json")]
     if verdict.retry_after is not None:
@@ -177,8 +179,8 @@ def problem(verdict: Verdict, *, close: bool = False, allow: str | None = None) 
         "status": verdict.status,
         "code": verdict.code,
     }
-    body, close = json.dumps(document).encode(), close or verdict.closes
-    return Answer(status=verdict.status, headers=tuple(headers), body=body, close=close)
+    body = json.dumps(document).encode()
+    return Answer(status=verdict.status, headers=tuple(headers), body=body, close=verdict.closes)
 
 
 def _state(status: int, state: str, **more: list[str]) -> Answer:

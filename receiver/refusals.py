@@ -405,7 +405,9 @@ class Refusals:
 
 def _known(proven: Mapping[str, str | None] | None) -> tuple[dict[str, str], str]:
     """Return what is known of a request, and how a line says it."""
-    known = {name: value for name, value in (proven or {}).items() if value is not None}
+    if not proven:
+        return {}, ""
+    known = {name: value for name, value in proven.items() if value is not None}
     return known, "".join(f" {_SHORT.get(name, name)}={printable(known[name])}" for name in known)
 
 

@@ -7,7 +7,7 @@ message names is fetched because it says so. `receiver.trusted_keys` fetches.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, KeysUnavailableError
@@ -31,17 +31,15 @@ class UnknownSenderError(InboundError, code="unknown_sender", status=403):
     """No trusted sender fits the path, the issuer and the key of this request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldKeys:
+class HeldKeys(NamedTuple):
     """A sender with its keys as they are held at one moment."""
 
     sender: TrustedSender
-    keys: Mapping[str, VerificationKey] = field(default_factory=dict)  # by `kid`
+    keys: Mapping[str, VerificationKey] = MappingProxyType({})  # by `kid`
     missing: str | None = None  # why there are none, if they could not be had; None otherwise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(NamedTuple):
     """What a request says of who signed it. Nothing here is proven."""
 
     jwt: UnverifiedJwt | None = None  # its JWT, parsed
@@ -65,8 +63,7 @@ class KeysOf(NamedTuple):
     says: Claimed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class Selected(NamedTuple):
     """The sender that a request claims to be from, and what is to prove it."""
 
     sender: TrustedSender
@@ -131,9 +128,10 @@ def select(
         MalformedRequestError: The headers of a signature cannot be read.
         KeysUnavailableError: The sender's keys are not to be had.
     """
+    schemes = set().union(*[sender.signing for sender in among])
     # Without a signature a Bearer value is the client's own secret, whatever it looks like.
-    compact = find_jwt(headers) if _any_signs(among, Scheme.JWT) else None
-    by_http = _any_signs(among, Scheme.HTTP_MESSAGE_SIGNATURES)
+    compact = find_jwt(headers) if Scheme.JWT in schemes else None
+    by_http = Scheme.HTTP_MESSAGE_SIGNATURES in schemes
     says = Claimed(
         jwt=None if compact is None else read_unverified(compact),
         signatures=tuple(read_unverified_signatures(headers)) if by_http else (),
@@ -154,10 +152,6 @@ def select(
     )
 
 
-def _any_signs(senders: Sequence[TrustedSender], scheme: Scheme) -> bool:
-    return any(sender.signs_with(scheme) for sender in senders)
-
-
 def _possible(senders: Sequence[TrustedSender], says: Claimed) -> Sequence[TrustedSender]:
     """Return those at a path that a request may be from, by its issuer."""
     if says.jwt is None:
@@ -165,7 +159,7 @@ def _possible(senders: Sequence[TrustedSender], says: Claimed) -> Sequence[Trust
     # Who states an issuer is that sender, if there is one; a sender without an issuer must not
     # stand in its way by publishing a key of the same name.
     issuer = says.jwt.issuer
-    exact = [sender for sender in senders if _is_issuer(sender, issuer)]
+    exact = [sender for sender in senders if issuer is not None and sender.issuer == issuer]
     return exact or [sender for sender in senders if _may_issue(sender)]
 
 
@@ -212,10 +206,6 @@ def _no_key(held: HeldKeys, kid: str | None) -> InboundError:
     if held.missing is not None:
         return KeysUnavailableError(held.missing)
     return InvalidSignatureError(f"kid {printable(kid)} is no key of sender {held.sender.name}")
-
-
-def _is_issuer(sender: TrustedSender, issuer: str | None) -> bool:
-    return issuer is not None and sender.issuer == issuer
 
 
 def _may_issue(sender: TrustedSender) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -99,7 +99,7 @@ class Trust:
 
     async def snapshot(self) -> TrustSnapshot:
         """Return all keys as they are now, fetched where that is due."""
-        held = await asyncio.gather(*(_held(entry, entry.keys.keys()) for entry in self._entries))
+        held = await asyncio.gather(*map(_all_keys, self._entries))
         return TrustSnapshot(self.url, held)
 
     def load(self) -> None:
@@ -121,13 +121,12 @@ class Trust:
         """Answer what `selection.select` asks, with keys that are fetched where that is due."""
         entries, says = [self._by_name[sender.name] for sender in asked.senders], asked.says
         if len(entries) == 1:
-            return [await _held(entries[0], _named_keys(entries[0], says))]
+            return [await _named_keys(entries[0], says)]
         # Whose keys have to be fetched does not hold up one whose keys are at hand.
-        at_hand = [await _held(entry, _keys_at_hand(entry)) for entry in entries]
+        at_hand = [await _all_keys(entry, fetched=False) for entry in entries]
         if any(kid in held.keys for held in at_hand for kid in says.kids(held.sender)):
             return at_hand
-        fetched = (_held(entry, _named_keys(entry, says)) for entry in entries)
-        return list(await asyncio.gather(*fetched))
+        return list(await asyncio.gather(*(_named_keys(entry, says) for entry in entries)))
 
     def _fetched(self) -> Mapping[Hashable, VerificationKeys]:
         return {
@@ -162,22 +161,27 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
             )
 
 
-async def _held(entry: _Entry, keys: Awaitable[Mapping[str, VerificationKey]]) -> HeldKeys:
+async def _all_keys(entry: _Entry, *, fetched: bool = True) -> HeldKeys:
+    """Return all keys of a sender, fetched where that is due; or those at hand, without a wait."""
+    missing = None if fetched else entry.keys.missing()
     try:
-        return HeldKeys(sender=entry.sender, keys=await keys)
+        if missing is None:
+            return HeldKeys(sender=entry.sender, keys=await entry.keys.keys())
+    except KeysUnavailableError as exc:
+        missing = str(exc)
+    return HeldKeys(sender=entry.sender, missing=missing)
+
+
+async def _named_keys(entry: _Entry, says: Claimed) -> HeldKeys:
+    """Return the keys that a request names, fetched where that is due."""
+    keys = {}
+    try:
+        for kid in says.kids(entry.sender):
+            if (key := await entry.keys.find(kid)) is not None:
+                keys[kid] = key
     except KeysUnavailableError as exc:
         return HeldKeys(sender=entry.sender, missing=str(exc))
-
-
-async def _named_keys(entry: _Entry, says: Claimed) -> Mapping[str, VerificationKey]:
-    found = {kid: await entry.keys.find(kid) for kid in says.kids(entry.sender)}
-    return {kid: key for kid, key in found.items() if key is not None}
-
-
-async def _keys_at_hand(entry: _Entry) -> Mapping[str, VerificationKey]:
-    if (reason := entry.keys.missing()) is not None:
-        raise KeysUnavailableError(reason)
-    return await entry.keys.keys()  # waits for nothing
+    return HeldKeys(sender=entry.sender, keys=keys)
 
 
 def load_trust(url: str, senders: Sequence[TrustedSender]) -> TrustSnapshot:

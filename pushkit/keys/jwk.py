@@ -65,10 +65,10 @@ class Algorithm(StrEnum):
     @classmethod
     def parse(cls, name: str) -> Algorithm | None:
         """Read an algorithm's name, also `Ed25519` (RFC 9864); None if it is not a known one."""
-        if name == "Ed25519":
-            return cls.EDDSA
-        return cls(name) if name in cls.__members__.values() else None
+        return _BY_NAME.get(name)
 
+
+_BY_NAME: Final = {"Ed25519": Algorithm.EDDSA, **{each.value: each for each in Algorithm}}
 
 # The key types (kty, crv) with the algorithms that they sign with; the first one is the default.
 _ALGORITHMS: Final[Mapping[tuple[str, str | None], tuple[Algorithm, ...]]] = {

@@ -71,15 +71,16 @@ def signature_holds(
     key: VerificationKey, data: bytes, signature: bytes, methods: Methods = JOSE
 ) -> bool:
     """Say whether a signature over some bytes is by this key, by its own algorithm."""
-    if isinstance(key.public_key, ec.EllipticCurvePublicKey):
-        size = key.public_key.key_size // 8
+    _, arguments, curve_bits = methods[key.algorithm]
+    if curve_bits is not None:
+        size = curve_bits // 8
         if len(signature) != 2 * size:
             return False
         r, s = signature[:size], signature[size:]
         signature = encode_dss_signature(int.from_bytes(r, "big"), int.from_bytes(s, "big"))
     verify = cast("Callable[..., None]", key.public_key.verify)
     try:
-        verify(signature, data, *methods[key.algorithm].arguments)
+        verify(signature, data, *arguments)
     except InvalidSignature:
         return False
     return True

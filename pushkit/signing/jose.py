@@ -8,7 +8,6 @@ of `pushkit verify`.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
@@ -31,6 +30,7 @@ _MAX_SIGNATURE_CHARS: Final = 2048  # RSA of 8192 bits takes 1366
 
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 _T = TypeVar("_T")
 
@@ -130,7 +130,8 @@ def decoded(segment: str, what: str) -> bytes:
         InvalidSignatureError: Anything else.
     """
     try:
-        data = base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+        written = segment.encode("ascii") + b"=" * (-len(segment) % 4)
+        data = binascii.a2b_base64(written.translate(_STANDARD))
     except ValueError as exc:
         raise InvalidSignatureError(f"`{what}` is not base64url") from exc
     # The decoder passes over what it does not know, and RFC 4648 §3.5: bits left over in the last

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from pushkit.errors import InboundError
-from pushkit.webhook import Headers
 from receiver.edge import Answer, problem
 from receiver.intake import BrokenBodyError
 from receiver.peers import rate_key
@@ -295,7 +294,7 @@ def _head_of(head: RequestHead, messages: Messages, peer: str) -> Head:
         method=head.method,
         path=unquote(path) if "%" in path else path,
         target=target,
-        headers=Headers(head.fields),
+        headers=head.headers,
         socket_peer=peer,
         body=bytes(messages.body) if messages.is_whole else None,
     )
