@@ -150,6 +150,11 @@ class Supervisor:
         return killed
 
 
+def is_first_process() -> bool:
+    """Say whether this is a supervisor's first process, or was started in its place."""
+    return multiprocessing.current_process().name.endswith("-1")
+
+
 def run_service_loop(main: Coroutine[Any, Any, None], *, uvloop: bool = True) -> None:
     """Run a process of ours from start to end, on uvloop where it is installed, and may be used."""
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop

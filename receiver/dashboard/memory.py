@@ -15,6 +15,7 @@ from typing import Final
 
 from pushkit.events import CalledBack, Event, NotificationRefused
 
+SHOWN: Final = (NotificationRefused, CalledBack)
 _KEPT: Final = 100  # of each reason, of senders and of strangers
 _LATELY: Final = 40  # calls of a callback whose times are kept
 _FAILURES: Final = 10

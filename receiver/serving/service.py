@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
+    is_first_process,
     run_service_loop,
     until_stopped,
 )
@@ -67,6 +68,8 @@ class _Sockets:
     webhook: Sequence[socket.socket]
     ops: Sequence[socket.socket] = ()
     pages: Sequence[socket.socket] = ()
+    heard: socket.socket | None = None  # by the process that serves the dashboard
+    told: socket.socket | None = None  # by all others
 
 
 def run_service(options: ServiceOptions) -> int:
@@ -93,6 +96,11 @@ def run_service(options: ServiceOptions) -> int:
     if options.processes == 1:
         _run(receiver, settings, sockets, tls)
         return 0
+    if pages_at:
+        from receiver.serving.heard_together import one_line
+
+        heard, told = one_line()
+        sockets = replace(sockets, heard=heard, told=told)
     # Wrong settings are reported once, before there are processes.
     asyncio.run(_try(receiver))
     service = Supervisor(
@@ -145,7 +153,7 @@ async def _serve(
             async with (
                 receiver,
                 _operated(receiver, sockets.ops),
-                _looked_at(receiver, settings, sockets.pages),
+                _looked_at(receiver, settings, sockets),
                 _server(receiver, settings, sockets.webhook, tls),
                 told_to_systemd(),
             ):
@@ -218,19 +226,30 @@ def _pages_at(settings: ReceiverSettings) -> str | None:
 
 @contextlib.asynccontextmanager
 async def _looked_at(
-    receiver: Receiver, settings: ReceiverSettings, sockets: Sequence[socket.socket]
+    receiver: Receiver, settings: ReceiverSettings, sockets: _Sockets
 ) -> AsyncIterator[None]:
-    """Serve the dashboard, where that is configured."""
+    """Serve the dashboard, where that is configured: in the first process, for all of them."""
     access = dashboard_access(settings)
     if settings.dashboard is None or access is None:
         yield
         return
+    from pushkit.clock import utc_now
     from pushkit.webui.serving import audit_to, serving
     from receiver.dashboard.app import dashboard_of
+    from receiver.dashboard.memory import Memory
+    from receiver.serving.heard_together import hearing, telling
 
-    audit_to(settings.dashboard.build(settings.folder).audit_log)
-    async with serving(dashboard_of(receiver, access=access), sockets):
+    if sockets.told is not None and not is_first_process():
+        receiver.events.add(telling(sockets.told))
         yield
+        return
+    audit_to(settings.dashboard.build(settings.folder).audit_log)
+    memory = Memory(utc_now)
+    site = dashboard_of(receiver, access=access, memory=memory)
+    others = hearing(sockets.heard, memory.hear) if sockets.heard else contextlib.nullcontext()
+    with others:
+        async with serving(site, sockets.pages):
+            yield
 
 
 @contextlib.asynccontextmanager

@@ -192,9 +192,11 @@ def test_a_sent_update_is_called_back_once_and_sigterm_ends_the_service(service:
     assert service.token not in output
 
 
-def page_at(port: int, path: str = "/", **headers: str) -> tuple[int, str]:
-    """Return the status and the text of a page."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+def page_at(
+    port: int, path: str = "/", data: bytes | None = None, **headers: str
+) -> tuple[int, str]:
+    """Return the status and the text of a page, or of the answer to a POST of some data."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
     try:
         with urllib.request.urlopen(request, timeout=DEADLINE) as answer:  # noqa: S310
             return answer.status, answer.read().decode()
@@ -353,6 +355,24 @@ def test_a_process_that_dies_is_started_again_and_nothing_is_lost(start: Start) 
     output = service.output.read_text()
     assert f"error: process {first} ended with -9" in output
     assert "Traceback" not in output
+
+
+def test_a_dashboard_shows_what_any_of_the_processes_refused(start: Start) -> None:
+    port = free_port()
+    service = start("--processes", "2", settings=f'\n[dashboard]\nlisten = "127.0.0.1:{port}"\n')
+
+    def refusals() -> int:
+        return int(json.loads(page_at(port, "/api/v1/refusals")[1])["number"])
+
+    for expected, stopped in enumerate(serving(service, 2), start=1):
+        os.kill(stopped, signal.SIGSTOP)  # the other one has to answer
+        try:
+            assert page_at(service.port, "/a2a/push", data=b"{}")[0] == 415
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        assert eventually_sync(lambda: refusals() == expected)  # noqa: B023  # within this round
+    assert service.stop() == 0
+    assert "Traceback" not in service.output.read_text()
 
 
 def test_processes_end_with_the_one_that_started_them(start: Start) -> None:
