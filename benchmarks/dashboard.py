@@ -37,9 +37,10 @@ from aiohttp import web
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
 from pushkit.dashboard.app import dashboard_app
-from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
-from pushkit.events import NotificationRefused
+from pushkit.events.receiver import NotificationRefused
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.source import StaticKeySource
 from pushkit.net.timing import Timing

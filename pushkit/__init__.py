@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         decode_update as decode_update,
         encode_update as encode_update,
     )
-    from pushkit.alerts import AlertOptions as AlertOptions
+    from pushkit.alerts.alerts import AlertOptions as AlertOptions
     from pushkit.delivery.breaker import BreakerPolicy as BreakerPolicy
     from pushkit.delivery.notify_result import (
         NotifiedDelivery as NotifiedDelivery,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender as PushSender
     from pushkit.delivery.signatures import Signing as Signing
     from pushkit.errors import PushkitError as PushkitError
-    from pushkit.events import Event as Event
+    from pushkit.events.model import Event as Event
     from pushkit.keys.files import load_key_ring as load_key_ring, save_key_ring as save_key_ring
     from pushkit.keys.jwk import Algorithm as Algorithm
     from pushkit.keys.remote import RemoteKey as RemoteKey, RemoteSigner as RemoteSigner
@@ -78,14 +78,14 @@ else:
                 " RawPart Role StatusUpdate Task TaskSnapshot TaskState TaskStatus TaskUpdate"
                 " TextPart UpdateKind UrlPart WireVersion decode_update encode_update"
             ),
-            "pushkit.alerts": "AlertOptions",
+            "pushkit.alerts.alerts": "AlertOptions",
             "pushkit.delivery.breaker": "BreakerPolicy",
             "pushkit.delivery.notify_result": "NotifiedDelivery NotifyResult RefusedRecipient",
             "pushkit.delivery.options": "SenderOptions",
             "pushkit.delivery.sender": "PushSender",
             "pushkit.delivery.signatures": "Signing",
             "pushkit.errors": "PushkitError",
-            "pushkit.events": "Event",
+            "pushkit.events.model": "Event",
             "pushkit.keys.files": "load_key_ring save_key_ring",
             "pushkit.keys.jwk": "Algorithm",
             "pushkit.keys.remote": "RemoteKey RemoteSigner",

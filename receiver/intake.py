@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pushkit.errors import InboundError, StorageError
-from pushkit.events import Listeners, NotificationAccepted, NotificationRepeated
+from pushkit.events.listeners import Listeners
+from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage.database import Database
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of

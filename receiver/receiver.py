@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Self, Unpack
 from aiohttp import web
 
 from pushkit.a2a import TaskState, WireVersion
-from pushkit.alerts import AlertOptions, Alerts
+from pushkit.alerts.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events import Event, HealthFault, Listener, Listeners
+from pushkit.events.health import HealthFault
+from pushkit.events.listeners import Listener, Listeners
+from pushkit.events.model import Event
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.storage.migrations import Access

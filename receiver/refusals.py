@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
-from pushkit.events import Listeners, NotificationRefused
+from pushkit.events.listeners import Listeners
+from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, printable
 from receiver.peers import rate_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from pushkit.events import Event
+from pushkit.events.model import Event
 
 __all__ = ["told"]
 

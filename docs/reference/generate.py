@@ -282,7 +282,7 @@ def metrics() -> Iterator[str]:
 
 def events() -> Iterator[str]:
     """Every kind of event, with its members."""
-    from pushkit.events import Event
+    from pushkit.events.model import Event
 
     yield "# Events\n"
     yield "What `on_event` is called with, on both sides (`pushkit.events`)."

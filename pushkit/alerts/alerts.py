@@ -13,7 +13,8 @@ from typing import Final
 from pushkit.alerts.rule import Alert, AlertBound, alert_of
 from pushkit.alerts.sinks import AlertCommand, AlertLog, AlertSink, log_alert
 from pushkit.errors import ConfigError, PushkitError
-from pushkit.events import Event, Listeners
+from pushkit.events.listeners import Listeners
+from pushkit.events.model import Event
 from pushkit.logs import RepeatedLog
 from pushkit.work.pump import cancelled
 

@@ -9,20 +9,18 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from pushkit.events import (
+from pushkit.events.health import HealthFault
+from pushkit.events.listeners import facts_of
+from pushkit.events.model import Event
+from pushkit.events.receiver import NotificationDead
+from pushkit.events.sender import (
+    ALERTS_OWNER,
     DeliveryDead,
-    Event,
-    HealthFault,
     LocalFault,
-    NotificationDead,
     SigningKeyNearEnd,
     SubscriptionDisabled,
 )
-from pushkit.events.listeners import facts_of
 from pushkit.logs import printable
-
-ALERTS_OWNER: Final = "pushkit:alerts"
-"""Whose subscription in the outbox gets alerts; what becomes of its deliveries raises none."""
 
 _MOST: Final = 100
 _OTHER: Final = "other"

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from pushkit.alerts import AlertOptions
+from pushkit.alerts.alerts import AlertOptions
 from pushkit.terminal.command import age
 from pushkit.terminal.options import gathered
 

@@ -10,7 +10,8 @@ import click
 
 from pushkit.cli.databases import checked_database, database_option
 from pushkit.cli.options import KeyFile, key_file_options
-from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.database import open_outbox
 from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.errors import ConfigError
 from pushkit.keys.source import FileKeySource

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.storage.database import Database, opened
 from pushkit.storage.location import is_file

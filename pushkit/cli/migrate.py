@@ -8,7 +8,7 @@ import sys
 import click
 
 from pushkit.cli.databases import database_option
-from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.database import open_outbox
 from pushkit.storage.database import upgrade
 from pushkit.terminal.output import example
 from pushkit.terminal.progress import showing_steps

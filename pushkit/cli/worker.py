@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pushkit.alerts import AlertOptions
+from pushkit.alerts.alerts import AlertOptions
 from pushkit.cli.alerting import alert_options
 from pushkit.cli.databases import database_option
 from pushkit.cli.delivering import Delivering, delivery_options

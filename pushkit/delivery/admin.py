@@ -8,14 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from pushkit.clock import utc_now
 from pushkit.delivery.again import Again, Redriven, Retried
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import ConfigError
-from pushkit.events import Listeners, OutboxChange, OutboxChanged
-from pushkit.outbox.attempts import ATTEMPTS_MIGRATION, FOLDED_ATTEMPTS_MIGRATION, LoggedAttempt
+from pushkit.events.listeners import Listeners
+from pushkit.events.sender import OutboxChange, OutboxChanged
+from pushkit.outbox.attempts import LoggedAttempt
 from pushkit.outbox.browsing import (
     DestinationStanding,
     Finished,
@@ -26,10 +26,9 @@ from pushkit.outbox.browsing import (
     finished_since,
     outbox_figures,
 )
-from pushkit.outbox.cancelling import CANCELLING_MIGRATION, CancelledBy
+from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationKey
-from pushkit.outbox.idempotency import IDEMPOTENCY_MIGRATION, KEYS_MIGRATION
 from pushkit.outbox.inspection import (
     DeliveryFilter,
     DeliveryReport,
@@ -38,56 +37,21 @@ from pushkit.outbox.inspection import (
     OutboxStats,
 )
 from pushkit.outbox.retention import Purge, Retention
-from pushkit.outbox.schema import (
-    BODIES_MIGRATION,
-    CLAIMS_MIGRATION,
-    PAGES_MIGRATION,
-    TRACES_MIGRATION,
-)
-from pushkit.outbox.schema import MIGRATION as OUTBOX_MIGRATION
 from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.progress import advance
 from pushkit.secrets.vault import Vault
-from pushkit.storage.database import Database, open_location
+from pushkit.storage.database import Database
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
-from pushkit.subscriptions.owners import OWNERS_MIGRATION, QUOTAS_MIGRATION
-from pushkit.subscriptions.store import MIGRATION as SUBSCRIPTIONS_MIGRATION
-from pushkit.subscriptions.store import REVISION_MIGRATION, SubscriptionStore
+from pushkit.subscriptions.store import SubscriptionStore
 
 _log = logging.getLogger("pushkit.delivery")
-
-SENDER_MIGRATIONS = (
-    SUBSCRIPTIONS_MIGRATION,
-    OUTBOX_MIGRATION,
-    ATTEMPTS_MIGRATION,
-    IDEMPOTENCY_MIGRATION,
-    OWNERS_MIGRATION,
-    CLAIMS_MIGRATION,
-    QUOTAS_MIGRATION,
-    CANCELLING_MIGRATION,
-    REVISION_MIGRATION,
-    FOLDED_ATTEMPTS_MIGRATION,
-    KEYS_MIGRATION,
-    BODIES_MIGRATION,
-    TRACES_MIGRATION,
-    PAGES_MIGRATION,
-)
 
 _BATCH = 200
 _BREAKER = BreakerPolicy()
 # Between two batches: whoever waits for the database goes first.
 _PAUSE = timedelta(milliseconds=20)
-
-
-def open_outbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now) -> Database:
-    """Return the sender's database at a location, not yet open.
-
-    Raises:
-        ConfigError: A DSN, and the driver is not installed.
-    """
-    return open_location(location, component="sender", migrations=SENDER_MIGRATIONS, clock=clock)
 
 
 class OutboxAdmin:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pushkit.a2a import DataPart, Message, MessageUpdate, PushConfig, Role, TextPart, WireVersion
-from pushkit.alerts.rule import ALERTS_OWNER, Alert, AlertCode
+from pushkit.alerts.rule import Alert, AlertCode
 from pushkit.errors import AlertFailedError
+from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK
 from pushkit.outbox.idempotency import IdempotencyKey
 
 if TYPE_CHECKING:
     from pushkit.delivery.sender import PushSender
-
-ALERTS_TASK: Final = "pushkit-alerts"
 
 
 class AlertWebhook:

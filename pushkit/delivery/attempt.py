@@ -27,7 +27,8 @@ from pushkit.errors import (
     SigningError,
     TransportError,
 )
-from pushkit.events import Listeners, SigningKeyChanged
+from pushkit.events.listeners import Listeners
+from pushkit.events.sender import SigningKeyChanged
 from pushkit.keys.jwk import Algorithm, SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.keys.source import KeySource

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.delivery.telling import about_delivery
 from pushkit.errors import AddressRefusedError
-from pushkit.events import (
+from pushkit.events.sender import (
     BreakerClosed,
     BreakerOpened,
     DeliveryDead,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pushkit.alerts import AlertOptions
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.limits import check_pace
 from pushkit.delivery.signatures import Signing, SigningChoice
@@ -16,6 +16,9 @@ from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.destination import DestinationRules
 from pushkit.outbox.retention import Retention
 from pushkit.work.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from pushkit.alerts.alerts import AlertOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from typing import Final
 
 from pushkit.a2a import AnyUpdate
 from pushkit.delivery.notify_result import NotifyResult
-from pushkit.events import (
+from pushkit.events.listeners import Listeners
+from pushkit.events.sender import (
     Enqueued,
-    Listeners,
     RecipientRefused,
     SubscriptionChange,
     SubscriptionChanged,

@@ -19,16 +19,13 @@ from pushkit.a2a import (
     WireVersion,
     parse_push_config,
 )
-from pushkit.alerts import AlertOptions, Alerts
-from pushkit.alerts.rule import ALERTS_OWNER
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now
-from pushkit.delivery.admin import OutboxAdmin, open_outbox
-from pushkit.delivery.alert_webhook import ALERTS_TASK, AlertWebhook
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.bodies import BodyEncoder, SnapshotProvider
 from pushkit.delivery.consequences import Consequences
+from pushkit.delivery.database import open_outbox
 from pushkit.delivery.enqueue import Enqueuer, Notice
 from pushkit.delivery.limits import Pace, Room
 from pushkit.delivery.notify_result import NotifyResult
@@ -39,7 +36,6 @@ from pushkit.delivery.registrar import Registrar
 from pushkit.delivery.reporting import NotifyCounts, Reports, report_changed
 from pushkit.delivery.route import Routes
 from pushkit.delivery.signatures import warn_of_no_audience
-from pushkit.delivery.subscription_admin import SubscriptionAdmin
 from pushkit.delivery.worker import Worker
 from pushkit.errors import (
     ConfigError,
@@ -48,12 +44,13 @@ from pushkit.errors import (
     PushkitError,
     StorageError,
 )
-from pushkit.events import (
-    Event,
-    HealthFault,
+from pushkit.events.health import HealthFault
+from pushkit.events.listeners import Listener, Listeners
+from pushkit.events.model import Event
+from pushkit.events.sender import (
+    ALERTS_OWNER,
+    ALERTS_TASK,
     KeyRingChanged,
-    Listener,
-    Listeners,
     SigningKeyNearEnd,
     SubscriptionChange,
 )
@@ -81,6 +78,9 @@ from pushkit.work.housekeeping import Housekeeper
 from pushkit.work.pump import cancelled
 
 if TYPE_CHECKING:
+    from pushkit.alerts.alerts import AlertOptions, Alerts
+    from pushkit.delivery.admin import OutboxAdmin
+    from pushkit.delivery.subscription_admin import SubscriptionAdmin
     from pushkit.telemetry.metrics import Readings
     from pushkit.telemetry.sides import SenderMetrics
     from pushkit.telemetry.tracing import Tracing
@@ -314,6 +314,8 @@ class PushSender:
     @property
     def outbox(self) -> OutboxAdmin:
         """Dead letters, redrive, retention: the outbox for operators, of all owners."""
+        from pushkit.delivery.admin import OutboxAdmin
+
         return OutboxAdmin(
             self._database,
             wake=self.worker.pump.wake,
@@ -326,6 +328,8 @@ class PushSender:
     @property
     def subscription_admin(self) -> SubscriptionAdmin:
         """List, pause, disable, test and remove subscriptions: for operators, of all owners."""
+        from pushkit.delivery.subscription_admin import SubscriptionAdmin
+
         return SubscriptionAdmin(
             self._database,
             wake=self.worker.pump.wake,
@@ -389,6 +393,9 @@ class PushSender:
                 )
 
     def _sending_alerts(self, options: AlertOptions) -> Alerts:
+        from pushkit.alerts.alerts import Alerts
+        from pushkit.delivery.alert_webhook import AlertWebhook
+
         sinks = options.sinks()
         if options.webhook is not None:
             self._policy.check(options.webhook)

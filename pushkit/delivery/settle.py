@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
-from pushkit.events import DeliveryEvent
+from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
 from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.leases import Leases

@@ -12,7 +12,8 @@ from pushkit.clock import utc_now
 from pushkit.delivery.registered import Registered
 from pushkit.delivery.reporting import report_changed
 from pushkit.errors import SealedSecretError
-from pushkit.events import Listeners, SubscriptionChange
+from pushkit.events.listeners import Listeners
+from pushkit.events.sender import SubscriptionChange
 from pushkit.outbox.inspection import Inspection
 from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.vault import Vault

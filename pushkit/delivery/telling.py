@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypedDict
 
-from pushkit.events import AttemptMade, Delivered, Listeners
+from pushkit.events.listeners import Listeners
+from pushkit.events.sender import AttemptMade, Delivered
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
 from pushkit.traceparent import trace_id_of

@@ -16,7 +16,7 @@ from pushkit.delivery.settle import Attempted, Settler
 from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
-from pushkit.events import Listeners
+from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import Leases

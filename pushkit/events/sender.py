@@ -10,9 +10,13 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pushkit.events.model import Event, EventKind
+
+# The subscription that gets the operator's alerts; what becomes of its deliveries raises none.
+ALERTS_OWNER: Final = "pushkit:alerts"
+ALERTS_TASK: Final = "pushkit-alerts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

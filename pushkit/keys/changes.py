@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pushkit.events import KeyRingChange
+from pushkit.events.sender import KeyRingChange
 from pushkit.keys.ring import KeyRing, RingKey
 
 

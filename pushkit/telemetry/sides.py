@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from pushkit.events import (
-    AttemptMade,
-    BreakerClosed,
-    BreakerOpened,
+from pushkit.events.model import Event
+from pushkit.events.receiver import (
     CalledBack,
-    Delivered,
-    DeliveryDead,
-    Enqueued,
-    Event,
-    LocalFault,
     NotificationAccepted,
     NotificationDead,
     NotificationRefused,
     NotificationRepeated,
+)
+from pushkit.events.sender import (
+    AttemptMade,
+    BreakerClosed,
+    BreakerOpened,
+    Delivered,
+    DeliveryDead,
+    Enqueued,
+    LocalFault,
     RecipientRefused,
     SigningKeyChanged,
     SubscriptionChanged,

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pushkit.a2a import UpdateKind
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError, StorageError
-from pushkit.events import CalledBack, Listeners, NotificationDead
+from pushkit.events.listeners import Listeners
+from pushkit.events.receiver import CalledBack, NotificationDead
 from pushkit.storage.database import Database
 from pushkit.storage.script import APART, Apart, Script
 from pushkit.traceparent import trace_id_of

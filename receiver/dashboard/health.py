@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from pushkit.events import NotificationRefused
+from pushkit.events.receiver import NotificationRefused
 from pushkit.webui.findings import Finding, Severity
 from receiver.dashboard.memory import Refused
 from receiver.inbox.figures import CallbackTrouble, InboxFigures

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
-from pushkit.events import CalledBack, Event, NotificationRefused
+from pushkit.events.model import Event
+from pushkit.events.receiver import CalledBack, NotificationRefused
 
 SHOWN: Final = (NotificationRefused, CalledBack)
 _KEPT: Final = 100  # of each reason, of senders and of strangers

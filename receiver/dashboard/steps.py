@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonObject
-from pushkit.events import NotificationRefused
+from pushkit.events.receiver import NotificationRefused
 from receiver.inbox.inspection import NotificationReport
 from receiver.inbox.model import InboxStatus
 from receiver.refusals import refusal_of

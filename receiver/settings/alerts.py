@@ -8,14 +8,14 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from pushkit.alerts import AlertOptions
+from pushkit.alerts.alerts import AlertOptions
 from pushkit.errors import ConfigError
 from pushkit.programs import find_program
 from receiver.settings.values import Positive, Url
 
 
 class AlertSettings(BaseModel):
-    """The `[alerts]` table; see `pushkit.alerts.AlertOptions`.
+    """The `[alerts]` table; see `pushkit.AlertOptions`.
 
     Attributes:
         webhook_secret_file: A file with the secret, `whsec_…`, that the webhook is signed with.

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from pushkit.clock import utc_now
-from pushkit.delivery.admin import SENDER_MIGRATIONS, open_outbox
+from pushkit.delivery.database import SENDER_MIGRATIONS, open_outbox
 from pushkit.storage.database import Database, open_location, opened
 from pushkit.storage.migrations import Access
 from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS

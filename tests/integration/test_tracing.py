@@ -23,7 +23,8 @@ from pushkit import (
     TaskState,
     TaskStatus,
 )
-from pushkit.events import AttemptMade, Event
+from pushkit.events.model import Event
+from pushkit.events.sender import AttemptMade
 from pushkit.telemetry.tracing import Tracing
 from pushkit.traceparent import read_traceparent, trace_id_of
 from pushkit.webhook import Headers, WebhookRequest

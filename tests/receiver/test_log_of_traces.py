@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tenacity import stop_after_attempt
 
-from pushkit.events import CalledBack, Event, NotificationDead, ReceiverEvent
+from pushkit.events.model import Event
+from pushkit.events.receiver import CalledBack, NotificationDead, ReceiverEvent
 from pushkit.terminal.log_output import JsonLines
 from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification

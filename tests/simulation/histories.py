@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.errors import PushkitError
 from pushkit.storage import postgres
 from pushkit.storage.migrations import migrate

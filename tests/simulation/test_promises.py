@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pushkit import NotifyResult
-from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.delivery.notify_result import RefusedRecipient
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script

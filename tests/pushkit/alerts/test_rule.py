@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pushkit.alerts import AlertBound, AlertCode, alert_of
-from pushkit.alerts.rule import ALERTS_OWNER
-from pushkit.events import (
+from pushkit.alerts.rule import AlertBound, AlertCode, alert_of
+from pushkit.events.health import HealthFault
+from pushkit.events.model import Event
+from pushkit.events.receiver import NotificationDead
+from pushkit.events.sender import (
+    ALERTS_OWNER,
     BreakerOpened,
     DeliveryDead,
-    Event,
-    HealthFault,
     LocalFault,
-    NotificationDead,
     SigningKeyNearEnd,
     SubscriptionDisabled,
 )

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit import AlertOptions, StatusUpdate
-from pushkit.alerts.rule import ALERTS_OWNER
-from pushkit.delivery.alert_webhook import ALERTS_TASK
 from pushkit.errors import ConfigError, InvalidPushConfigError
-from pushkit.events import Delivered, DeliveryDead, Event
+from pushkit.events.model import Event
+from pushkit.events.sender import ALERTS_OWNER, ALERTS_TASK, Delivered, DeliveryDead
 from tests.eventually import eventually
 from tests.told import told
 

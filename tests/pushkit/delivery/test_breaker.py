@@ -12,7 +12,8 @@ from aiohttp import web
 from pushkit import StatusUpdate
 from pushkit.delivery.breaker import BreakerPolicy, hold_after, works
 from pushkit.errors import ConfigError
-from pushkit.events import BreakerClosed, BreakerOpened, Event
+from pushkit.events.model import Event
+from pushkit.events.sender import BreakerClosed, BreakerOpened
 from pushkit.outbox.model import Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.work.retry import RetryPolicy, wait_schedule

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pushkit import DeliveryFilter, StatusUpdate
-from pushkit.events import (
+from pushkit.events.model import Event, EventKind
+from pushkit.events.sender import (
     AttemptMade,
     Delivered,
     DeliveryDead,
     Enqueued,
-    Event,
-    EventKind,
     KeyRingChange,
     KeyRingChanged,
     OutboxChange,

@@ -21,8 +21,9 @@ from pushkit import (
     TextPart,
     decode_update,
 )
-from pushkit.delivery.admin import OutboxAdmin, open_outbox
-from pushkit.events import Event, EventKind
+from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.database import open_outbox
+from pushkit.events.model import Event, EventKind
 from pushkit.outbox.states import DeliveryState
 from pushkit.subscriptions.model import Filter
 from pushkit.work.retry import RetryPolicy, wait_schedule

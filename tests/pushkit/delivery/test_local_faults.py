@@ -12,7 +12,8 @@ from pushkit import StatusUpdate
 from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.delivery.signatures import Signing
 from pushkit.errors import IdempotencyConflictError
-from pushkit.events import DeliveryEvent, Event, LocalFault
+from pushkit.events.model import Event
+from pushkit.events.sender import DeliveryEvent, LocalFault
 from pushkit.outbox.states import DeliveryState
 from tests.pushkit.delivery.conftest import key_ring
 from tests.told import told

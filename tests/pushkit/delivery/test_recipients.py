@@ -19,7 +19,8 @@ from pushkit import (
     TextPart,
     UpdateKind,
 )
-from pushkit.events import Event, RecipientRefused
+from pushkit.events.model import Event
+from pushkit.events.sender import RecipientRefused
 from tests.told import told
 
 if TYPE_CHECKING:

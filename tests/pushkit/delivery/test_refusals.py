@@ -12,7 +12,8 @@ import trustme
 from aiohttp import web
 
 from pushkit import PushSender, StatusUpdate
-from pushkit.events import DeliveryDead, Event, SubscriptionDisabled
+from pushkit.events.model import Event
+from pushkit.events.sender import DeliveryDead, SubscriptionDisabled
 from pushkit.outbox.states import DeliveryState
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.told import told

@@ -17,7 +17,7 @@ from pushkit import (
     StatusUpdate,
     Subscription,
 )
-from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.database import open_outbox
 from pushkit.delivery.route import Routes
 from pushkit.errors import SealedSecretError
 from pushkit.net.authorization import Credentials

@@ -12,13 +12,14 @@ import pytest
 
 from pushkit import DeliveryState, PushSender, SecretKeys
 from pushkit.bounded_json import JsonObject
-from pushkit.delivery.admin import open_outbox
+from pushkit.delivery.database import open_outbox
 from pushkit.errors import (
     ConfigError,
     IdempotencyConflictError,
     SealedSecretError,
 )
-from pushkit.events import Event, LocalFault
+from pushkit.events.model import Event
+from pushkit.events.sender import LocalFault
 from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resealed
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN

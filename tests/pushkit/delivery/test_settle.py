@@ -11,7 +11,7 @@ import pytest
 
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
 from pushkit.delivery.settle import Attempted, Settled
-from pushkit.events import EventKind
+from pushkit.events.model import EventKind
 from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.model import Made, Result

@@ -15,7 +15,7 @@ import pytest
 
 from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
-from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import open_location, opened
 from pushkit.storage.migrations import Access, Migration

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pushkit.events import AttemptMade, Delivered, Event, Listeners
+from pushkit.events.listeners import Listeners
+from pushkit.events.model import Event
+from pushkit.events.sender import AttemptMade, Delivered
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOG = logging.getLogger("events")

@@ -23,7 +23,8 @@ from a2a.types import (
 
 from pushkit import KeyRing, NotifyResult, PushSender, SenderOptions
 from pushkit.errors import CommitUncertainError, StorageError
-from pushkit.events import Event, RecipientRefused
+from pushkit.events.model import Event
+from pushkit.events.sender import RecipientRefused
 from pushkit.integrations import enqueue_buffer
 from pushkit.integrations.a2a_sdk import PushkitNotificationSender
 from tests.eventually import eventually

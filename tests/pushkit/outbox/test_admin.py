@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.delivery.admin import OutboxAdmin, open_outbox
+from pushkit.delivery.admin import OutboxAdmin
+from pushkit.delivery.database import open_outbox
 from pushkit.errors import ConfigError
 from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog, is_folded

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.delivery.admin import SENDER_MIGRATIONS
+from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
