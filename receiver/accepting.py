@@ -29,13 +29,16 @@ from receiver.verification import Verified
 class Hands(Protocol):
     """Takes notifications the moment they are stored: the dispatcher of this process."""
 
-    def reserve(self, sender: str, now: datetime, taken: float) -> Lease | None:
-        """Take a place for a notification that is being stored; None if it has to wait.
+    def lease(self, now: datetime, taken: float) -> Lease:
+        """Return the lease of what is stored in a place.
 
         Args:
             now: The present, by the database's clock.
             taken: When that was asked for, by the clock of this process that nobody sets.
         """
+
+    def reserve(self, sender: str) -> bool:
+        """Take a place for a notification that is being stored; False if it has to wait."""
 
     def cancel(self, senders: Iterable[str]) -> None:
         """Free the places of what was not stored after all."""
@@ -44,10 +47,10 @@ class Hands(Protocol):
         """Call back what was stored in a place."""
 
     def keep(self, notification: Notification) -> None:
-        """Keep what was stored and waits for a place, so that it need not be decoded again."""
+        """Keep what was stored and has to wait, so that it need not be decoded again."""
 
-    def let_wait(self) -> None:
-        """Look for what was stored, and waits for a place."""
+    def settle(self) -> None:
+        """Write down what is done: in one transaction with what is asked for next."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -252,7 +255,7 @@ class Acceptance:
             return {}
         tasks = {each.task for each in candidates if each.task is not None}
         behind = yield from self._inbox.unfinished_tasks(sorted(tasks))
-        sequences = Sequences()
+        sequences, lease = Sequences(), self._hands.lease(now, taken)
         yield from sequences.read(
             (*each.task, said.config_id or "")
             for each in candidates
@@ -266,7 +269,7 @@ class Acceptance:
             missing, late = 0, False
             if task is not None and said.seq is not None:
                 missing, late = sequences.next((*task, said.config_id or ""), said.seq)
-            each.lease = self._hands.reserve(each.sender, now, taken) if is_head else None
+            each.lease = lease if is_head and self._hands.reserve(each.sender) else None
             each.stored = NewNotification(
                 sender=each.sender,
                 delivery_id=each.reservation.seen.delivery_id,

@@ -222,6 +222,7 @@ class Intake:
         try:
             # Also where the request is cancelled, what is stored in a place is begun.
             ended = functools.partial(self._stored, candidate)
+            self._hands.settle()
             notification_id = await self._database.write_together(
                 self._acceptance.accept, candidate, ended
             )
@@ -269,8 +270,6 @@ class Intake:
             )
         else:
             self._hands.keep(notification)
-            if candidate.stored.head:
-                self._hands.let_wait()  # what stands behind others of its task waits for them
         self._accepted(notification.sender, notification.task_id)
 
     def _tell(self, verdict: Verdict, verified: Verified, head: Head) -> None:

@@ -194,7 +194,11 @@ class Pump(Generic[Item]):
             while (following := await self._process(item)) is not None:
                 item = following
         except Exception as exc:  # noqa: BLE001  # the top of a worker loop
-            self._tell(exc, "could not be settled", "it comes back with its lease")
+            self.leave_to_lease(exc)
+
+    def leave_to_lease(self, fault: Exception) -> None:
+        """Log why an item could not be settled."""
+        self._tell(fault, "could not be settled", "it comes back with its lease")
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if task not in self._running:

@@ -46,6 +46,9 @@ _log = logging.getLogger("receiver")
 _LEASE = timedelta(seconds=60)
 POLL_INTERVAL = timedelta(seconds=1)
 CALLBACK_TIMEOUT = timedelta(minutes=5)
+# How long an end waits to be written down together with what is accepted next.
+_PATIENCE = 0.002  # seconds
+_LAST_WORDS = 1.0  # seconds in which the last ends are written down
 _MOST_KEPT = 1024
 _LARGEST_KEPT = 16 * 1024  # bytes
 
@@ -68,13 +71,19 @@ class _Round:
     lost: bool = False  # it is in somebody else's hands
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Settling:
-    """What every callback has had; the calls that are not written down yet, and its slot."""
+    """What every callback has had, until that is written down.
+
+    Attributes:
+        claimed: The notification.
+        unwritten: The calls that are not written down yet.
+        has_place: Whether a place was taken for the next of its task.
+    """
 
     claimed: ClaimedNotification
     unwritten: Sequence[Call]
-    slot: Slot
+    has_place: bool = False
 
 
 class Dispatcher:
@@ -116,7 +125,9 @@ class Dispatcher:
         self._inbox = Inbox()
         self._caller = Caller(slots=concurrency, timeout=timeout)
         self._turns = Turns(concurrency, senders)
-        self._held: set[int] = set()
+        self._held: dict[int, float] = {}  # ids, and when they were surely ours
+        self._unsettled: list[_Settling] = []
+        self._settling: set[asyncio.Future[ClaimedNotification | None]] = set()
         self._kept: dict[int, Notification] = {}
         self._heart: asyncio.Task[None] | None = None
         self._is_finished = False
@@ -145,11 +156,13 @@ class Dispatcher:
         finally:
             self._turns.is_open = False
 
-    def reserve(self, sender: str, now: datetime, taken: float) -> Lease | None:
-        """Take a place for a notification that is being stored; None if it has to wait."""
-        if not self._turns.reserve(sender):
-            return None
+    def lease(self, now: datetime, taken: float) -> Lease:
+        """Return the lease of what is stored in a place."""
         return Lease(worker=self.name, until=now + _LEASE, taken=taken)
+
+    def reserve(self, sender: str) -> bool:
+        """Take a place for a notification that is being stored; False if it has to wait."""
+        return self._turns.reserve(sender)
 
     def cancel(self, senders: Iterable[str]) -> None:
         """Free the places of what was not stored after all."""
@@ -161,24 +174,28 @@ class Dispatcher:
             self.pump.begin(claimed)
 
     def keep(self, notification: Notification) -> None:
-        """Keep what was stored and waits for a place, so that it need not be decoded again."""
+        """Keep what was stored and has to wait, so that it need not be decoded again."""
         if len(notification.body) <= _LARGEST_KEPT:
             if len(self._kept) >= _MOST_KEPT:  # the oldest, if they were called back elsewhere
                 del self._kept[next(iter(self._kept))]
             self._kept[notification.id] = notification
+        if self._turns.some_wait:
+            self.pump.wake()
 
     def let_wait(self) -> None:
-        """Look for what was stored, and waits for a place."""
+        """Look for what waits to be claimed."""
         self._turns.let_wait()
         self.pump.wake()
 
     async def run_once(self) -> int:
         """Hand out every notification that is due now; return how many there were."""
-        return await self.pump.run_once()
+        begun = await self.pump.run_once()
+        await self._until_settled()
+        return begun
 
     def slots(self) -> tuple[int, int]:
         """Return how many places are in use, and how many there are."""
-        return self._number_of_slots - self._turns.free, self._number_of_slots
+        return self._number_of_slots - self._turns.free_places, self._number_of_slots
 
     @property
     def hanging(self) -> Counter[str]:
@@ -196,8 +213,15 @@ class Dispatcher:
 
     async def finish(self, within: timedelta) -> None:
         """Wait for callbacks that run, and break off those that are not done by then, or hang."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + within.total_seconds()
         await self.pump.finish(within=within)
         self._is_finished = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WORDS)):
+                await self._until_settled()
+        for settling in list(self._settling):
+            settling.cancel()
         for work in list(self._without_slot):
             await cancelled(work)
         if self._heart is not None:
@@ -272,69 +296,72 @@ class Dispatcher:
 
     # --- calling -------------------------------------------------------------------------------
 
-    async def _dispatch(self, claimed: ClaimedNotification) -> ClaimedNotification | None:
-        """Work on a notification; return the next of its task, if that has its slot now.
+    async def _dispatch(self, claimed: ClaimedNotification) -> None:
+        """Work on a notification, until it is settled or every callback has had it.
 
         The slot may be given up before the end, because a call hangs.
         """
         work = asyncio.current_task()
         assert work is not None  # noqa: S101  # the pump's
-        slot = Slot(functools.partial(self._go_on_without_slot, work))
-        self._hold(claimed.stored.id)
+        sender = claimed.stored.sender
+        slot = Slot(functools.partial(self._go_on_without_slot, work, sender))
+        self._hold(claimed)
+        is_done = False
         try:
-            following = await self._work_on(claimed, slot)
+            await self._turns.enter(sender)
+            begun = time.perf_counter()
+            try:
+                is_done = await self._work_on(claimed, slot)
+            finally:
+                if not slot.is_free:
+                    self._turns.leave(sender, time.perf_counter() - begun)
         finally:
-            self._held.discard(claimed.stored.id)
+            if not is_done:
+                self._held.pop(claimed.stored.id, None)
             self._caller.end(slot)
         if slot.is_free:
-            self._turns.let_wait()
-            self.pump.wake()  # the next of its task may be due
-        return following
+            self.let_wait()  # the next of its task may be due
 
-    def _go_on_without_slot(self, work: asyncio.Task[None]) -> None:
+    def _go_on_without_slot(self, work: asyncio.Task[None], sender: str) -> None:
+        self._turns.leave(sender)
         self._without_slot.add(work)
         work.add_done_callback(self._without_slot.discard)
         self.pump.let_go(work)
 
-    async def _work_on(
-        self, claimed: ClaimedNotification, slot: Slot
-    ) -> ClaimedNotification | None:
-        if time.perf_counter() - claimed.leased_at > _LEASE.total_seconds() / 2:
+    async def _work_on(self, claimed: ClaimedNotification, slot: Slot) -> bool:
+        """Call back; return whether every callback has had it, and its end is to be written."""
+        if time.perf_counter() - self._held[claimed.stored.id] > _LEASE.total_seconds() / 2:
             # This process stood still: somebody else may have it by now, and nobody has if not.
             _log.warning(
                 "notification %d: taken too long ago; left to its lease", claimed.stored.id
             )
-            return None
+            return False
         try:
             kept = self._kept.pop(claimed.stored.id, None)
             notification = kept or claimed.stored.decode()
         except InboundError as exc:
             # Accepted by other code than this: it must not stand in the way of the rest.
             await self._bury(claimed, f"unreadable: {exc.code}")
-            return None
+            return False
         matching = self.registry.wanting(notification)
         if not matching:
             self._say_unmatched(notification)
             await self._settle(claimed, _Round(unmatched=True))
-            return None
+            return False
         wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
             if await self._is_held_back(claimed, names):
-                return None
+                return False
         # After that: what ends in the preparation has to come to an end, too.
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
         done = await self._call_all(wanting, notification, claimed, slot)
         if done.error is None and done.pause is None and not done.lost:
-            settling = _Settling(claimed, done.unwritten, slot)
-            return await persist(
-                lambda: self._database.write_together(self._settle_done, settling),
-                through=StorageError,
-                within=_LEASE / 2,
-            )
+            self._settle_soon(_Settling(claimed, done.unwritten))
+            return True
         await self._settle(claimed, done)
-        return None
+        return False
 
     def _say_unmatched(self, notification: Notification) -> None:
         """Say once of each kind that no callback here wants it, or not all of it."""
@@ -410,6 +437,72 @@ class Dispatcher:
         return True
 
     # --- settling ------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Write down now what is done: in one transaction with what is asked for next."""
+        unsettled, self._unsettled = self._unsettled, []
+        for each in unsettled:
+            self._settle_now(each)
+
+    def _settle_soon(self, settling: _Settling) -> None:
+        """Write down that a notification is done; its place is free meanwhile.
+
+        Where nobody is known to wait for that, it goes with the next that is accepted.
+        """
+        self._turns.unsettled += 1
+        if self._kept or not isinstance(settling.claimed.stored, Notification):
+            self._settle_now(settling)
+            return
+        if not self._unsettled:
+            asyncio.get_running_loop().call_later(_PATIENCE, self.settle)
+        self._unsettled.append(settling)
+
+    def _settle_now(self, settling: _Settling) -> None:
+        self._hear_of(settling, self._database.write_together(self._settle_done, settling))
+
+    def _hear_of(
+        self, settling: _Settling, written: asyncio.Future[ClaimedNotification | None]
+    ) -> None:
+        self._settling.add(written)
+        written.add_done_callback(functools.partial(self._settled, settling))
+
+    def _settled(
+        self, settling: _Settling, written: asyncio.Future[ClaimedNotification | None]
+    ) -> None:
+        """Begin with the next of the task, if that has a place now."""
+        self._settling.discard(written)
+        claimed = settling.claimed.stored
+        error = asyncio.CancelledError() if written.cancelled() else written.exception()
+        if isinstance(error, StorageError) and not isinstance(written, asyncio.Task):
+            self._hear_of(settling, asyncio.create_task(self._settle_patiently(settling)))
+            return
+        self._held.pop(claimed.id, None)
+        self._turns.unsettled -= 1
+        if error is not None:
+            self._leave_place(settling)
+            if isinstance(error, Exception):
+                self.pump.leave_to_lease(error)
+        elif (following := written.result()) is not None:
+            self.begin(following)
+        if self._turns.some_wait:
+            self.pump.wake()
+
+    def _leave_place(self, settling: _Settling) -> None:
+        if settling.has_place:
+            settling.has_place = False
+            self._turns.cancel([settling.claimed.stored.sender])
+
+    async def _settle_patiently(self, settling: _Settling) -> ClaimedNotification | None:
+        return await persist(
+            lambda: self._database.write_together(self._settle_done, settling),
+            through=StorageError,
+            within=_LEASE / 2,
+        )
+
+    async def _until_settled(self) -> None:
+        while self._unsettled or self._settling:
+            self.settle()
+            await asyncio.wait(self._settling)
 
     async def _settle(self, claimed: ClaimedNotification, done: _Round) -> None:
         dead = await self._write_down(lambda: self._settle_script(claimed, done))
@@ -512,7 +605,9 @@ class Dispatcher:
     def _settle_done(
         self, settling: Sequence[_Settling], /, *, wait: bool
     ) -> Script[list[ClaimedNotification | Apart | None]]:
-        """Write down what is done; take the next of each task, where that may have the slot."""
+        """Write down what is done; take the next of each task, where it can have a place."""
+        for each in settling:
+            self._leave_place(each)  # an attempt before this one may have failed in its commit
         tasks = {each: _task_of(each.claimed) for each in settling}
         names = {each: task_lock(*task) for each, task in tasks.items() if task is not None}
         held = yield from self._hold_tasks(sorted(set(names.values())), wait=wait)
@@ -544,19 +639,20 @@ class Dispatcher:
     def _next_of(
         self, lines: Mapping[tuple[str, str], _Settling], now: datetime, begun: float
     ) -> Script[dict[_Settling, ClaimedNotification]]:
-        """Take the next of tasks into the slots of those before them, or offer it to claims."""
+        """Take the next of tasks, each into a place if it can have one, or offer it to claims."""
         ids = yield from self._inbox.oldest_unfinished(sorted(lines))
         if not ids:
             return {}
-        may_follow = self._turns.may_follow()
-        slots = {task: each for task, each in lines.items() if may_follow and not each.slot.is_free}
-        taken = [each for each, task in ids.items() if task in slots]
-        lease = Lease(worker=self.name, until=now + _LEASE, taken=begun)
-        followed = yield from self._inbox.follow(taken, lease, now=now)
-        found = {slots[ids[each.stored.id]]: each for each in followed}
-        left = ids.keys() - {each.stored.id for each in followed}
-        if left:
-            yield from self._inbox.make_heads(sorted(left))
+        following = {each: lines[task] for each, task in ids.items()}
+        for each in following.values():
+            each.has_place = self._turns.reserve(each.claimed.stored.sender)
+        placed = [found for found, each in following.items() if each.has_place]
+        followed = yield from self._inbox.follow(placed, self.lease(now, begun), now=now)
+        found = {following.pop(each.stored.id): each for each in followed}
+        if following:
+            for each in following.values():
+                self._leave_place(each)
+            yield from self._inbox.make_heads(sorted(following))
             self._turns.let_wait()
             yield from self._database.wake()
         return found
@@ -594,8 +690,8 @@ class Dispatcher:
 
     # --- leases --------------------------------------------------------------------------------
 
-    def _hold(self, notification_id: int) -> None:
-        self._held.add(notification_id)
+    def _hold(self, claimed: ClaimedNotification) -> None:
+        self._held[claimed.stored.id] = claimed.leased_at
         if self._heart is None or self._heart.done():
             self._heart = asyncio.create_task(self._keep_leases(), name="receiver-leases")
 
@@ -603,10 +699,13 @@ class Dispatcher:
         """Renew the leases of all that is in hand, for as long as anything is."""
         while self._held:
             await asyncio.sleep(_LEASE.total_seconds() / 3)
+            asked = time.perf_counter()
             # A database out of reach must not end the renewal: the callbacks go on.
             with contextlib.suppress(StorageError):
                 if self._held:
-                    await self._database.write(self._keep_leases_script(tuple(self._held)))
+                    kept = self._keep_leases_script(tuple(self._held))
+                    ours = await self._database.write(kept)
+                    self._held.update(dict.fromkeys(ours & self._held.keys(), asked))
 
     def _keep_leases_script(self, ids: Sequence[int]) -> Script[set[int]]:
         now = yield from self._database.now()

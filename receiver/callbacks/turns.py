@@ -2,51 +2,138 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from pushkit.work.pump import Slots
 from receiver.callbacks.shares import share_of
 
+# Times as many as there are places: in hand, and not settled yet.
+_MOST_IN_HAND: Final = 4
+_MOST_UNSETTLED: Final = 4
+_MOST_WAIT: Final = 0.1  # seconds
+_SLOW: Final = 1.0  # seconds: what is not known yet counts as slow
+
 
 class Turns(Slots):
-    """Divides free places among senders: who has least in hand comes first, and then who waited.
+    """Divides places among senders: who has least comes first, and then who waited.
 
-    Claims divide them among all that is due. Where nobody waits for a place, a notification takes
-    one the moment it is stored, within its sender's share, and the next of its task follows the one
-    before it: neither is looked for by a claim. Taken and freed in whatever thread.
+    More may be in hand than there are places, as far as callbacks are quick: what waits here for a
+    place does so for a moment, or else somebody else might have had it. Where nothing waits for a
+    claim, a notification is in hand the moment it is stored, within its sender's share, and the
+    next of its task when the one before it is settled. Claims divide what is left among all that is
+    due. Taken and freed in whatever thread; places in the event loop.
 
     Args:
         places: How many there are.
         senders: Returns how many senders are trusted.
+
+    Attributes:
+        unsettled: Of how many the callbacks have ended, and that is not written down yet.
     """
 
     def __init__(self, places: int, senders: Callable[[], int]) -> None:
-        super().__init__(places)
+        super().__init__(_MOST_IN_HAND * places)
         self._places = places
         self._senders = senders
+        self.unsettled = 0
         self._in_hand: Counter[str] = Counter()
         self._served: dict[str, int] = {}  # by sender, the number of its last turn
         self._turns = 0
         self._counting = threading.Lock()
+        self._calling: Counter[str] = Counter()
+        self._free_places = places
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._took = _SLOW  # seconds, of late
+        self._moved_at = 0.0
+
+    @property
+    def free(self) -> int:
+        """How many more may be in hand."""
+        if self.unsettled >= _MOST_UNSETTLED * self._places:
+            return 0
+        return max(self._most_in_hand() - _MOST_IN_HAND * self._places + self._free, 0)
+
+    @property
+    def free_places(self) -> int:
+        """How many places are free."""
+        return self._free_places
+
+    @property
+    def some_wait(self) -> bool:
+        """Whether something waits for the next claim."""
+        return self._some_wait
+
+    def take_for_claim(self) -> int:
+        """Take what may be taken into hand, for a claim: it looks after all that wait until now."""
+        self._some_wait = False
+        return self.take(self.free)
 
     def reserve(self, sender: str) -> bool:
-        """Take a place for a notification that is being stored, if it may have one at once."""
-        if not self.is_open or self._some_wait:
+        """Take a notification into hand that is being stored; False if it has to wait for a claim.
+
+        Whatever waits for one comes before what comes later.
+        """
+        if not self.is_open:
             return False
         with self._counting:
-            if self._in_hand[sender] >= self._most() or not self.take(1):
-                return False
-            self._begin(sender)
-        return True
+            may = not self._some_wait and self.free and self._in_hand[sender] < self._most()
+            self._some_wait = not (may and self.take(1))
+            if not self._some_wait:
+                self._begin(sender)
+            return not self._some_wait
 
-    def may_follow(self) -> bool:
-        """Say whether the next of a task may have the place of the one that is settled.
+    async def enter(self, sender: str) -> None:
+        """Take one of the places in which callbacks run, as soon as it is this sender's turn."""
+        if sender not in self._waiting and self._may_enter(sender):
+            self._let_in(sender)
+            return
+        entered = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(sender, deque()).append(entered)
+        try:
+            await entered
+        except asyncio.CancelledError:
+            if not entered.cancelled():  # let in at the same moment
+                self.leave(sender)
+            raise
 
-        Not where something else waits for that place: tasks take turns.
+    def leave(self, sender: str, took: float = _SLOW) -> None:
+        """Leave a place, and let the next in.
+
+        Args:
+            sender: Whose it was.
+            took: For how long, in seconds.
         """
-        return self.is_open and not self._some_wait
+        self._calling[sender] -= 1
+        self._free_places += 1
+        self._took += (took - self._took) / 8
+        self._moved_at = time.monotonic()
+        while able := [each for each in self._waiting if self._may_enter(each)]:
+            first = min(able, key=self._calling.__getitem__)
+            waiting = self._waiting.pop(first)
+            entered = waiting.popleft()
+            if waiting:
+                self._waiting[first] = waiting  # behind the others
+            if not entered.done():
+                self._let_in(first)
+                entered.set_result(None)
+
+    def _may_enter(self, sender: str) -> bool:
+        most = share_of(self._places, alone=self._senders() <= 1)
+        return self._free_places > 0 and self._calling[sender] < most
+
+    def _let_in(self, sender: str) -> None:
+        self._calling[sender] += 1
+        self._free_places -= 1
+
+    def _most_in_hand(self) -> int:
+        still = 0.0 if self._free_places else time.monotonic() - self._moved_at
+        quick = _MOST_WAIT / max(self._took, still, 1e-6)
+        return self._places + int(self._places * min(quick, _MOST_IN_HAND - 1))
 
     def divide(
         self, due: Sequence[str], free: int, taken: Mapping[str, int]
@@ -106,4 +193,4 @@ class Turns(Slots):
             return {sender for sender, number in self._in_hand.items() if number >= most}
 
     def _most(self) -> int:
-        return share_of(self._places, alone=self._senders() <= 1)
+        return share_of(self._most_in_hand(), alone=self._senders() <= 1)
