@@ -93,7 +93,8 @@ class HttpConnection(asyncio.Protocol):
         if self._wire is None and not self.accept(transport):
             return
         self._wire, self._is_made = transport, True
-        transport.set_write_buffer_limits(high=0)  # whatever is not taken begins a deadline
+        # Whatever is not taken begins a deadline. (0 would be reached by nothing at all, over TLS.)
+        transport.set_write_buffer_limits(high=1, low=0)
         self._head_deadline.begin()
         if self._early:
             self.data_received(self._early)
@@ -236,6 +237,9 @@ class HttpConnection(asyncio.Protocol):
                 self._reader = None
 
     def _resume(self) -> None:
+        """Read on, unless there is enough to be answered first: of requests that follow at once."""
+        if self._messages.held_bytes > _MOST_HELD:
+            return
         if self._is_paused and self._wire is not None:
             self._is_paused = False
             self._wire.resume_reading()
@@ -268,6 +272,7 @@ class HttpConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """End the answers; for a moment, let the peer end what it says."""
         assert self._wire is not None  # noqa: S101  # it is made
+        self._messages = Messages(self._server.max_head_bytes)  # what came will not be answered
         self._resume()
         if not self._wire.can_write_eof() or self._no_more:
             self._close()

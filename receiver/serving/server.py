@@ -111,6 +111,8 @@ class _Accepted(asyncio.Protocol):
             self._server.run(self._shake_hands(transport, connection))
 
     async def _shake_hands(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
+        if transport.is_closing():  # it made room before it began; nobody would tell the handshake
+            return
         try:
             encrypted = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -120,8 +122,9 @@ class _Accepted(asyncio.Protocol):
                 ssl_handshake_timeout=self._server.limits.head_timeout.total_seconds(),
                 ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
             )
-        except OSError:  # no TLS, too slow, or gone
+        except OSError as exc:  # no TLS, too slow, or gone
             encrypted = None
+            exc.__traceback__ = None  # its frames hold the buffers of the handshake, and it them
         if encrypted is None or encrypted.is_closing():
             transport.abort()
             self._server.open.forget(connection)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -332,6 +334,26 @@ async def test_pipelined_requests_are_each_answered(world: World, serve: Serve) 
     assert [(await client.answer()).status for _ in range(3)] == [202, 202, 202]
 
 
+async def test_of_many_pipelined_requests_few_are_held_in_memory(serve: Serve) -> None:
+    request = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
+    answered, enough = 0, asyncio.Event()
+
+    async def answer_some(_head: Head, _read: ReadBody) -> Answer:
+        nonlocal answered
+        answered += 1
+        if answered == 200:
+            enough.set()
+            await asyncio.Event().wait()
+        return Answer(status=404)
+
+    site = await serve(own=answer_some)
+    client = await site.connect()
+    client.writer.write(request * 1_000_000)
+    await asyncio.wait_for(enough.wait(), DEADLINE)
+    [connection] = site.server.open
+    assert connection._messages.held_bytes < 1024 * 1024
+
+
 async def test_a_request_and_a_half_close_get_their_answer(world: World, serve: Serve) -> None:
     client = await (await serve()).connect()
     await client.send(request_of(world) + request_of(world, number=2))
@@ -391,6 +413,39 @@ async def test_requests_are_served_over_tls(
         await client.send(request_of(world, number=number))
         assert (await client.answer()).status == 200  # on the same connection
     assert len(site.server.open) == 5
+
+
+async def test_an_answer_that_was_taken_over_tls_has_no_deadline_any_more(
+    world: World, serve: Serve, tls: ssl.SSLContext, trusting: ssl.SSLContext
+) -> None:
+    site = await serve(tls=tls, write_timeout=SOON, head_timeout=SOON * 4)
+    client = await site.connect(tls=trusting)
+    await client.send(request_of(world) + request_of(world, number=2)[:40])
+    assert (await client.answer()).status == 202
+    assert (await client.answer()).code == "head_timeout"
+
+
+async def test_a_handshake_that_failed_leaves_nothing_in_memory(
+    make_world: WorldFactory, serve: Serve, tls: ssl.SSLContext
+) -> None:
+    world = make_world({"trusted_proxies": ["127.0.0.1"]})  # not held to the cap of one address
+    site = await serve(world, tls=tls, max_connections=5)
+
+    def handshakes() -> list[SSLProtocol]:
+        return [each for each in gc.get_objects() if isinstance(each, SSLProtocol)]
+
+    async def none_is_left() -> bool:
+        return len(handshakes()) == before
+
+    gc.collect()
+    before = len(handshakes())
+    gc.disable()
+    try:
+        for client in [await site.connect() for _ in range(50)]:
+            client.writer.transport.abort()
+        await eventually(none_is_left)
+    finally:
+        gc.enable()
 
 
 async def test_connections_in_the_handshake_count_for_their_address(
