@@ -64,12 +64,13 @@ def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None
     """
     found = read_token(headers)
     token = None if found is None else hash_token(found)
-    credentials, known = _credentials(headers, jwt), sender.credential_hashes
+    credentials = _credentials(headers, jwt)
+    new = tuple([value for value in credentials if value not in sender.credential_hashes])
     return Presented(
         token=token,
         static_token=token in sender.token_hashes,
-        credentials=tuple(value for value in credentials if value not in known),
-        static_credentials=any(value in known for value in credentials),
+        credentials=new,
+        static_credentials=len(new) < len(credentials),
     )
 
 

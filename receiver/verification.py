@@ -335,10 +335,11 @@ def verify(
     body: bytes = yield WholeBody(sender, limit)  # 1, the body's part
     if house is not None and len(body) > limit:
         raise body_too_large(f"{len(body)} bytes", limit, sender)
-    verify_body(proven, body)  # 3, the body's part
+    sha256 = body_sha256(body)
+    verify_body(proven, body, sha256)  # 3, the body's part
     if house is not None:
         house.admit_sender(sender)  # 6
-    notification = read_notification(proven, body)
+    notification = read_notification(proven, body, sha256)
     facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
     _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
     return Verified(sender=sender, secret=stands_on, body=body, notification=notification)
@@ -431,22 +432,22 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
     )
 
 
-def verify_body(head: VerifiedHead, body: bytes) -> None:
-    """Do what is left of step 3: hold the body against what is signed.
+def verify_body(head: VerifiedHead, body: bytes, sha256: str) -> None:
+    """Do what is left of step 3: hold the body, and its hash, against what is signed.
 
     Raises:
         DigestMismatchError: The signature is over another body.
         InvalidSignatureError: No Standard Webhooks signature holds.
     """
     if head.claims is not None:
-        _check_hash(head.claims, head.sender, body)
+        _check_hash(head.claims, head.sender, body, sha256)
     if head.signature is not None:
         check_content_digest(head.signature.digests, body)
     if head.webhook is not None:
         check_webhook_signature(head.webhook, body, head.sender.verifiers)
 
 
-def read_notification(head: VerifiedHead, body: bytes) -> VerifiedNotification:
+def read_notification(head: VerifiedHead, body: bytes, sha256: str) -> VerifiedNotification:
     """Do step 6: parse the body, and hold it against what is signed.
 
     Raises:
@@ -460,7 +461,7 @@ def read_notification(head: VerifiedHead, body: bytes) -> VerifiedNotification:
     return VerifiedNotification(
         sender=head.sender.name,
         delivery_id=head.delivery_id or _id_in_body(body, head.sender),
-        body_sha256=body_sha256(body),
+        body_sha256=sha256,
         update=update,
         task_id=update.task_id or head.task_id,
         config_id=claims.config_id if claims else None,
@@ -529,13 +530,13 @@ def _read_webhook(
     return webhook
 
 
-def _check_hash(claims: VerifiedJwt, sender: TrustedSender, body: bytes) -> None:
+def _check_hash(claims: VerifiedJwt, sender: TrustedSender, body: bytes, sha256: str) -> None:
     try:
-        check_body(claims, body)
+        check_body(claims, sha256)
     except DigestMismatchError:
         if sender.profile is not SenderProfile.A2A_SAMPLES:
             raise
-        check_body(claims, _reserialised(body))
+        check_body(claims, body_sha256(_reserialised(body)))
 
 
 def _id_of_signed(token: UnverifiedJwt) -> str:

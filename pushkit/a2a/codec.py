@@ -209,9 +209,9 @@ def _identified(message: Message) -> Message:
 # --- version by shape --------------------------------------------------------------------------
 
 _V1_0_MEMBERS = ("task", "message", "statusUpdate", "artifactUpdate")
-_V1_0_SPELLINGS = (*_V1_0_MEMBERS, "status_update", "artifact_update")
+_V1_0_SPELLINGS = {*_V1_0_MEMBERS, "status_update", "artifact_update"}
 # Members of other formats' top level: AgentVault's `{taskId, message}` is no StreamResponse.
-_NOT_V1_0_MEMBERS = ("kind", "id", "taskId")
+_NOT_V1_0_MEMBERS = {"kind", "id", "taskId"}
 
 _KNOWN_SHAPES = (
     f"known are A2A 1.0 (exactly one of {', '.join(_V1_0_MEMBERS)}),"
@@ -222,10 +222,11 @@ _KNOWN_SHAPES = (
 
 
 def _is_v1_0(document: Mapping[str, JsonValue]) -> bool:
-    if any(member in document for member in _NOT_V1_0_MEMBERS):
+    if not _NOT_V1_0_MEMBERS.isdisjoint(document):
         return False
     # ProtoJSON: null is the same as absent.
-    return sum(document.get(member) is not None for member in _V1_0_SPELLINGS) == 1
+    found = [name for name in _V1_0_SPELLINGS.intersection(document) if document[name] is not None]
+    return len(found) == 1
 
 
 def _is_v0_3(document: Mapping[str, JsonValue]) -> bool:

@@ -120,7 +120,7 @@ def _by_jwt(request: WebhookRequest, expected: Expected) -> Examined:
         checked(
             "body",
             f"sha256 {claims.body_sha256}",
-            lambda: check_body(claims, request.body),
+            lambda: check_body(claims, body_sha256(request.body)),
             found=f"signed {claims.body_sha256}, received {body_sha256(request.body)}",
         ),
         _time(claims.issued_at, expected),

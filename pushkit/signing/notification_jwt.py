@@ -277,6 +277,8 @@ def _text(claims: JsonObject, name: str) -> str | None:
 
 
 def _audience(value: JsonValue) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
     values = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(entry, str) for entry in values):
         raise InvalidSignatureError("claim `aud`: expected a string or a list of strings")
@@ -286,13 +288,13 @@ def _audience(value: JsonValue) -> tuple[str, ...]:
 # --- what is proven, held against the request (wire profile §4) ---------------------------------
 
 
-def check_body(verified: JwtClaims, body: bytes) -> None:
-    """Hold the body against the signed hash.
+def check_body(verified: JwtClaims, sha256: str) -> None:
+    """Hold the hash of the body that came (`body_sha256`) against the signed one.
 
     Raises:
         DigestMismatchError: The signature is over another body.
     """
-    if not hmac.compare_digest(verified.body_sha256.encode(), body_sha256(body).encode()):
+    if not hmac.compare_digest(verified.body_sha256.encode(), sha256.encode()):
         raise DigestMismatchError("request_body_sha256 is not the SHA-256 of the body received")
 
 
@@ -308,8 +310,8 @@ def check_audience(verified: JwtClaims, audiences: Collection[str], target: str)
     `audiences` are the receiver's own URLs, normalised, from its configuration; the query of the
     request target may stand in `aud`.
     """
-    accepted = {*audiences, *(audience_with_query(own, target) for own in audiences)}
-    if not accepted.intersection(verified.audience):
+    accepted = {*audiences, *[audience_with_query(own, target) for own in audiences]}
+    if accepted.isdisjoint(verified.audience):
         raise AudienceError(
             f"`aud` is {_shown(verified.audience)}, expected {_shown(audiences)}: the URL of this"
             " receiver and the sender's path, or what the sender's `audience` names"
