@@ -12,8 +12,8 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
-from pushkit.events import Event
 from pushkit.events.listeners import Listener
+from pushkit.events.model import Event
 from receiver.dashboard.memory import SHOWN
 
 _LARGEST: Final = 65_536  # bytes
