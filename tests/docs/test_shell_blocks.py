@@ -169,7 +169,7 @@ async def an_outbox(_world: World) -> dict[str, str]:
         found[task] = [each.deliveries[0] for each in made]
     await push.close()
     first = found["task-1"]
-    with sqlite3.connect("outbox.db") as database:
+    with contextlib.closing(sqlite3.connect("outbox.db")) as database, database:
         for delivery, state, error in zip(
             first,
             ("dead", "dead", "delivered", "delivered", "cancelled", "pending"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -137,7 +138,7 @@ async def test_a_fault_of_the_receivers_database_goes_into_the_log_and_not_to_it
     world = make_world(options={"alerts": alerts})
     with caplog.at_level(logging.ERROR, "pushkit.alerts"):
         async with world.receiver:
-            with sqlite3.connect(world.database) as connection:
+            with contextlib.closing(sqlite3.connect(world.database)) as connection:
                 connection.execute("DROP TABLE pushkit_inbox")
 
             async def logged() -> bool:

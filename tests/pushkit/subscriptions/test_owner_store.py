@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -84,12 +85,13 @@ def test_what_an_owner_has_is_counted_over_all_tenants(database: Database) -> No
 
 
 def test_what_an_owner_has_is_found_by_an_index(tmp_path: Path) -> None:
-    database = Database(SqliteConnection(tmp_path / "database.db"))
-    for script in (STORE.subscriptions("alice", 9), STORE.backlog("alice", 9)):
-        counting = next(script)
-        plan = database.run(explained(counting))
-        assert any("USING INDEX pushkit_subscriptions_of_owner" in step for step in plan)
-        assert not any(step.startswith("SCAN s") for step in plan)
+    with contextlib.closing(SqliteConnection(tmp_path / "database.db")) as scripts:
+        database = Database(scripts)
+        for script in (STORE.subscriptions("alice", 9), STORE.backlog("alice", 9)):
+            counting = next(script)
+            plan = database.run(explained(counting))
+            assert any("USING INDEX pushkit_subscriptions_of_owner" in step for step in plan)
+            assert not any(step.startswith("SCAN s") for step in plan)
 
 
 def explained(counting: Statement) -> Script[list[str]]:
