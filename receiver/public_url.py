@@ -7,7 +7,6 @@ audience, token and hash have held: so it proves all of these, and nothing is st
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +14,12 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
+from pushkit.bounded_json import read_json_object
 from pushkit.clock import utc_now
 from pushkit.errors import (
     AnswerTimeoutError,
     ConnectionFailedError,
+    MalformedJsonError,
     NameLookupError,
     TlsError,
     TransportError,
@@ -29,6 +30,7 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.url import Url, audience_of, masked_url
+from receiver.refusals import REFUSALS
 from receiver.testing import Draft, SigningAgent
 from receiver.trust import TrustedSender
 
@@ -203,23 +205,31 @@ def _judged(probe: Probe, answer: Answer) -> Iterator[Link]:
         yield from (_clock_by_date(answer), audience)
         yield Link("token", None, "not seen without a signature")
         return
+    if not name and (REFUSALS[code].step or 1) == 1:  # nothing of it was looked at
+        yield from (Link("receiver", False, f"{code}: {_LOG_SAYS}"), audience)
+        return
     for passed in _AFTER_PATH:
         if passed == name:
             yield _at_fault(probe, name, f"{code}: {says}")
             return
         yield audience if passed == "audience" else Link(passed, True, _HOLDS[passed])
     if code != "unrecognised_body":
-        yield Link("receiver", False, f"{code}: the receiver's log says more")
+        yield Link("receiver", False, f"{code}: {_LOG_SAYS}")
 
 
 def _at_fault(probe: Probe, name: str, says: str) -> Link:
     if name == "audience":
-        return _static_audience(probe)._replace(holds=False)
+        link = _static_audience(probe)
+        if link.holds:
+            says = f"{says} than its configuration here, {link.says}: start it again, or name"
+            says = f"{says} the file that it was started with"
+        return Link(name, False, says if link.holds else link.says)
     if name == "token" and probe.token is None:
         return Link("token", None, "not seen: --token names one to try")
     return Link(name, False, says)
 
 
+_LOG_SAYS: Final = "the receiver's log says more"
 _HOLDS: Final = {
     "key": "the signature holds",
     "clock": "the time holds",
@@ -268,9 +278,10 @@ def _static_audience(probe: Probe) -> Link:
 
 def _code(answer: Answer) -> str | None:
     """Return the code of the receiver's own refusal; None if it is not one of those."""
+    media_type = ",".join(answer.headers.all("Content-Type")).partition(";")[0].strip().lower()
     try:
-        document = json.loads(answer.body)
-    except ValueError:
+        code = read_json_object(answer.body).get("code")
+    except MalformedJsonError:
         return None
-    code = document.get("code") if isinstance(document, dict) else None
-    return code if isinstance(code, str) else None
+    ours = media_type == "application/problem+json" and code in REFUSALS
+    return str(code) if ours else None

@@ -14,7 +14,7 @@ from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key
-from receiver import Receiver, SenderProfile, TaskPolicy, TrustedSender
+from receiver import Limits, Receiver, SenderProfile, TaskPolicy, TrustedSender
 from receiver.public_url import Link, Probe, check_public_url
 from tests.ports import free_port
 
@@ -136,6 +136,20 @@ async def test_a_sender_that_does_not_sign_is_tried_by_its_token(way: Way) -> No
     assert faults(wrong) == ["token"]
 
 
+async def test_a_receiver_that_runs_with_another_configuration_is_told_so(way: Way) -> None:
+    probe = await way(url="http://localhost:9000")
+    [link] = [one for one in await check_public_url(probe) if one.holds is False]
+    assert link.name == "audience"
+    assert "than its configuration here" in link.says
+
+
+async def test_nothing_is_said_to_hold_that_the_receiver_did_not_come_to(way: Way) -> None:
+    probe = await way(limits=Limits(max_body_bytes=8))
+    links = await check_public_url(probe)
+    assert faults(links) == ["receiver"]
+    assert not {"key", "clock", "token"} & {link.name for link in links}
+
+
 # --- proxies --------------------------------------------------------------------------------------
 
 
@@ -175,12 +189,22 @@ async def _takes_everything(_: web.Request, __: str) -> web.Response:
     return web.Response(status=200, text="thanks")
 
 
+def _answers_json(body: bytes) -> Callable[[web.Request, str], Awaitable[web.Response]]:
+    async def answer(_: web.Request, __: str) -> web.Response:
+        return web.Response(status=404, body=body, content_type="application/json")
+
+    return answer
+
+
 PROXIES = {
     "takes it for itself": _strips_authorization,
     "the body was changed": _changes_the_body,
     "does not reach it": _is_a_gateway_to_nowhere,
     "a redirect to https://elsewhere.example.com/": _redirects,
     "something else takes the notifications": _takes_everything,
+    "answered 404, and not by a receiver of ours": _answers_json(b'{"code":"not_found"}'),
+    "answered 404, and not by a receiver": _answers_json(b'{"code":"\\u001b[31mNoSuchKey"}'),
+    "the proxy answers itself": _answers_json(b"[" * 60_000),
 }
 
 
