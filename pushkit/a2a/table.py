@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum, auto
 from operator import attrgetter
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from pushkit.a2a.updates import TaskUpdate, UpdateKind, WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue, write_json
@@ -62,8 +62,7 @@ class Need(Enum):
     BOTH = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(NamedTuple):
     """What a member holds."""
 
     # From JSON, never null; None counts as absent. Raises MismatchError.
@@ -96,8 +95,7 @@ class Member:
     kept: bool = field(default=False, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """A member of the neutral form that the version cannot say, or says elsewhere."""
 
     neutral: str  # what the neutral form calls it
@@ -110,8 +108,7 @@ def lost(*neutral: str) -> list[Lost]:
     return [Lost(name) for name in neutral]
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(NamedTuple):
     """A member of the version that always says the same."""
 
     wire: str
@@ -235,8 +232,7 @@ Writer: TypeAlias = Callable[[Any, Writing], JsonObject]
 """Writes one kind of update."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(NamedTuple):
     """One version: how its notifications are read, and each kind of update written; its tables."""
 
     read: Callable[[JsonObject], TaskUpdate]

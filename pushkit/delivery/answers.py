@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from pushkit.outbox.states import Outcome
 from pushkit.webhook import Headers
@@ -13,8 +13,7 @@ _MIN_HOLD = timedelta(seconds=1)
 _MAX_HOLD = timedelta(hours=24)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict on one answer."""
 
     outcome: Outcome  # what happens to the delivery

@@ -33,8 +33,7 @@ from pushkit.subscriptions.model import DisabledBy, Recipient, Subscription, Sub
 from pushkit.subscriptions.store import SubscriptionStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """An owner's subscriptions to a task, or the one of a config id."""
 
     tenant: str

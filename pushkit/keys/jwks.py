@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pushkit.bounded_json import JsonValue, read_json_object
 from pushkit.errors import JwksError, MalformedJsonError
@@ -24,8 +23,7 @@ _SHOWN_CHARACTERS: Final = 128
 _MEDIA_TYPE: Final = "application/jwk-set+json"  # RFC 7517 §8.5.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeySet:
+class KeySet(NamedTuple):
     """The keys of a JWK Set that may verify.
 
     Args:

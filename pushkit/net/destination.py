@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
 from pushkit.net.addresses import (
@@ -95,8 +95,7 @@ _REASONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(NamedTuple):
     """A decision, and what it is about."""
 
     decision: Decision  # what became of it

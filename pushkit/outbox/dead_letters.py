@@ -7,8 +7,8 @@ adds to its deliveries or finishes one: the mark of the oldest moves in here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.destinations import DestinationKey
@@ -17,8 +17,7 @@ from pushkit.outbox.states import CANCELLED, REVIVED, DeliveryState
 from pushkit.storage.script import Row, Script, Statement, among, to_micros
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where a delivery stands, as far as it decides on what can be done with it."""
 
     state: DeliveryState

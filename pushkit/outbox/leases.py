@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from pushkit.outbox.attempts import fold, is_folded
 from pushkit.outbox.destinations import DestinationKey
@@ -79,8 +80,7 @@ class Taken:
     others: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """What settling came to."""
 
     are_ours: Sequence[bool]  # for each that was settled, whether its row was still this worker's
@@ -289,8 +289,7 @@ class Leases:
         yield from _give_back(lost, "lease_expired", now)
 
 
-@dataclass(frozen=True, slots=True)
-class _Present:
+class _Present(NamedTuple):
     in_flight: InFlight
     others: Counter[str]  # by origin, of other workers
     has_expired: bool

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
@@ -56,8 +57,7 @@ class Delivery:
         return self.redriven_at or self.notified_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """Who holds the rows that are claimed, and until when."""
 
     worker: str

@@ -34,8 +34,7 @@ class Head(NamedTuple):
     failures: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(NamedTuple):
     """How many places there are."""
 
     slots: int  # how many slots of the worker are free
