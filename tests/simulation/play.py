@@ -13,8 +13,8 @@ from typing import Any
 import asyncpg
 from tenacity import stop_after_attempt
 
-import pushkit.delivery.admin
 import pushkit.delivery.attempt
+import pushkit.delivery.database
 import pushkit.keys.jwks
 import pushkit.net.guard
 import pushkit.net.jwks_client
@@ -744,7 +744,7 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
     _played.append(staged)
     surroundings.begin(scenario.seed, staged.world.loop.time)
     for module, name, simulated in (
-        (pushkit.delivery.admin, "open_location", staged.open_location),
+        (pushkit.delivery.database, "open_location", staged.open_location),
         (receiver.admin, "open_location", staged.open_location),
         (
             receiver.callbacks.dispatcher,
@@ -763,5 +763,6 @@ def play(scenario: Scenario, surroundings: Surroundings, key: SigningKey) -> Out
         (asyncpg, "create_pool", lambda *args, **also: staged.server().create_pool(*args, **also)),
         (asyncpg, "connect", lambda *args, **also: staged.server().connect(*args, **also)),
     ):
+        assert hasattr(module, name), f"{module} has no {name}: what is simulated has moved"
         setattr(module, name, simulated)
     return staged.run()
