@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -14,10 +15,13 @@ from pushkit.errors import ConfigError
 from pushkit.storage.database import Database, opened
 from pushkit.storage.location import is_file
 from pushkit.storage.migrations import Access
+from pushkit.terminal.log_output import LogFormat, log_to_stderr
 from pushkit.terminal.progress import showing_progress
 
 _A = TypeVar("_A")
 _R = TypeVar("_R")
+
+_LOG_FORMAT_VARIABLE: Final = "PUSHKIT_LOG_FORMAT"
 
 database_option = click.option(
     "--database",
@@ -48,7 +52,16 @@ def look(location: str, admin: Callable[[Database], _A], work: Callable[[_A], Aw
 def change(
     location: str, admin: Callable[[Database], _A], work: Callable[[_A], Awaitable[_R]]
 ) -> _R:
-    """Do what writes, in an outbox that is there."""
+    """Do what writes, in an outbox that is there; where logs are asked for, log what was done.
+
+    Raises:
+        ConfigError: The environment names an unknown format for logs.
+    """
+    if (log_format := os.environ.get(_LOG_FORMAT_VARIABLE)) is not None:
+        if log_format not in set(LogFormat):
+            known = " or ".join(LogFormat)
+            raise ConfigError(f"{_LOG_FORMAT_VARIABLE}: found {log_format!r}, expected {known}")
+        log_to_stderr(verbose=True, log_format=LogFormat(log_format))
     with showing_progress():
         return asyncio.run(_work_on(location, Access.WRITE, admin, work))
 

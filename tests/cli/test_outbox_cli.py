@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -323,6 +326,17 @@ def test_what_is_pending_is_tried_now(
     assert (ran.status, ran.out) == (0, "1 pending delivery due now\n")
     run(send(outbox, webhook, tasks=0))
     assert len(webhook.requests) == 2
+
+
+def test_where_logs_are_asked_for_a_command_writes_what_it_did(
+    outbox: Path, webhook: Webhook
+) -> None:
+    [delivery_id] = run(send(outbox, webhook, tasks=1, deliver=False))
+    call = [sys.executable, "-m", "pushkit.cli.main", "outbox", "cancel", delivery_id]
+    asked = {**os.environ, "PUSHKIT_LOG_FORMAT": "json", "PUSHKIT_DATABASE": str(outbox)}
+    ran = subprocess.run(call, env=asked, capture_output=True, text=True, check=True)  # noqa: S603  # our own command
+    line = json.loads(ran.stderr)
+    assert (line["code"], line["change"], line["count"]) == ("outbox_changed", "cancelled", 1)
 
 
 def test_what_was_cancelled_is_sent_by_its_id_or_by_who_cancelled_it(
