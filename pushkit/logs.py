@@ -31,19 +31,14 @@ class _Said:
 
 
 class RepeatedLog:
-    """Writes one line per cause and interval to a logger.
-
-    Args:
-        interval: How long a cause is only counted, once it was said.
-        clock: Seconds that only go forward.
-    """
+    """Writes one line per cause and interval to a logger."""
 
     def __init__(
         self,
         log: logging.Logger,
         *,
-        interval: timedelta = _INTERVAL,
-        clock: Callable[[], float] = time.monotonic,
+        interval: timedelta = _INTERVAL,  # how long a cause is only counted, once it was said
+        clock: Callable[[], float] = time.monotonic,  # seconds that only go forward
     ) -> None:
         self._log = log
         self._interval = interval.total_seconds()
@@ -53,20 +48,16 @@ class RepeatedLog:
 
     def say(
         self,
+        # What makes two lines the same: a code, and whom it is about. Never something that a
+        # stranger chooses freely: of more than 1,000 causes the oldest is forgotten.
         cause: Hashable,
         level: int,
         message: str,
         *args: object,
         exc_info: BaseException | bool = False,
-        extra: Mapping[str, object] | None = None,
+        extra: Mapping[str, object] | None = None,  # facts for a log of objects, as for `logging`
     ) -> bool:
-        """Log a line, unless its cause was logged within the interval; return whether it was.
-
-        Args:
-            cause: What makes two lines the same: a code, and whom it is about. Never something
-                that a stranger chooses freely: of more than 1,000 causes the oldest is forgotten.
-            extra: Facts for a log of objects, as for `logging`.
-        """
+        """Log a line, unless its cause was logged within the interval; return whether it was."""
         unsaid = self._take(cause)
         if unsaid is None:
             return False

@@ -35,19 +35,13 @@ def find_program(command: Sequence[str], *, setting: str, folder: Path | None = 
 
 async def run_program(
     command: Sequence[str],
-    told: bytes,
+    told: bytes,  # what it reads
     *,
-    within: timedelta,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    within: timedelta,  # then it is killed, with what it started
+    environment: Mapping[str, str] | None = None,  # its variables; this process's own if None
+    folder: Path | None = None,  # where it runs
 ) -> int:
     """Run a program with bytes on its standard input, and return its exit status.
-
-    Args:
-        told: What it reads.
-        within: Then it is killed, with what it started.
-        environment: Its variables; this process's own if None.
-        folder: Where it runs.
 
     Raises:
         OSError: It did not start.

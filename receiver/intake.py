@@ -63,28 +63,23 @@ class BrokenBodyError(Exception):
 
 
 class Intake:
-    """Takes requests to verdicts.
-
-    Args:
-        trust: The trusted senders and their keys. May be replaced at any time: a request is held
-            against the one that it met.
-        replay: The memory of ids, in the same database or elsewhere.
-        accepted: Called with the sender and the task of what was accepted, if it has one.
-        ids_kept: How long ids are remembered in the database.
-    """
+    """Takes requests to verdicts."""
 
     def __init__(
         self,
+        # The trusted senders and their keys. May be replaced at any time: a request is held against
+        # the one that it met.
         trust: Trust,
         database: Database,
-        replay: ReplayMemory,
+        replay: ReplayMemory,  # the memory of ids, in the same database or elsewhere
         *,
         limits: Limits,
         clock: Callable[[], datetime],
         hands: Hands,
+        # Called with the sender and the task of what was accepted, if it has one.
         accepted: Callable[[str, str | None], None],
         events: Listeners,
-        ids_kept: timedelta,
+        ids_kept: timedelta,  # how long ids are remembered in the database
         tracing: Tracing | None = None,
     ) -> None:
         self.trust = trust

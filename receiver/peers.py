@@ -34,18 +34,16 @@ class ForwardedHeader(StrEnum):
 class Peers:
     """Tells which address a request came from.
 
-    Args:
-        trusted_proxies: Addresses and networks of the reverse proxies in front, for example
-            `["10.0.0.0/8"]`. Without them the peer is the socket's.
-        header: Which header these proxies write.
-
     Raises:
         ConfigError: An entry is no network.
     """
 
     def __init__(
         self,
+        # Addresses and networks of the reverse proxies in front, for example `["10.0.0.0/8"]`.
+        # Without them the peer is the socket's.
         trusted_proxies: Sequence[str] = (),
+        # Which header these proxies write.
         header: ForwardedHeader = ForwardedHeader.X_FORWARDED_FOR,
     ) -> None:
         self._proxies = [_network(entry) for entry in trusted_proxies]

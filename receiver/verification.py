@@ -298,20 +298,15 @@ class Verified:
 
 def verify(
     head: Head,
-    among: Sequence[TrustedSender],
+    among: Sequence[TrustedSender],  # the trusted senders at the path where it arrived
     *,
-    own_url: str,
+    own_url: str,  # the URL of this webhook, from the configuration
     clock: Callable[[], datetime],
+    # The limits and rates of the service; None for who has seen to step 1, and has none.
     house: House | None = None,
-    facts: Facts,
+    facts: Facts,  # takes up what is proven
 ) -> Generator[Question, Any, Verified]:
     """Do steps 1 to 6; ask for keys, for what was handed out, and for the body, in this order.
-
-    Args:
-        among: The trusted senders at the path where it arrived.
-        own_url: The URL of this webhook, from the configuration.
-        house: The limits and rates of the service; None for who has seen to step 1, and has none.
-        facts: Takes up what is proven.
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the

@@ -75,17 +75,11 @@ class Row:
 def columns(
     node: type[Any],
     *rows: Row,
-    kind: str = "",
-    has_origin: bool = False,
-    build: Callable[[WireVersion], Build] | None = None,
+    kind: str = "",  # what its `kind` says in 0.3
+    has_origin: bool = False,  # whether the class says in which version it was read
+    build: Callable[[WireVersion], Build] | None = None,  # as of `Table`, for each version
 ) -> dict[WireVersion, Table]:
-    """Return the table of each version that the rows have a column for.
-
-    Args:
-        kind: What its `kind` says in 0.3.
-        has_origin: Whether the class says in which version it was read.
-        build: As of `Table`, for each version.
-    """
+    """Return the table of each version that the rows have a column for."""
     return {
         version: Table(
             node,

@@ -65,22 +65,16 @@ class AlertOptions:
 
 
 class Alerts:
-    """Sends what is an alert to every sink; each has its own queue, so that none waits for another.
-
-    Args:
-        options: How often.
-        sinks: Where to.
-        look: Returns what is wrong just now, as events.
-        events: Whom to hear, and whom to tell of what was looked for.
-    """
+    """Sends what is an alert to every sink; each has a queue, so that none waits for another."""
 
     def __init__(
         self,
-        options: AlertOptions,
-        sinks: Sequence[AlertSink],
+        options: AlertOptions,  # how often
+        sinks: Sequence[AlertSink],  # where to
         *,
+        # Returns what is wrong just now, as events.
         look: Callable[[], Awaitable[Sequence[Event]]],
-        events: Listeners,
+        events: Listeners,  # whom to hear, and whom to tell of what was looked for
     ) -> None:
         self._bound = AlertBound(options.every)
         self._pause = options.look_every.total_seconds()

@@ -30,19 +30,12 @@ def rebuilt_request(
     delivery: DeliverySummary,
     subscription: Subscription | None,
     *,
-    body: bytes | None,
+    body: bytes | None,  # its body; None where it cannot be opened here
     sent_at: datetime,
-    ring: KeyRing | None,
-    issuer: str | None,
+    ring: KeyRing | None,  # who signed; None if that is not known here
+    issuer: str | None,  # `iss`; None if that is not known here
 ) -> JsonObject | None:
-    """Return the request of one attempt; None if its subscription is gone.
-
-    Args:
-        body: Its body; None where it cannot be opened here.
-        sent_at: When.
-        ring: Who signed; None if that is not known here.
-        issuer: `iss`; None if that is not known here.
-    """
+    """Return the request of one attempt; None if its subscription is gone."""
     if subscription is None:
         return None
     try:

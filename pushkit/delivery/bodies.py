@@ -96,19 +96,16 @@ class Bodies:
     A provider of snapshots is asked for the owners whose version needs one, and those are known
     only inside the transaction, where nothing can be awaited: it returns what it lacks (`unasked`),
     has written nothing, and is run again after `ask`.
-
-    Args:
-        snapshot: The whole task, for versions that send it; or who knows it, owner by owner.
-        now: The time of it, for versions whose bodies need one.
     """
 
     def __init__(
         self,
         encoder: BodyEncoder,
         update: AnyUpdate,
+        # The whole task, for versions that send it; or who knows it, owner by owner.
         snapshot: Task | SnapshotProvider | None,
         *,
-        now: datetime,
+        now: datetime,  # the time of it, for versions whose bodies need one
         tenant: str,
     ) -> None:
         self._encoder = encoder

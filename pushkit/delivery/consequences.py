@@ -43,18 +43,12 @@ class Consequences:
     def of(
         self,
         delivery: Delivery,
-        current: Current | None,
-        result: Result,
+        current: Current | None,  # its subscription, the row held; None if it was removed
+        result: Result,  # what the attempt came to, by the database's clock
         now: datetime,
-        failures: int,
+        failures: int,  # how many failures in a row its destination had before this attempt
     ) -> Script[list[DeliveryEvent]]:
-        """Write down what follows from a result that was settled; return what to tell.
-
-        Args:
-            current: Its subscription, the row held; None if it was removed.
-            result: What the attempt came to, by the database's clock.
-            failures: How many failures in a row its destination had before this attempt.
-        """
+        """Write down what follows from a result that was settled; return what to tell."""
         if _is_all_well(current, result) and not failures:
             return []
         events: list[DeliveryEvent] = []

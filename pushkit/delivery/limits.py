@@ -41,20 +41,16 @@ class Pace:
     """So many requests a second to one origin, over all owners; of this process.
 
     What the operator named in `allow` is no third party, and not slowed down.
-
-    Args:
-        per_second: The rate; as much as a second's worth may come at once. None for any.
-        at_once: How many may wait for their turn at one origin.
-        clock: Seconds that only go forward.
     """
 
     def __init__(
         self,
         policy: DestinationPolicy,
+        # The rate; as much as a second's worth may come at once. None for any.
         per_second: float | None,
         *,
-        at_once: int = 16,
-        clock: Callable[[], float] = time.monotonic,
+        at_once: int = 16,  # how many may wait for their turn at one origin
+        clock: Callable[[], float] = time.monotonic,  # seconds that only go forward
     ) -> None:
         # What is named does not change: the few origins in use come again at every attempt.
         self._is_named = functools.lru_cache(maxsize=_MAX_REMEMBERED)(

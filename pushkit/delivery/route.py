@@ -43,24 +43,18 @@ class Routes:
     """Finds routes, and remembers those that were in use last, each at its subscription's revision.
 
     Safe to be asked by several threads: transactions look, too.
-
-    Args:
-        issuer: `iss` of every notification.
-        policy: Which URLs may be posted to.
-        credentials: What the operator configured for destinations, if anything.
-        go_token_spelling: Send `A2A-Notification-Token` too.
-        most: How many are remembered.
     """
 
     def __init__(
         self,
         *,
-        issuer: str,
-        policy: DestinationPolicy,
+        issuer: str,  # `iss` of every notification
+        policy: DestinationPolicy,  # which URLs may be posted to
         vault: Vault,
+        # What the operator configured for destinations, if anything.
         credentials: Credentials | None = None,
-        go_token_spelling: bool = False,
-        most: int = 4096,
+        go_token_spelling: bool = False,  # send `A2A-Notification-Token` too
+        most: int = 4096,  # how many are remembered
     ) -> None:
         self._issuer = issuer
         self._policy = policy

@@ -108,21 +108,16 @@ def warn_of_no_audience(choice: SigningChoice) -> None:
 
 
 async def signed_headers(
-    route: Route,
+    route: Route,  # what is the same in every request of its subscription
     delivery: Delivery,
     body: bytes,
     *,
-    token: str | None = None,
+    token: str | None = None,  # the token of the operator's OAuth client, if there is one
     signing: Signing,
     key: SigningKey | RemoteKey,
-    now: datetime,
+    now: datetime,  # the moment of this request
 ) -> list[tuple[str, str]]:
     """Return the header fields of one request (wire profile §2), signed for this moment.
-
-    Args:
-        route: What is the same in every request of its subscription.
-        token: The token of the operator's OAuth client, if there is one.
-        now: The moment of this request.
 
     Raises:
         SigningError: A key outside this process did not sign.

@@ -33,30 +33,22 @@ _log = logging.getLogger("pushkit.delivery")
 
 
 class Worker:
-    """Delivers what is due.
-
-    Args:
-        attempt: How one attempt is made.
-        concurrency: How many attempts at once.
-        concurrency_per_origin: How many of them to one destination, over all owners.
-        consequences: What attempts mean for destinations and subscriptions.
-        lease_margin: How much longer than an attempt a lease lasts, for settling.
-        poll_interval: How long to wait at most before looking for what other processes added.
-        events: Who hears of what became of deliveries.
-    """
+    """Delivers what is due."""
 
     def __init__(
         self,
         database: Database,
-        attempt: Attempt,
+        attempt: Attempt,  # how one attempt is made
         *,
         clock: Callable[[], datetime],
-        concurrency: int,
-        concurrency_per_origin: int,
-        consequences: Consequences,
+        concurrency: int,  # how many attempts at once
+        concurrency_per_origin: int,  # how many of them to one destination, over all owners
+        consequences: Consequences,  # what attempts mean for destinations and subscriptions
+        # How much longer than an attempt a lease lasts, for settling.
         lease_margin: timedelta = timedelta(seconds=15),
+        # How long to wait at most before looking for what other processes added.
         poll_interval: timedelta = timedelta(seconds=1),
-        events: Listeners | None = None,
+        events: Listeners | None = None,  # who hears of what became of deliveries
     ) -> None:
         self._lease_margin = lease_margin
         self._lease = attempt.longest + lease_margin

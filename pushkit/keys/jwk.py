@@ -222,19 +222,14 @@ def public_pem(key: KeyPair) -> bytes:
 
 
 def signing_key_from_pem(
-    pem: bytes,
-    passphrase: bytes | None = None,
+    pem: bytes,  # PKCS#8, or the older forms that OpenSSL writes
+    passphrase: bytes | None = None,  # what the key is encrypted with; None if it is not encrypted
     *,
-    kid: str | None = None,
+    kid: str | None = None,  # the key's name; its thumbprint if None
+    # What it signs with; if None, what follows from its type (RSA: RS256).
     algorithm: Algorithm | None = None,
 ) -> SigningKey:
     """Read a private key in PEM.
-
-    Args:
-        pem: PKCS#8, or the older forms that OpenSSL writes.
-        passphrase: What the key is encrypted with; None if it is not encrypted.
-        kid: The key's name; its thumbprint if None.
-        algorithm: What it signs with; if None, what follows from its type (RSA: RS256).
 
     Raises:
         KeyFileError: No private key, a wrong or missing passphrase, a passphrase for a key that is

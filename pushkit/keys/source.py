@@ -41,9 +41,6 @@ class FileKeySource:
     A file that was broken after the start does not stop the sender: the last good ring stays in
     use, and one error is logged for each broken version.
 
-    Args:
-        changed: Called with the ring before and the new one, when there is one.
-
     Raises:
         KeyFileError: The file cannot be read at the start.
     """
@@ -52,6 +49,7 @@ class FileKeySource:
         self,
         path: str | Path,
         passphrase: bytes | None = None,
+        # Called with the ring before and the new one, when there is one.
         changed: Callable[[KeyRing, KeyRing], None] = lambda _before, _now: None,
     ) -> None:
         self._changed = changed

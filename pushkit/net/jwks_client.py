@@ -109,29 +109,23 @@ class _FetchedSet:
 
 
 class JwksClient:
-    """The keys behind one JWKS URL.
-
-    Args:
-        url: The pinned URL; whether it is acceptable is the caller's decision.
-        fetch: Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, transport)` will do.
-        clock: The present, aware and in UTC.
-        min_age: A set is kept at least so long, whatever its headers say. No more than the
-            shortest `max-age`: a sender may sign with a key that was published for that long.
-        max_age: And at most so long.
-        refetch_interval: How often unknown kids may cause a fetch.
-        stale_for: How long a set may be used after it ceased to be fresh, while fetches fail: for
-            so long a revoked key may count. With 0 whoever asks waits for the fetch.
-    """
+    """The keys behind one JWKS URL."""
 
     def __init__(
         self,
-        url: str,
+        url: str,  # the pinned URL; whether it is acceptable is the caller's decision
         *,
+        # Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, transport)` will do.
         fetch: FetchJwks,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] = utc_now,  # the present, aware and in UTC
+        # A set is kept at least so long, whatever its headers say. No more than the shortest
+        # `max-age`: a sender may sign with a key that was published for that long.
         min_age: timedelta = timedelta(seconds=1),
-        max_age: timedelta = timedelta(hours=24),
+        max_age: timedelta = timedelta(hours=24),  # and at most so long
+        # How often unknown kids may cause a fetch.
         refetch_interval: timedelta = timedelta(seconds=30),
+        # How long a set may be used after it ceased to be fresh, while fetches fail: for so long a
+        # revoked key may count. With 0 whoever asks waits for the fetch.
         stale_for: timedelta = timedelta(0),
     ) -> None:
         self.url = url

@@ -44,11 +44,6 @@ class Question(NamedTuple):
 class Lane(asyncio.BufferedProtocol):
     """One connection.
 
-    Args:
-        deadlines: The timer that it shares with others.
-        on_free: Told whenever an answer is complete and another request may follow.
-        on_closed: Told once, when none may any more.
-
     Attributes:
         peer: The address at its other end, and the port.
         asked: How many requests went over it.
@@ -58,9 +53,10 @@ class Lane(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        deadlines: Deadlines,
+        deadlines: Deadlines,  # the timer that it shares with others
+        # Told whenever an answer is complete and another request may follow.
         on_free: Callable[[Lane], None],
-        on_closed: Callable[[Lane], None],
+        on_closed: Callable[[Lane], None],  # told once, when none may any more
     ) -> None:
         self.peer: tuple[str, int] = ("", 0)
         self.asked: int = 0

@@ -68,23 +68,19 @@ class Poster(Protocol):
     async def post(
         self,
         destination: Destination,
-        headers: Sequence[tuple[str, str]],
+        headers: Sequence[tuple[str, str]],  # all of them but `Host` and `Content-Length`
         body: bytes,
         *,
+        # Over everything, from looking up the name to the end of the answer.
         timeout: timedelta,  # noqa: ASYNC109  # the deadline of this attempt, enforced there
+        # Roots and client certificate for this destination, from `tls_context`; connections are
+        # shared only under the same one.
         tls: ssl.SSLContext | None = None,
+        # How long the body of the answer may take once its head is there; None for as long as
+        # `timeout` leaves it. What is not there by then is dropped, and the connection with it.
         body_within: timedelta | None = None,
     ) -> Answer:
         """Send one POST and return the answer, whatever its status.
-
-        Args:
-            headers: All of them but `Host` and `Content-Length`.
-            timeout: Over everything, from looking up the name to the end of the answer.
-            tls: Roots and client certificate for this destination, from `tls_context`; connections
-                are shared only under the same one.
-            body_within: How long the body of the answer may take once its head is there; None for
-                as long as `timeout` leaves it. What is not there by then is dropped, and the
-                connection with it.
 
         Raises:
             TransportError: No complete answer head within the timeout.

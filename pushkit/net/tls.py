@@ -27,16 +27,11 @@ class ClientCertificate:
 
 def tls_context(
     *,
-    client: ClientCertificate | None = None,
-    ca_file: Path | None = None,
-    system_roots: bool = True,
+    client: ClientCertificate | None = None,  # what this side shows
+    ca_file: Path | None = None,  # roots in PEM that are trusted
+    system_roots: bool = True,  # trust the system's roots too; of no effect without `ca_file`
 ) -> ssl.SSLContext:
     """Return a context that verifies.
-
-    Args:
-        client: What this side shows.
-        ca_file: Roots in PEM that are trusted.
-        system_roots: Trust the system's roots too; of no effect without `ca_file`.
 
     Raises:
         ConfigError: A file is missing or not what it should be.

@@ -205,12 +205,18 @@ class Leases:
 
     def settle(
         self,
+        # Deliveries as they were claimed, the rows of their subscriptions held; and what became of
+        # each. A destination's wait is not this method's business.
         settled: Sequence[tuple[Delivery, Result]],
         worker: str,
         now: datetime,
         *,
+        # Says whether the next of a line may be taken by the same worker at once: if it is due, and
+        # goes to the same destination, which neither fails nor waits.
         following: Callable[[Delivery, Result], bool] = lambda *_: False,
-        until: datetime | None = None,
+        until: datetime | None = None,  # until when what follows is taken
+        # How far the clock of the database is ahead of the worker's, by which an attempt that is
+        # folded began.
         ahead: timedelta = timedelta(0),
     ) -> Script[Passed]:
         """Write down what attempts came to; pass the mark of the oldest on.
@@ -220,15 +226,6 @@ class Leases:
         never reset, tells two claims of one worker apart.
 
         An attempt that is folded into its delivery's row (`is_folded`) is written down here.
-
-        Args:
-            settled: Deliveries as they were claimed, the rows of their subscriptions held; and what
-                became of each. A destination's wait is not this method's business.
-            following: Says whether the next of a line may be taken by the same worker at once: if
-                it is due, and goes to the same destination, which neither fails nor waits.
-            until: Until when what follows is taken.
-            ahead: How far the clock of the database is ahead of the worker's, by which an attempt
-                that is folded began.
         """
         moment = to_micros(now)
         alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}

@@ -63,10 +63,6 @@ class Complaint:
 class BoundedSchema:
     """One schema, checked, with which data can be checked.
 
-    Args:
-        max_steps: How many keywords of its dialect may be applied to the schema, more or less.
-        max_seconds: How much computing that may take.
-
     Raises:
         InvalidSchemaError: Not a schema, or one that breaks a limit.
         ConfigError: The extra `schemas` is not installed.
@@ -76,8 +72,9 @@ class BoundedSchema:
         self,
         document: JsonValue,
         *,
+        # How many keywords of its dialect may be applied to the schema, more or less.
         max_steps: int = _MAX_STEPS_OF_SCHEMA,
-        max_seconds: float = MAX_SECONDS,
+        max_seconds: float = MAX_SECONDS,  # how much computing that may take
     ) -> None:
         require_extra()
         if not isinstance(document, dict | bool):

@@ -81,20 +81,15 @@ def required_components(headers: Headers) -> tuple[str, ...]:
 
 
 async def sign_http_message(
+    # What is sent: its target is the absolute URL, normalised; `Content-Type`, `webhook-id` and any
+    # token stand in its headers.
     request: WebhookRequest,
-    key: SigningKey | RemoteKey,
+    key: SigningKey | RemoteKey,  # what signs, here (see `jose.at_once`) or elsewhere
     *,
-    now: datetime,
-    lifetime: timedelta = TOKEN_LIFETIME,
+    now: datetime,  # the moment of this attempt, aware
+    lifetime: timedelta = TOKEN_LIFETIME,  # how long the signature is good; at most 300 s
 ) -> list[tuple[str, str]]:
     """Return `Content-Digest`, `Signature-Input` and `Signature` for one attempt.
-
-    Args:
-        request: What is sent: its target is the absolute URL, normalised; `Content-Type`,
-            `webhook-id` and any token stand in its headers.
-        key: What signs, here (see `jose.at_once`) or elsewhere.
-        now: The moment of this attempt, aware.
-        lifetime: How long the signature is good; at most 300 s.
 
     Raises:
         ConfigError: The request lacks what must be covered, or a header cannot be signed; or a
@@ -161,20 +156,17 @@ def read_unverified_signatures(headers: Headers) -> list[UnverifiedHttpSignature
 
 def verify_http_signature(
     unverified: UnverifiedHttpSignature,
-    key: VerificationKey,
+    key: VerificationKey,  # the key; its algorithm is the only one that is tried
     *,
     method: str,
+    # The URLs that may have been signed: the receiver's own, from its configuration, with the query
+    # of the request.
     target_uris: Sequence[str],
     headers: Headers,
+    # Which algorithms the sender may use at all.
     algorithms: frozenset[Algorithm] = frozenset(Algorithm),
 ) -> VerifiedHttpSignature:
     """Prove a signature with the key that is trusted for its `keyid`. The body is not read.
-
-    Args:
-        key: The key; its algorithm is the only one that is tried.
-        target_uris: The URLs that may have been signed: the receiver's own, from its
-            configuration, with the query of the request.
-        algorithms: Which algorithms the sender may use at all.
 
     Raises:
         InvalidSignatureError: It covers too little, is by another algorithm or key, is over another

@@ -118,27 +118,21 @@ class _HeldError(StorageError):
 
 
 class PostgresDatabase:
-    """A database on a PostgreSQL server.
-
-    Args:
-        dsn: `postgresql://user:password@host/database`.
-        connections: How many connections the pool may hold. Half of them, at most, are with scripts
-            that wait for rows.
-        command_timeout: How long one statement may take.
-        connect_timeout: How long a new connection may take.
-        idle_timeout: How long a transaction may stand still: the server ends that of a process
-            that froze, or others would wait for its rows until it wakes.
-    """
+    """A database on a PostgreSQL server."""
 
     def __init__(
         self,
-        dsn: str,
+        dsn: str,  # `postgresql://user:password@host/database`
         *,
         component: str,
         migrations: Sequence[Migration],
+        # How many connections the pool may hold. Half of them, at most, are with scripts that wait
+        # for rows.
         connections: int = 8,
-        command_timeout: timedelta = timedelta(seconds=30),
-        connect_timeout: timedelta = timedelta(seconds=10),
+        command_timeout: timedelta = timedelta(seconds=30),  # how long one statement may take
+        connect_timeout: timedelta = timedelta(seconds=10),  # how long a new connection may take
+        # How long a transaction may stand still: the server ends that of a process that froze, or
+        # others would wait for its rows until it wakes.
         idle_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._dsn = dsn

@@ -48,22 +48,18 @@ _MODES = {Access.UPGRADE: "rwc", Access.WRITE: "rw", Access.READ: "ro"}
 
 
 class SqliteDatabase:
-    """A database file.
-
-    Args:
-        path: The file, beside which stands its write-ahead log.
-        synchronous: `FULL` survives a power cut; `NORMAL` survives a crash of the process.
-        busy_timeout: How long to wait for another process that holds the write lock.
-    """
+    """A database file."""
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path,  # the file, beside which stands its write-ahead log
         *,
         component: str,
         migrations: Sequence[Migration],
         clock: Callable[[], datetime] = utc_now,
+        # `FULL` survives a power cut; `NORMAL` survives a crash of the process.
         synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        # How long to wait for another process that holds the write lock.
         busy_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         self.path: Path = Path(path)

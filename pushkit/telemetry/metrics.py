@@ -65,22 +65,17 @@ class Bounded:
 
 
 class Metrics(Collector):
-    """Counts what a table names.
-
-    Args:
-        read: Reads what stands in the database and elsewhere; what it raises is logged, and the
-            page goes without.
-        lag: The histogram of the event loop's lag.
-        tick: Called every second: for gauges of this process.
-    """
+    """Counts what a table names."""
 
     def __init__(
         self,
         table: Iterable[Metric],
         *,
+        # Reads what stands in the database and elsewhere; what it raises is logged, and the page
+        # goes without.
         read: Callable[[], Awaitable[Readings]],
-        lag: str,
-        tick: Callable[[], None],
+        lag: str,  # the histogram of the event loop's lag
+        tick: Callable[[], None],  # called every second: for gauges of this process
     ) -> None:
         self._read = read
         self._tick = tick

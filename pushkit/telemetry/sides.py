@@ -87,20 +87,16 @@ class SenderMetrics(Metrics):
 
 
 class ReceiverMetrics(Metrics):
-    """The metrics of a receiver; hears its events.
-
-    Args:
-        read: Reads what stands in the inbox, and which keys are missing.
-        slots: Returns how many places for notifications are in use, and how many there are.
-        hanging: Returns how many calls hang.
-    """
+    """The metrics of a receiver; hears its events."""
 
     def __init__(
         self,
         *,
+        # Reads what stands in the inbox, and which keys are missing.
         read: Callable[[], Awaitable[Readings]],
+        # Returns how many places for notifications are in use, and how many there are.
         slots: Callable[[], tuple[int, int]],
-        hanging: Callable[[], int],
+        hanging: Callable[[], int],  # returns how many calls hang
     ) -> None:
         super().__init__(
             RECEIVER_METRICS, read=read, lag="receiver_event_loop_lag_seconds", tick=self._look

@@ -30,29 +30,21 @@ class _Child:
 
 
 class Supervisor:
-    """Runs a function in so many processes, until a stop signal comes.
-
-    Args:
-        target: What each of them runs; importable, and ends upon SIGTERM.
-        arguments: Its arguments; picklable, sockets included.
-        count: How many.
-        name: For lists of processes.
-        deadline: How long they may take to end; then they are killed.
-        restart_after: How long after its own start a process that died is started again, at the
-            earliest. None: one that dies takes the whole with it.
-        forward: Signals to hand on. A process has them blocked when it starts, and lets them in
-            with `accept_signal`.
-    """
+    """Runs a function in so many processes, until a stop signal comes."""
 
     def __init__(
         self,
-        target: Callable[..., None],
-        arguments: Sequence[object],
+        target: Callable[..., None],  # what each of them runs; importable, and ends upon SIGTERM
+        arguments: Sequence[object],  # its arguments; picklable, sockets included
         *,
-        count: int,
-        name: str,
-        deadline: timedelta,
+        count: int,  # how many
+        name: str,  # for lists of processes
+        deadline: timedelta,  # how long they may take to end; then they are killed
+        # How long after its own start a process that died is started again, at the earliest. None:
+        # one that dies takes the whole with it.
         restart_after: timedelta | None = None,
+        # Signals to hand on. A process has them blocked when it starts, and lets them in with
+        # `accept_signal`.
         forward: Sequence[signal.Signals] = (),
     ) -> None:
         self._context = multiprocessing.get_context("spawn")

@@ -82,15 +82,12 @@ async def serving(site: Site, sockets: Sequence[socket.socket]) -> AsyncIterator
 
 def run_dashboard(
     options: DashboardOptions,
+    # Opens what it shows, and closes it again.
     opened: Callable[[DashboardAccess], AbstractAsyncContextManager[Site]],
     *,
-    say: Callable[[str], None],
+    say: Callable[[str], None],  # called with the line that tells where it is
 ) -> None:
     """Serve a dashboard until a stop signal.
-
-    Args:
-        opened: Opens what it shows, and closes it again.
-        say: Called with the line that tells where it is.
 
     Raises:
         ConfigError: Nobody can listen there, or a token is needed, or it is weak.

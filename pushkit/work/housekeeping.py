@@ -14,21 +14,16 @@ _INTERVAL = timedelta(minutes=10)
 
 
 class Housekeeper:
-    """Deletes what may go, again and again. Several at once, in other processes, do no harm.
-
-    Args:
-        store: What is kept, for the log: `outbox`, `inbox`.
-        retain: Deletes what a retention does not keep, and returns how many that was.
-        interval: How long to rest in between.
-    """
+    """Deletes what may go, again and again. Several at once, in other processes, do no harm."""
 
     def __init__(
         self,
-        store: str,
+        store: str,  # what is kept, for the log: `outbox`, `inbox`
+        # Deletes what a retention does not keep, and returns how many that was.
         retain: Callable[[], Awaitable[int]],
         *,
         log: logging.Logger,
-        interval: timedelta = _INTERVAL,
+        interval: timedelta = _INTERVAL,  # how long to rest in between
     ) -> None:
         self._store = store
         self._retain = retain

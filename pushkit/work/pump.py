@@ -77,26 +77,22 @@ class Slots:
 
 
 class Pump(Generic[Item]):
-    """Keeps items flowing.
-
-    Args:
-        claim: Takes items that are due, and a slot for each.
-        process: Works on one item and settles it; returns the one that follows it into its slot.
-        until_due: Says how long until `claim` may find something; None for nothing in sight.
-        slots: How many items at once.
-        longest_pause: How long to wait at most before looking again, where nobody says `wake`.
-        ended: Hears that an item's slot is free again, and says whether to look for more.
-    """
+    """Keeps items flowing."""
 
     def __init__(
         self,
         name: str,
         *,
+        # Takes items that are due, and a slot for each.
         claim: Callable[[], Awaitable[Sequence[Item]]],
+        # Works on one item and settles it; returns the one that follows it into its slot.
         process: Callable[[Item], Awaitable[Item | None]],
+        # Says how long until `claim` may find something; None for nothing in sight.
         until_due: Callable[[], Awaitable[timedelta | None]],
-        slots: Slots,
+        slots: Slots,  # how many items at once
+        # How long to wait at most before looking again, where nobody says `wake`.
         longest_pause: timedelta = timedelta(seconds=30),
+        # Hears that an item's slot is free again, and says whether to look for more.
         ended: Callable[[Item], bool] = lambda _: True,
     ) -> None:
         self._name = name

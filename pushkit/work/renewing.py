@@ -44,18 +44,16 @@ class Renewing(Generic[T]):
     * After a failure the next fetch waits: 1 s, 2 s, 4 s, … 30 s.
     * A value that is fresh no longer but still good is returned at once, and renewed in the
       background.
-
-    Args:
-        fetch: Gets the value, given the one that is held; fails with a `PushkitError`.
-        unasked: Renew the value when it is fresh no longer although nobody asks for it, so that it
-            is stale only while fetches fail.
     """
 
     def __init__(
         self,
+        # Gets the value, given the one that is held; fails with a `PushkitError`.
         fetch: Callable[[Held[T] | None], Awaitable[Held[T]]],
         *,
         clock: Callable[[], datetime],
+        # Renew the value when it is fresh no longer although nobody asks for it, so that it is
+        # stale only while fetches fail.
         unasked: bool = False,
     ) -> None:
         self.fetches: int = 0

@@ -87,29 +87,22 @@ class _Settling:
 
 
 class Dispatcher:
-    """Runs callbacks from the inbox.
-
-    Args:
-        database: Where the inbox lives; its clock is the one that counts.
-        retry: When a failed callback is called again.
-        concurrency: How many tasks' notifications at once.
-        timeout: How long a callback may take, where it does not say itself; None for any time.
-        prepare: Adds what is known besides to a notification, before callbacks get it.
-        senders: Returns how many senders are trusted: of several, none has all places.
-        poll_interval: How long to wait at most before looking for what other processes accepted,
-            or left behind.
-    """
+    """Runs callbacks from the inbox."""
 
     def __init__(
         self,
-        database: Database,
+        database: Database,  # where the inbox lives; its clock is the one that counts
         registry: CallbackRegistry,
         *,
-        retry: RetryPolicy,
-        concurrency: int,
+        retry: RetryPolicy,  # when a failed callback is called again
+        concurrency: int,  # how many tasks' notifications at once
+        # How long a callback may take, where it does not say itself; None for any time.
         timeout: timedelta | None = CALLBACK_TIMEOUT,
+        # Adds what is known besides to a notification, before callbacks get it.
         prepare: Callable[[Notification], Awaitable[Notification]] | None = None,
+        # Returns how many senders are trusted: of several, none has all places.
         senders: Callable[[], int] = lambda: 1,
+        # How long to wait at most before looking for what other processes accepted, or left behind.
         poll_interval: timedelta | None = None,
         events: Listeners | None = None,
         clock: Callable[[], datetime] = utc_now,

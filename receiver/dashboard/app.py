@@ -59,18 +59,11 @@ def receiver_dashboard(
 def dashboard_of(
     receiver: Receiver,
     *,
-    access: DashboardAccess,
-    clock: Callable[[], datetime] = utc_now,
-    memory: Memory | None = None,
+    access: DashboardAccess,  # who may look, and act
+    clock: Callable[[], datetime] = utc_now,  # returns now, aware, in UTC
+    memory: Memory | None = None,  # where refusals are kept, if others tell there, too
 ) -> Site:
-    """Return the dashboard of a receiver of this process; refusals are kept from here on.
-
-    Args:
-        receiver: The receiver.
-        access: Who may look, and act.
-        clock: Returns now, aware, in UTC.
-        memory: Where refusals are kept, if others tell there, too.
-    """
+    """Return the dashboard of a receiver of this process; refusals are kept from here on."""
     memory = memory or Memory(clock)
     receiver.events.add(memory.hear)
     pages = InboxPages(receiver.inbox, clock=clock, memory=memory, degraded=receiver.degraded)

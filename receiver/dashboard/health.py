@@ -29,15 +29,10 @@ _SIGNED: Final = frozenset(
 def findings(
     figures: InboxFigures,
     troubles: Sequence[CallbackTrouble],
-    refusals: Iterable[Refused] = (),
-    degraded: Mapping[str, str] | None = None,
+    refusals: Iterable[Refused] = (),  # those that are kept, of a receiver in this process
+    degraded: Mapping[str, str] | None = None,  # what such a receiver says is wrong for some
 ) -> list[Finding]:
-    """Return what is to be known.
-
-    Args:
-        refusals: Those that are kept, of a receiver in this process.
-        degraded: What such a receiver says is wrong for some.
-    """
+    """Return what is to be known."""
     return [
         *_of_callbacks(figures, troubles),
         *_of_refusals(figures, refusals),

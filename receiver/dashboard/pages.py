@@ -34,19 +34,15 @@ _MAX_DIGITS: Final = 18
 
 
 class InboxPages:
-    """Documents over the inbox, and over what a receiver in this process told.
-
-    Args:
-        memory: What such a receiver told; None without one.
-        degraded: What such a receiver says is wrong for some.
-    """
+    """Documents over the inbox, and over what a receiver in this process told."""
 
     def __init__(
         self,
         inbox: InboxAdmin,
         *,
         clock: Callable[[], datetime],
-        memory: Memory | None = None,
+        memory: Memory | None = None,  # what such a receiver told; None without one
+        # What such a receiver says is wrong for some.
         degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.inbox = inbox

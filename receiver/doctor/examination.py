@@ -25,18 +25,12 @@ async def examine(
     subject: Examined,
     agent: SigningAgent,
     *,
-    only: Collection[str] = (),
-    deadline: timedelta,
-    patience: timedelta,
-    rounds: int,
+    only: Collection[str] = (),  # names of checks; all of them by default
+    deadline: timedelta,  # how long a callback may take
+    patience: timedelta,  # how long a receiver may wait for a body that drips in
+    rounds: int,  # how many crashes each check tries that crashes it
 ) -> AsyncIterator[Result]:
     """Yield the result of each check, as it ends.
-
-    Args:
-        only: Names of checks; all of them by default.
-        deadline: How long a callback may take.
-        patience: How long a receiver may wait for a body that drips in.
-        rounds: How many crashes each check tries that crashes it.
 
     Raises:
         ConfigError: There is no check of that name, or a command fails.

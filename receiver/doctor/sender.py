@@ -27,24 +27,18 @@ Drive = Callable[[Mapping[str, str]], Awaitable[None]]
 
 
 async def examine_sender(
+    # Where each scenario's webhook listens: an origin of its own, for what a sender makes of one, a
+    # pause or a breaker, may hold for all of an origin.
     listeners: Mapping[str, socket.socket],
-    drive: Drive,
+    drive: Drive,  # has it notify them
     *,
-    patience: timedelta,
-    driven: bool = True,
+    patience: timedelta,  # how long it is watched, from when something has come to each
+    driven: bool = True,  # whether something must come: a sender that nobody drives may be quiet
+    # Returns what all that came must hold under, once it is there: until then the sender may not
+    # run. None to see only whether there is a signature.
     signatures: Callable[[], Awaitable[Signatures]] | None = None,
 ) -> AsyncIterator[Result]:
-    """Watch a sender for so long, and yield the result of each scenario.
-
-    Args:
-        listeners: Where each scenario's webhook listens: an origin of its own, for what a sender
-            makes of one, a pause or a breaker, may hold for all of an origin.
-        drive: Has it notify them.
-        patience: How long it is watched, from when something has come to each.
-        driven: Whether something must come: a sender that nobody drives may be quiet.
-        signatures: Returns what all that came must hold under, once it is there: until then the
-            sender may not run. None to see only whether there is a signature.
-    """
+    """Watch a sender for so long, and yield the result of each scenario."""
     scripts = {f"/{name}": SCENARIOS[name].script for name in listeners}
     urls = {
         name: f"http://{host_and_port(*listener.getsockname()[:2])}/{name}"

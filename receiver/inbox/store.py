@@ -136,27 +136,19 @@ class Inbox:
 
     def claim(
         self,
-        worker: str,
+        worker: str,  # who takes them
         *,
-        limit: int,
-        now: datetime,
-        until: datetime,
+        limit: int,  # how many
+        now: datetime,  # leases that ended before are void
+        until: datetime,  # when the new leases end
+        # What this worker has in hand: a clock that leapt, or a machine that slept, must not have
+        # it take them a second time.
         held: Sequence[int] = (),
-        divide: Divide | None = None,
+        divide: Divide | None = None,  # shares them among senders; by default as evenly as may be
+        # When `now` was asked for, by the clock of this process that nobody sets.
         taken: float | None = None,
     ) -> Script[list[ClaimedNotification]]:
-        """Take up to `limit` notifications that are due; of each task only the oldest.
-
-        Args:
-            worker: Who takes them.
-            limit: How many.
-            now: Leases that ended before are void.
-            until: When the new leases end.
-            held: What this worker has in hand: a clock that leapt, or a machine that slept, must
-                not have it take them a second time.
-            divide: Shares them among senders; by default as evenly as may be.
-            taken: When `now` was asked for, by the clock of this process that nobody sets.
-        """
+        """Take up to `limit` notifications that are due; of each task only the oldest."""
         moment = to_micros(now)
         leased_at = time.perf_counter() if taken is None else taken
         leased = yield Statement(

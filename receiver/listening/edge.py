@@ -43,11 +43,7 @@ class Arrival:
 
 
 class ListeningEdge(Edge):
-    """Answers as the receiver does, and tells of each request.
-
-    Args:
-        tell: Called with each arrival, before it is answered.
-    """
+    """Answers as the receiver does, and tells of each request."""
 
     def __init__(
         self,
@@ -55,6 +51,7 @@ class ListeningEdge(Edge):
         trusting: Trusting,
         *,
         token: str,
+        # Called with each arrival, before it is answered.
         tell: Callable[[Arrival], Awaitable[None]],
     ) -> None:
         peers = receiver.edge.peers

@@ -75,19 +75,13 @@ _OF_A_SIGNATURE = frozenset({"audience", "body", "ids", "issuer", "signature", "
 
 def steps_of(
     request: WebhookRequest,
-    found: VerifiedNotification | InboundError,
+    found: VerifiedNotification | InboundError,  # what verifying it came to
     *,
-    code: str,
-    leniency: Leniency,
+    code: str,  # the code of the receiver's answer
+    leniency: Leniency,  # what was not checked
     now: datetime,
 ) -> list[Step]:
-    """Return every step with its result.
-
-    Args:
-        found: What verifying it came to.
-        code: The code of the receiver's answer.
-        leniency: What was not checked.
-    """
+    """Return every step with its result."""
     failing = _failing(code)
     claims = _claims_of(request.headers)
     facts = _facts(request, found, claims, duplicate=code == "duplicate", now=now)

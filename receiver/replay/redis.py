@@ -44,22 +44,19 @@ _RELEASE = (
 class RedisReplay:
     """Keys on a Redis server.
 
-    Args:
-        url: `redis://host:6379/0`, or `rediss://` with TLS, or `unix://`.
-        namespace: What keeps this receiver's ids apart from others' on the same server; the same
-            for all processes of one receiver.
-        lease: How long a reservation holds. Longer than a transaction of the inbox may take.
-
     Raises:
         ConfigError: The URL is none.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str,  # `redis://host:6379/0`, or `rediss://` with TLS, or `unix://`
         *,
+        # What keeps this receiver's ids apart from others' on the same server; the same for all
+        # processes of one receiver.
         namespace: str,
         remember_for: timedelta = MEMORY,
+        # How long a reservation holds. Longer than a transaction of the inbox may take.
         lease: timedelta = _LEASE,
     ) -> None:
         self._namespace = namespace

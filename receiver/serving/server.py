@@ -31,23 +31,16 @@ _LAST_WORDS = 1.0  # seconds in which the last answers are sent
 
 
 class HttpServer:
-    """Makes a protocol for every connection.
-
-    Args:
-        handler: Answers one request, and raises nothing: `Edge.answer`.
-        is_proxy: Says whether an address is a trusted proxy's.
-        max_head_bytes: The largest head.
-        tls: The service's certificate; None for none.
-    """
+    """Makes a protocol for every connection."""
 
     def __init__(
         self,
-        handler: Handler,
+        handler: Handler,  # answers one request, and raises nothing: `Edge.answer`
         *,
         limits: ConnectionLimits,
-        is_proxy: Callable[[str], bool],
-        max_head_bytes: int,
-        tls: ssl.SSLContext | None = None,
+        is_proxy: Callable[[str], bool],  # says whether an address is a trusted proxy's
+        max_head_bytes: int,  # the largest head
+        tls: ssl.SSLContext | None = None,  # the service's certificate; None for none
         refusals: Refusals | None = None,
     ) -> None:
         self.limits = limits
