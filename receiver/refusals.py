@@ -124,7 +124,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
             3,
             401,
             "missing, malformed, or it does not hold",
-            "Does the sender's jwks_url, jwks_file or secret hold the key that signs "
+            "Does the sender's `jwks_url`, `jwks_file` or secret hold the key that signs "
             "now? `receiver check` says what was found.",
         ),
         "keys_unavailable": Refusal(

@@ -16,7 +16,9 @@ import base64
 import contextlib
 import itertools
 import json
+import random
 import shutil
+import sqlite3
 import sys
 import tempfile
 import time
@@ -248,6 +250,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         shown = await stack.enter_async_context(_served(outbox.app()))
         await _happen(sender, hooks, f"http://127.0.0.1:{port}", f"http://localhost:{port}")
         await asyncio.sleep(3)
+        _let_an_hour_pass(folder / "outbox.db")
         yield Stage(sender=shown, receiver=inbox, answers=answers)
 
 
@@ -314,6 +317,31 @@ async def _happen(sender: PushSender, hooks: str, good: str, wrong: str) -> None
         for _ in range(4):
             async with stranger.post(f"{good}{path}", json={"statusUpdate": {}}) as answer:
                 await answer.read()
+
+
+def _let_an_hour_pass(outbox: Path) -> None:
+    """Have what was delivered happen nine times, at moments of the last hour."""
+    chance = random.Random(7)
+    with contextlib.closing(sqlite3.connect(outbox)) as database, database:
+        names = [row[1] for row in database.execute("PRAGMA table_info(pushkit_deliveries)")]
+        once = database.execute("SELECT * FROM pushkit_deliveries WHERE state = 'delivered'")
+        for row in once.fetchall():
+            for number in range(9):
+                made = dict(zip(names, row, strict=True))
+                earlier = chance.randrange(3_500_000_000)
+                made["id"] += str(number) if number else ""
+                made["seq"] += number * 1000
+                made["notified_at"] -= earlier
+                made["finished_at"] += chance.randrange(200_000) - earlier
+                database.execute(
+                    f"REPLACE INTO pushkit_deliveries ({', '.join(made)})"  # noqa: S608  # ours
+                    f" VALUES ({', '.join('?' * len(made))})",
+                    [*made.values()],
+                )
+                database.execute(
+                    "INSERT OR IGNORE INTO pushkit_bodies (id, body) VALUES (?, ?)",
+                    (made["id"], b"{}"),
+                )
 
 
 @contextlib.asynccontextmanager
