@@ -52,7 +52,7 @@ class Found(NamedTuple):
     """Subscriptions as they were, and the deliveries that were made or are pending again."""
 
     subscriptions: list[Subscription]
-    deliveries: list[str]
+    deliveries: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +65,16 @@ class Registered:
     outbox: OutboxStore = field(default_factory=OutboxStore)
     dead_letters: DeadLetters = field(default_factory=DeadLetters)
 
-    def pause(self, chosen: Chosen) -> Script[list[Subscription]]:
+    def pause(self, chosen: Chosen) -> Script[Found]:
         """Offer no more of the chosen subscriptions."""
         found = yield from self._hold(chosen)
         now = yield from self.database.now()
         for subscription in found:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=True)
             yield from hold_back(subscription.id)
-        return found
+        return Found(found)
 
-    def resume(self, chosen: Chosen) -> Script[list[Subscription]]:
+    def resume(self, chosen: Chosen) -> Script[Found]:
         """Offer the chosen subscriptions again, each from its oldest."""
         found = yield from self._hold(chosen)
         now = yield from self.database.now()
@@ -82,9 +82,9 @@ class Registered:
             yield from self.subscriptions.set_paused(subscription.id, now, paused=False)
             yield from mark_oldest(subscription.id)
         yield from self.database.wake()
-        return found
+        return Found(found)
 
-    def disable(self, chosen: Chosen) -> Script[list[Subscription]]:
+    def disable(self, chosen: Chosen) -> Script[Found]:
         """Stop the chosen subscriptions, and cancel what is unfinished."""
         found = yield from self._hold(chosen)
         now = yield from self.database.now()
@@ -96,7 +96,7 @@ class Registered:
                 )
             if subscription.ended:
                 yield from self.subscriptions.withdraw([subscription.id], now)
-        return found
+        return Found(found)
 
     def enable(self, chosen: Chosen, *, resend: bool) -> Script[Found]:
         """Revive the chosen subscriptions that are disabled.
@@ -144,7 +144,7 @@ class Registered:
         yield from self.database.wake()
         return Found(found, ids)
 
-    def remove(self, chosen: Chosen) -> Script[list[Subscription]]:
+    def remove(self, chosen: Chosen) -> Script[Found]:
         """Remove the chosen subscriptions and cancel what is unfinished (A2A 1.0 §3.1.10)."""
         found = yield from self._hold(chosen)
         now = yield from self.database.now()
@@ -154,7 +154,7 @@ class Registered:
             else:
                 yield from self.subscriptions.remove(subscription.key)
             yield from self.outbox.cancel_subscription(subscription.id, now, CancelledBy.REMOVED)
-        return found
+        return Found(found)
 
     def _hold(self, chosen: Chosen) -> Script[list[Subscription]]:
         """Return the chosen subscriptions, their rows held in id order."""

@@ -497,7 +497,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        removed = await self._database.write_patiently(lambda: self._registered.remove(choice))
+        removed, _ = await self._database.write_patiently(lambda: self._registered.remove(choice))
         return report_changed(self.events, SubscriptionChange.REMOVED, removed, self._clock())
 
     async def pause(
@@ -510,7 +510,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        paused = await self._database.write_patiently(lambda: self._registered.pause(choice))
+        paused, _ = await self._database.write_patiently(lambda: self._registered.pause(choice))
         return report_changed(self.events, SubscriptionChange.PAUSED, paused, self._clock())
 
     async def resume(
@@ -519,7 +519,7 @@ class PushSender:
         """Deliver what was kept back, in order, and what comes; return as `pause` does."""
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        resumed = await self._database.write_patiently(lambda: self._registered.resume(choice))
+        resumed, _ = await self._database.write_patiently(lambda: self._registered.resume(choice))
         self.worker.pump.wake()
         return report_changed(self.events, SubscriptionChange.RESUMED, resumed, self._clock())
 
@@ -532,7 +532,7 @@ class PushSender:
         """
         await self._ready()
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
-        disabled = await self._database.write_patiently(lambda: self._registered.disable(choice))
+        disabled, _ = await self._database.write_patiently(lambda: self._registered.disable(choice))
         return report_changed(self.events, SubscriptionChange.DISABLED, disabled, self._clock())
 
     async def enable(
@@ -584,7 +584,7 @@ class PushSender:
         choice = Choice(tenant=tenant, task_id=task_id, owner=owner, config_id=config_id)
         sent = await self._database.write_patiently(lambda: self._registered.test(choice, snapshot))
         self.worker.pump.wake()
-        return sent.deliveries
+        return list(sent.deliveries)
 
     async def subscriptions(
         self, task_id: str, *, owner: str = "", tenant: str = ""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from pushkit.clock import utc_now
-from pushkit.delivery.registered import Registered
+from pushkit.delivery.registered import Found, Registered
 from pushkit.delivery.reporting import report_changed
 from pushkit.errors import SealedSecretError
 from pushkit.events.listeners import Listeners
@@ -24,6 +26,8 @@ from pushkit.subscriptions.inspection import SubscriptionFilter, SubscriptionIns
 from pushkit.subscriptions.model import Subscription
 from pushkit.subscriptions.secrets import open_subscription
 from pushkit.subscriptions.store import SubscriptionStore
+
+Wanted: TypeAlias = Sequence[str] | SubscriptionFilter
 
 _log = logging.getLogger("pushkit.delivery")
 
@@ -154,36 +158,25 @@ class SubscriptionAdmin:
         deliveries = yield from self._deliveries.states_of(subscription_id)
         return SubscriptionReport(subscription=subscription, deliveries=deliveries)
 
-    async def pause(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+    async def pause(self, wanted: Wanted) -> Changed:
         """Keep deliveries back until `resume`; updates are stored meanwhile."""
-        changed = Changed(ids=())
-        async for ids in self._pages(wanted):
-            found = await self._database.write(self._registered.pause(ids))
-            changed += self._note(
-                SubscriptionChange.PAUSED, ids, found, lambda each: not each.paused
-            )
-        return changed
+        return await self._change(
+            SubscriptionChange.PAUSED, wanted, self._registered.pause, lambda each: not each.paused
+        )
 
-    async def resume(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+    async def resume(self, wanted: Wanted) -> Changed:
         """Deliver what was kept back, in order, and what comes."""
-        changed = Changed(ids=())
-        async for ids in self._pages(wanted):
-            found = await self._database.write(self._registered.resume(ids))
-            changed += self._note(SubscriptionChange.RESUMED, ids, found, lambda each: each.paused)
-            self._wake()
-        return changed
+        return await self._change(
+            SubscriptionChange.RESUMED, wanted, self._registered.resume, lambda each: each.paused
+        )
 
-    async def disable(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
+    async def disable(self, wanted: Wanted) -> Changed:
         """Send nothing any more, and cancel what is unfinished."""
-        changed = Changed(ids=())
-        async for ids in self._pages(wanted):
-            found = await self._database.write(self._registered.disable(ids))
-            changed += self._note(SubscriptionChange.DISABLED, ids, found, lambda each: each.active)
-        return changed
+        return await self._change(
+            SubscriptionChange.DISABLED, wanted, self._registered.disable, lambda each: each.active
+        )
 
-    async def enable(
-        self, wanted: Sequence[str] | SubscriptionFilter, *, resend: bool = False
-    ) -> Changed:
+    async def enable(self, wanted: Wanted, *, resend: bool = False) -> Changed:
         """Revive what was disabled, by 410, by failures or by somebody.
 
         Args:
@@ -191,49 +184,47 @@ class SubscriptionAdmin:
             resend: Bring back the deliveries that were cancelled with it, ids and `seq` kept, ahead
                 of what is pending.
         """
-        changed = Changed(ids=())
-        async for ids in self._pages(wanted):
-            enabled = await self._database.write(self._registered.enable(ids, resend=resend))
-            changed += self._note(
-                *(SubscriptionChange.ENABLED, ids, enabled.subscriptions),
-                lambda each: not each.active,
-                enabled.deliveries,
-            )
-            self._wake()
-        return changed
-
-    async def test(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
-        """Send a test notification; one that is disabled or withdrawn gets none."""
-        changed = Changed(ids=())
-        async for ids in self._pages(wanted):
-            found, sent = await self._database.write(self._registered.test(ids))
-            changed += _changed(ids, found, lambda each: each.active and not each.withdrawn, sent)
-            self._wake()
-        return changed
-
-    async def remove(self, wanted: Sequence[str] | SubscriptionFilter) -> Changed:
-        """Remove subscriptions, and cancel what is unfinished of them for good."""
-        changed = Changed(ids=())
-        async for ids in self._pages(wanted):
-            found = await self._database.write(self._registered.remove(ids))
-            changed += self._note(SubscriptionChange.REMOVED, ids, found, lambda _: True)
-        return changed
-
-    def _note(
-        self,
-        change: SubscriptionChange,
-        asked: Sequence[str],
-        found: Sequence[Subscription],
-        changes: Callable[[Subscription], bool],
-        deliveries: Sequence[str] = (),
-    ) -> Changed:
-        """Tell of those that were changed, and return what became of all that were asked for."""
-        report_changed(
-            self._events, change, [each for each in found if changes(each)], self._clock()
+        enable = functools.partial(self._registered.enable, resend=resend)
+        return await self._change(
+            SubscriptionChange.ENABLED, wanted, enable, lambda each: not each.active
         )
-        return _changed(asked, found, changes, deliveries)
 
-    async def _pages(self, wanted: Sequence[str] | SubscriptionFilter) -> AsyncIterator[list[str]]:
+    async def test(self, wanted: Wanted) -> Changed:
+        """Send a test notification; one that is disabled or withdrawn gets none."""
+        return await self._change(
+            None, wanted, self._registered.test, lambda each: each.active and not each.withdrawn
+        )
+
+    async def remove(self, wanted: Wanted) -> Changed:
+        """Remove subscriptions, and cancel what is unfinished of them for good."""
+        remove = self._registered.remove
+        return await self._change(SubscriptionChange.REMOVED, wanted, remove, lambda _: True)
+
+    async def _change(
+        self,
+        change: SubscriptionChange | None,  # None: it changes nothing of the subscription itself
+        wanted: Wanted,
+        script: Callable[[Sequence[str]], Script[Found]],
+        changes: Callable[[Subscription], bool],  # whether it does, as the subscription was before
+    ) -> Changed:
+        """Do it in small transactions, and tell of those that were changed."""
+        came_to = Changed(ids=())
+        async for ids in self._pages(wanted):
+            found, deliveries = await self._database.write(script(ids))
+            self._wake()
+            changed = [each for each in found if changes(each)]
+            if change is not None:
+                report_changed(self._events, change, changed, self._clock())
+            there = {each.id for each in found}
+            came_to += Changed(
+                ids=tuple(each.id for each in changed),
+                unchanged=tuple(each.id for each in found if not changes(each)),
+                missing=tuple(each for each in ids if each not in there),
+                deliveries=tuple(deliveries),
+            )
+        return came_to
+
+    async def _pages(self, wanted: Wanted) -> AsyncIterator[list[str]]:
         if isinstance(wanted, SubscriptionFilter):
             after: str | None = None
             while page := await self.find(wanted, after=after, limit=_BATCH):
@@ -245,18 +236,3 @@ class SubscriptionAdmin:
         for start in range(0, len(ids), _BATCH):
             yield ids[start : start + _BATCH]
             await asyncio.sleep(_PAUSE.total_seconds())
-
-
-def _changed(
-    asked: Sequence[str],
-    found: Sequence[Subscription],
-    changes: Callable[[Subscription], bool],
-    deliveries: Sequence[str] = (),
-) -> Changed:
-    there = {each.id for each in found}
-    return Changed(
-        ids=tuple(each.id for each in found if changes(each)),
-        unchanged=tuple(each.id for each in found if not changes(each)),
-        missing=tuple(each for each in asked if each not in there),
-        deliveries=tuple(deliveries),
-    )
