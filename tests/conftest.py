@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ BOTH = ("sqlite", "postgresql")
 _MEMORY = Path("/dev/shm")  # noqa: S108  # pytest makes a folder of its own in it
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 2 << 30:
     os.environ["TMPDIR"] = str(_MEMORY)
+    tempfile.tempdir = None  # somebody has asked already
 
 # Modules and tests stay until the end: nobody looks for garbage among them.
 gc.disable()

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from pushkit.cards import canonicalize
 from pushkit.cards.forms import CardForm
 from tests.cards.vectors import FOLDER, load, served
 from tests.cli.conftest import Run, environment
+from tests.forked import forked
 
 ALLOW = ("--allow", "127.0.0.1:*")
 VECTOR_KEY = "vector-key.pem"
@@ -280,7 +280,7 @@ def test_colour_where_the_terminal_has_it(
 ) -> None:
     piped = pushkit_command("card", "verify", str(signed), "--key", "jwks.json")
     assert "\x1b" not in piped.out
-    command = [sys.executable, "-m", "pushkit.cli.main", "card", "verify", str(signed)]
+    command = [*forked("pushkit.cli.main"), "card", "verify", str(signed)]
     ours, theirs = pty.openpty()
     done = subprocess.run(  # noqa: S603 - ourselves
         [*command, "--key", str(signed.with_name("jwks.json"))],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from tests.cli.conftest import ISSUER, TOKEN, Run, environment
 from tests.cli.test_serve import is_listening
 from tests.eventually import eventually_sync
+from tests.forked import forked
 from tests.ports import free_port
 
 CONFIG = """\
@@ -34,8 +34,8 @@ def port(tmp_path: Path, pushkit_command: Run) -> Iterator[int]:
     pushkit_command("keys", "export", "--out", "jwks.json")
     text = CONFIG.format(url="http://localhost:9000", port=port, issuer=ISSUER, token=TOKEN)
     (tmp_path / "receiver.toml").write_text(text)
-    with subprocess.Popen(
-        [sys.executable, "-m", "receiver.cli", "serve"],
+    with subprocess.Popen(  # noqa: S603  # our own command
+        [*forked("receiver.cli"), "serve"],
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import receiver.cli
 from receiver.listening.command import listen
 from tests.cli.conftest import ROOT, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
+from tests.forked import forked
 from tests.ports import free_port
 
 
@@ -25,7 +25,7 @@ from tests.ports import free_port
 def listening(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Run `receiver listen` until the block ends; yield the process and its output."""
     output = folder / "output.log"
-    call = [sys.executable, "-m", "receiver.cli", "listen", "--listen", "127.0.0.1:0", *options]
+    call = [*forked("receiver.cli"), "listen", "--listen", "127.0.0.1:0", *options]
     with (
         output.open("w") as file,
         subprocess.Popen(  # noqa: S603  # our own command

@@ -21,6 +21,7 @@ from pushkit.keys.jwks import jwks_response
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, environment
 from tests.cli.test_worker_cli import enqueue
 from tests.eventually import DEADLINE, eventually_sync
+from tests.forked import forked
 from tests.metrics_page import MetricsRead
 from tests.ports import free_port
 
@@ -49,9 +50,12 @@ def start(own_folder: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def run(module: str, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        # systemd knows a process by its id.
+        alone = "NOTIFY_SOCKET" in variables
+        command = [sys.executable, "-m", module] if alone else forked(module)
         with (own_folder / "err").open("ab") as err:
             process = subprocess.Popen(  # noqa: S603  # our own command
-                [sys.executable, "-m", module, *arguments],
+                [*command, *arguments],
                 cwd=own_folder,
                 env=environment(**variables),
                 stdout=subprocess.DEVNULL,

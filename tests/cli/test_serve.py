@@ -34,6 +34,7 @@ from pushkit.signing.notification_jwt import (
 )
 from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
+from tests.forked import forked
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -120,13 +121,15 @@ def is_listening(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(folder: Path, port: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def running(
+    folder: Path, port: int, *options: str, command: list[str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Run `receiver serve`, listening where the environment says."""
     output = folder / "output.log"
     with (
         output.open("w") as file,
         subprocess.Popen(  # noqa: S603  # our own command
-            [sys.executable, "-m", "receiver.cli", "serve", *options],
+            [*(command or forked("receiver.cli")), "serve", *options],
             cwd=folder,
             env=environment(RECEIVER_LISTEN=f"127.0.0.1:{port}"),
             stdout=file,
@@ -153,13 +156,19 @@ def start(tmp_path: Path, pushkit_command: Run, receiver_command: Run) -> Iterat
     with contextlib.ExitStack() as stack:
 
         def run(
-            *options: str, settings: str = "", first: str = "", handlers: str = HANDLERS
+            *options: str,
+            settings: str = "",
+            first: str = "",
+            handlers: str = HANDLERS,
+            command: list[str] | None = None,
         ) -> Service:
             text = CONFIG.format(port=port, listen=unused, issuer=ISSUER)
             (tmp_path / "receiver.toml").write_text(first + text + settings)
             (tmp_path / "service_handlers.py").write_text(handlers)
             token = json.loads(receiver_command("expect").out)["token"]
-            process, output = stack.enter_context(running(tmp_path, port, *options))
+            process, output = stack.enter_context(
+                running(tmp_path, port, *options, command=command)
+            )
             return Service(
                 port=port, process=process, output=output, token=token, pushkit=pushkit_command
             )
@@ -268,8 +277,8 @@ def test_a_hangup_changes_the_senders_and_a_mistake_changes_nothing(
 
 def test_a_port_that_is_taken_is_one_line(service: Service, tmp_path: Path) -> None:
     taken = service.port
-    done = subprocess.run(
-        [sys.executable, "-m", "receiver.cli", "serve"],
+    done = subprocess.run(  # noqa: S603  # our own command
+        [*forked("receiver.cli"), "serve"],
         cwd=tmp_path,
         env=environment(RECEIVER_LISTEN=f"127.0.0.1:{taken}", RECEIVER_DATABASE="other.db"),
         capture_output=True,
@@ -283,8 +292,8 @@ def test_a_port_that_is_taken_is_one_line(service: Service, tmp_path: Path) -> N
 
 
 def test_a_database_that_cannot_be_opened_is_one_line(service: Service, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "receiver.cli", "serve"],
+    done = subprocess.run(  # noqa: S603  # our own command
+        [*forked("receiver.cli"), "serve"],
         cwd=tmp_path,
         env=environment(
             RECEIVER_LISTEN=f"127.0.0.1:{free_port()}", RECEIVER_DATABASE="none/inbox.db"
@@ -385,8 +394,8 @@ def test_processes_end_with_the_one_that_started_them(start: Start) -> None:
 def test_a_wrong_start_is_told_once_for_all_processes(start: Start, tmp_path: Path) -> None:
     service = start("--processes", "2")
     serving(service, 2)
-    done = subprocess.run(
-        [sys.executable, "-m", "receiver.cli", "serve", "--processes", "2"],
+    done = subprocess.run(  # noqa: S603  # our own command
+        [*forked("receiver.cli"), "serve", "--processes", "2"],
         cwd=tmp_path,
         env=environment(
             RECEIVER_LISTEN=f"127.0.0.1:{free_port()}", RECEIVER_DATABASE="none/inbox.db"
@@ -443,7 +452,7 @@ def test_as_many_files_may_be_open_as_connections_need_and_no_more(start: Start)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
     try:
-        service = start()
+        service = start(command=[sys.executable, "-m", "receiver.cli"])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)

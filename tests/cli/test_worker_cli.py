@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,6 +31,7 @@ from pushkit.cli.delivering import Delivering, delivery_options
 from pushkit.work.retry import DEFAULT_SCHEDULE, MAX_AGE, gives_up
 from tests.cli.conftest import ISSUER, UVLOOPS, Run, Webhook, environment
 from tests.eventually import DEADLINE, eventually_sync
+from tests.forked import forked
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ class Workers:
         command = ["worker", "--database", database, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
         with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
             process = subprocess.Popen(  # noqa: S603  # our own command
-                [sys.executable, "-m", "pushkit.cli.main", *command, *arguments],
+                [*forked("pushkit.cli.main"), *command, *arguments],
                 cwd=self.folder,
                 env=environment(),
                 stdout=out,

@@ -26,6 +26,7 @@ from tests.cli.test_inbox_cli import fill
 from tests.docs.bench import ISSUER, completed
 from tests.docs.blocks import ROOT, Block, of, pages_with
 from tests.docs.conftest import World
+from tests.forked import forked
 from tests.ports import free_port
 
 # What listens where nothing else is said.
@@ -56,7 +57,7 @@ serve() {
     done
 }
 """
-COMMAND = '#!/bin/sh\nexec {python} {world} {name} "$@"\n'
+COMMAND = '#!/bin/sh\nexec {world} {name} "$@"\n'
 PIP = """\
 #!/bin/sh
 # Whether what is to be installed has the extras that stand there: nothing is installed.
@@ -118,7 +119,8 @@ def environment(world: World) -> dict[str, str]:
 def write_programs(folder: Path) -> None:
     """Put our commands on the path, and what would install or build in their place."""
     folder.mkdir()
-    known = {"python": sys.executable, "world": ROOT / "tests/docs/world.py", "root": ROOT}
+    known = {"python": sys.executable, "root": ROOT}
+    known["world"] = shlex.join(forked("tests.docs.world"))
     known["make"] = shutil.which("make")
     for name, text in {
         "pushkit": COMMAND,

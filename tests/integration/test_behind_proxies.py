@@ -9,7 +9,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from pushkit.webhook import WebhookRequest
 from receiver.testing import Answer, ReceiverUnderTest, SigningAgent, check_receiver
 from tests.cli.conftest import environment
 from tests.eventually import DEADLINE, eventually
+from tests.forked import forked
 from tests.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
@@ -183,7 +183,7 @@ async def proxied(
     (tmp_path / "jwks.json").write_text(json.dumps(agent.jwks()), "utf-8")
     (tmp_path / "handlers.py").write_text(HANDLERS)
     (tmp_path / "receiver.toml").write_text(CONFIG.format(port=behind, agent=agent))
-    serve = [sys.executable, "-m", "receiver.cli", "serve"]
+    serve = [*forked("receiver.cli"), "serve"]
     subject = Proxied(tmp_path / "receiver.log", port, trust)
     with (
         running(serve, tmp_path, subject.log),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import traceback
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from receiver import Receiver, TrustedSender
 from tests.cli.conftest import environment
 from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 from tests.eventually import DEADLINE
+from tests.forked import forked
 from tests.security.canaries import Canaries
 
 ISSUER = "https://agent.example.com"
@@ -106,7 +106,7 @@ def test_no_service_prints_it_when_it_starts(folder: Path, name: str, processes:
     canaries = Canaries()
     database = DSNS[name].format(canaries.plant("password"))
     ran = subprocess.run(  # noqa: S603  # our own command
-        [sys.executable, "-m", "receiver.cli", "serve", "--verbose", "--processes", processes],
+        [*forked("receiver.cli"), "serve", "--verbose", "--processes", processes],
         cwd=folder,
         env=environment(RECEIVER_DATABASE=database),
         capture_output=True,
