@@ -44,7 +44,10 @@ _MAX_EXPIRES_IN = 10 * 365 * 86400
 
 
 @click.group(
-    epilog=example("receiver check --config receiver.toml", "receiver serve --config receiver.toml")
+    context_settings={"show_default": True},
+    epilog=example(
+        "receiver check --config receiver.toml", "receiver serve --config receiver.toml"
+    ),
 )
 @click.version_option(__version__, prog_name="receiver")
 def cli() -> None:
@@ -62,7 +65,6 @@ def cli() -> None:
         "--processes",
         type=click.IntRange(1, 64),
         default=1,
-        show_default=True,
         help="Processes over one socket; one per core is plenty.",
     ),
     verbose=click.option(
@@ -140,7 +142,7 @@ def check(
 @config_option
 @click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
 @click.option("--task-id", help="The task, if it is known already.")
-@click.option("--version", default="1.0", show_default=True, help="The A2A version of the agent.")
+@click.option("--version", default="1.0", help="The A2A version of the agent.")
 @click.option(
     "--expires-in",
     type=click.IntRange(1, _MAX_EXPIRES_IN),
@@ -158,7 +160,6 @@ def check(
     "--overlap",
     type=click.IntRange(0, _MAX_EXPIRES_IN),
     default=3600,
-    show_default=True,
     help="Seconds for which the replaced token stays good.",
 )
 def expect(

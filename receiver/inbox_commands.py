@@ -151,7 +151,6 @@ def redrive(*, where: InboxOptions, chosen: _Chosen) -> None:
     of=(InboxStatus.DONE, InboxStatus.DEAD),
     multiple=True,
     default=[InboxStatus.DONE.value],
-    show_default=True,
     help="With --older-than: of this status.",
 )
 @click.option("--keep", type=click.IntRange(0), help="Of what is done, keep the newest so many.")

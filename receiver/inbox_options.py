@@ -17,7 +17,6 @@ config_option = click.option(
     type=PATH,
     default=Path("receiver.toml"),
     envvar="RECEIVER_CONFIG",
-    show_default=True,
     show_envvar=True,
     help="The configuration file.",
 )

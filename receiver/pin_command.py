@@ -29,7 +29,7 @@ from receiver.pinning import PinnedCard, pin_card
     required=True,
     help="Whose cards are trusted, under which keys: a TOML file as of `pushkit card verify`.",
 )
-@click.option("--name", default="agent", show_default=True, help="The sender's name.")
+@click.option("--name", default="agent", help="The sender's name.")
 @click.option(
     "--save",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -59,7 +59,6 @@ scheme_options = gathered(
         of=Scheme,
         multiple=True,
         default=[Scheme.JWT.value],
-        show_default=True,
         help="A signature that must hold; may stand several times.",
     ),
     secrets_file=click.option(

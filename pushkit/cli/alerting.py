@@ -55,7 +55,6 @@ alert_options = gathered(
         "every",
         metavar="AGE",
         default="1h",
-        show_default=True,
         callback=age,
         help="The same alert once in this time.",
     ),

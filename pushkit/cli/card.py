@@ -76,7 +76,7 @@ def card() -> None:
 
 @card.command("canonicalize", epilog=example("pushkit card canonicalize card.json | sha256sum"))
 @click.argument("target", metavar="FILE_OR_URL")
-@choice_option("--form", of=CardForm, default="spec", show_default=True)
+@choice_option("--form", of=CardForm, default="spec")
 @allow_option
 def canonicalize_(target: str, form: CardForm, allow: tuple[str, ...]) -> None:
     """Write the bytes that are signed, without a newline."""

@@ -59,9 +59,7 @@ def _waits(
 
 
 def _age_option(name: str, default: str, says: str) -> Given:
-    return click.option(
-        name, metavar="AGE", default=default, show_default=True, callback=age, help=says
-    )
+    return click.option(name, metavar="AGE", default=default, callback=age, help=says)
 
 
 def _age_or_forever(
@@ -75,7 +73,6 @@ def _keep_option(name: str, default: str, says: str) -> Given:
         name,
         metavar=f"AGE|{_FOREVER}",
         default=default,
-        show_default=True,
         callback=_age_or_forever,
         help=says,
     )
@@ -89,7 +86,6 @@ delivery_options = gathered(
         "--waits",
         metavar="AGE,AGE,…",
         default=_WAITS,
-        show_default=True,
         callback=_waits,
         help="After the 1st, 2nd, … failed attempt; after the last one a delivery is dead.",
     ),

@@ -226,7 +226,6 @@ def revoke(kid: str, key_file: KeyFile) -> None:
     "format_",
     type=click.Choice(["jwks", "pem"]),
     default="jwks",
-    show_default=True,
     help="A JWK Set, or public keys in PEM.",
 )
 def export(key_file: KeyFile, out: Path | None, format_: str) -> None:

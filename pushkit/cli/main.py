@@ -51,6 +51,7 @@ def _why_not(module: str, exc: ImportError) -> str:
 
 @click.group(
     cls=_Commands,
+    context_settings={"show_default": True},
     modules={name: f"pushkit.cli.{name}" for name in _OWN},
     epilog="\b\nExample:\n  pushkit keys new\n"
     "  pushkit send update.json --to https://client.example.com/a2a/push \\\n"

@@ -96,7 +96,6 @@ def key_file_options(
         type=PATH,
         default=default,
         envvar="PUSHKIT_KEYS",
-        show_default=default is not None,
         show_envvar=True,
         help=says,
     )
@@ -145,7 +144,6 @@ def scheme_option(says: str) -> Given:
         of=Scheme,
         multiple=True,
         default=[Scheme.JWT.value],
-        show_default=True,
         help=says,
     )
 

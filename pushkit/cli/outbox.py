@@ -145,7 +145,6 @@ def cancel(*, ids: tuple[str, ...], database: str) -> None:
     of=_FINISHED,
     multiple=True,
     default=["delivered", "cancelled"],
-    show_default=True,
     help="With --older-than: in this state.",
 )
 @click.option("--keep", type=click.IntRange(0), help="Of every task, keep the newest so many.")
@@ -170,7 +169,7 @@ def purge(
 @outbox.command(epilog=example("pushkit outbox erase task-1 --yes"))
 @click.argument("task")
 @database_option
-@click.option("--tenant", default="", help="The tenant of the task.")
+@click.option("--tenant", default="", show_default=False, help="The tenant of the task.")
 @click.confirmation_option(prompt="Erase the task's deliveries, attempts and subscriptions?")
 def erase(*, task: str, database: str, tenant: str) -> None:
     """Erase everything of TASK: deliveries, attempts, subscriptions."""

@@ -78,7 +78,6 @@ def redrive(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
     "--state",
     of=(DeliveryState.DELIVERED, DeliveryState.CANCELLED),
     default=DeliveryState.DELIVERED.value,
-    show_default=True,
     help="With a filter: what was delivered, or what was cancelled.",
 )
 @choice_option(
@@ -90,7 +89,6 @@ def redrive(*, database: str, chosen: _Chosen, dry_run: bool) -> None:
     "--from-seq",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="With a filter: from this seq of each subscription on.",
 )
 def resend(

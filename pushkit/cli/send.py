@@ -99,12 +99,11 @@ def _content(_context: click.Context, _parameter: click.Parameter, value: Binary
         callback=_delivery_id,
         help="The delivery id; the same again is a retry.",
     ),
-    seq=click.option("--seq", type=click.IntRange(1), default=1, show_default=True),
+    seq=click.option("--seq", type=click.IntRange(1), default=1),
     profile=choice_option(
         "--profile",
         of=Profile,
         default=Profile.STANDARD.value,
-        show_default=True,
         help="How it is signed.",
     ),
     within=seconds_option(

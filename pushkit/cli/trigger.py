@@ -60,12 +60,12 @@ _KINDS: Final = (*(state.value for state in _SAID), "artifact", "message", "task
 @click.argument("kinds", metavar="KIND...", nargs=-1, required=True, type=click.Choice(_KINDS))
 @click.argument("url")
 @click.option("--token", help="The token that the client chose.")
-@click.option("--issuer", default="urn:pushkit:trigger", show_default=True, help="`iss`.")
+@click.option("--issuer", default="urn:pushkit:trigger", help="`iss`.")
 @click.option(
     "--audience",
     help="The URL that is signed, where the webhook is known by another.  [default: URL]",
 )
-@click.option("--version", default="1.0", show_default=True, help="The A2A version to speak.")
+@click.option("--version", default="1.0", help="The A2A version to speak.")
 @click.option("--task", "task_id", help="The task.  [default: a fresh one]")
 @key_file_options("The key file.  [default: a fresh key, which nobody knows]", default=None)
 @signing_options

@@ -95,7 +95,6 @@ _settings_options = gathered(
         "--concurrency",
         type=click.IntRange(1, 4096),
         default=256,
-        show_default=True,
         help="Attempts at once, in each process.",
     ),
     concurrency_per_host=click.option(
@@ -103,7 +102,6 @@ _settings_options = gathered(
         "concurrency_per_host",
         type=click.IntRange(1, 4096),
         default=16,
-        show_default=True,
         help="Attempts at once to one destination, over all processes.",
     ),
     drain=seconds_option(
@@ -122,7 +120,6 @@ _settings_options = gathered(
         "--log-format",
         of=LogFormat,
         default=LogFormat.TEXT.value,
-        show_default=True,
         envvar="PUSHKIT_LOG_FORMAT",
         show_envvar=True,
         help="Lines for people, or JSON objects.",
@@ -137,7 +134,7 @@ _settings_options = gathered(
     )
 )
 @_settings_options
-@click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--processes", type=click.IntRange(1, 64), default=1)
 @click.option(
     "--http",
     metavar="HOST:PORT",

@@ -38,7 +38,6 @@ def dashboard_options(*, listen: str, variable: str) -> Given:
         listen=click.option(
             "--listen",
             default=listen,
-            show_default=True,
             help="Address and port. Beyond loopback a token is needed.",
         ),
         hosts=click.option(

@@ -85,7 +85,7 @@ def seconds_option(*names: str, within: tuple[int, int], **more: Any) -> Given:
         return timedelta(seconds=value)
 
     kind = click.IntRange(*within)
-    return click.option(*names, type=kind, callback=span, show_default=True, **more)
+    return click.option(*names, type=kind, callback=span, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +118,7 @@ def page_options(ids: type = str) -> Given:
         "page",
         Page,
         after=click.option("--after", type=ids, help="The last id of the page before."),
-        limit=click.option(
-            "--limit", type=click.IntRange(1, 10000), default=100, show_default=True
-        ),
+        limit=click.option("--limit", type=click.IntRange(1, 10000), default=100),
         as_json=json_option,
     )
 

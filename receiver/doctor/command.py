@@ -63,7 +63,6 @@ _WATCHED = 60
     "--listen",
     "address",
     default="127.0.0.1:0",
-    show_default=True,
     help="For --sender: where the first webhook listens; the others at the ports after it.",
 )
 @click.option(
@@ -72,27 +71,21 @@ _WATCHED = 60
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("keys.json"),
     envvar="PUSHKIT_KEYS",
-    show_default=True,
     show_envvar=True,
     help="A key file whose keys the receiver trusts.",
 )
 @click.option("--token", help="The token that it has handed out.")
-@click.option(
-    "--issuer", default="https://agent.example.com", show_default=True, help="The `iss` it trusts."
-)
+@click.option("--issuer", default="https://agent.example.com", help="The `iss` it trusts.")
 @click.option("--audience", help="The URL that it expects in `aud`.  [default: URL]")
 @click.option("--observe", help="A command that prints the ids that were called back, one a line.")
 @click.option("--restart", help="A command that kills it and starts it again on the same state.")
 @click.option("--i-operate-this", "operated", is_flag=True, help="It is yours, wherever it is.")
 @click.option("--only", multiple=True, help="One check; may stand several times.")
-@click.option(
-    "--rounds", type=click.IntRange(1, 1000), default=20, show_default=True, help="Crashes."
-)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=20, help="Crashes.")
 @click.option(
     "--deadline",
     type=click.IntRange(1, 600),
     default=10,
-    show_default=True,
     help="Seconds that a callback may take.",
 )
 @click.option(
@@ -106,7 +99,6 @@ _WATCHED = 60
     "written_as",
     type=click.Choice(["text", "json", "junit"]),
     default="text",
-    show_default=True,
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.")
 def doctor(

@@ -38,7 +38,6 @@ from receiver.trust import DEFAULT_PATH, SenderProfile
     "--listen",
     "address",
     default="127.0.0.1:9000",
-    show_default=True,
     help="Host and port; port 0 for any that is free.",
 )
 @click.option(
@@ -46,7 +45,7 @@ from receiver.trust import DEFAULT_PATH, SenderProfile
     help="The base URL at which agents reach this, through a tunnel or proxy: it is what `aud` must"
     " name.  [default: http:// and the address]",
 )
-@click.option("--path", default=DEFAULT_PATH, show_default=True, help="Where they post to.")
+@click.option("--path", default=DEFAULT_PATH, help="Where they post to.")
 @click.option("--jwks", help="The agent's JWK Set, a URL or a file: whose signatures are believed.")
 @click.option("--any-key", is_flag=True, help="Believe any signature. For development only.")
 @click.option("--issuer", help="The `iss` to expect.  [default: any]")
@@ -55,7 +54,6 @@ from receiver.trust import DEFAULT_PATH, SenderProfile
     "--profile",
     type=click.Choice([profile.value for profile in SenderProfile]),
     default=SenderProfile.STANDARD.value,
-    show_default=True,
     help="How agents sign; an SDK without pushkit is unsigned-secret-only.",
 )
 @scheme_options
