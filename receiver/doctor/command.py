@@ -17,6 +17,7 @@ from pushkit.a2a import PushConfig, WireVersion, format_push_config
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
+from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
 from pushkit.terminal.listening import listen_option, listening_at
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
@@ -125,10 +126,10 @@ def doctor(
 ) -> None:
     """Examine the webhook receiver at URL from outside: what it accepts and should not.
 
-    It has to trust the key file's keys, the issuer and the token, and to expect every task. It is
-    sent hundreds of requests, so it has to be on this machine, to echo a validationToken, or to be
-    yours. What HTTP does not show needs --observe and --restart; without them the report lists what
-    was not seen.
+    It has to trust the key file's keys, the issuer and the token, and to expect every task; or,
+    with --scheme, other signatures. It is sent hundreds of requests, so it has to be on this
+    machine, to echo a validationToken, or to be yours. What HTTP does not show needs --observe and
+    --restart; without them the report lists what was not seen.
 
     With --sender, examine a sender instead: webhooks that are slow, overloaded, gone or broken,
     each at a URL of its own, and what it makes of them. --run has it notify each URL; without, you
@@ -147,14 +148,17 @@ def doctor(
         )
         report("a sender", results, written_as=written_as, out=out)
         return
-    if jwks is not None or not schemes.is_usual:
-        raise click.UsageError("--jwks and --scheme: expected with --sender")
+    if jwks is not None:
+        raise click.UsageError("--jwks: expected with --sender")
     if url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")
-    passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
-    ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
     agent = SigningAgent(
-        webhook_url=audience or url, issuer=issuer, token=token, key=ring.signing_key(utc_now())
+        webhook_url=audience or url,
+        issuer=issuer,
+        token=token,
+        key=_signing_key(keys_path) if schemes.by_key else generate_key(Algorithm.ES256),
+        schemes=frozenset(schemes.names),
+        webhook_secrets=schemes.webhook_secrets,
     )
     subject = Examined(url, observe=observe, restart=restart)
     aloud = written_as == "text" and out is None
@@ -172,6 +176,12 @@ def doctor(
         return await told(results, aloud=aloud)
 
     report(masked_url(url), asyncio.run(run()), written_as=written_as, out=out)
+
+
+def _signing_key(path: Path) -> SigningKey:
+    passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
+    ring = load_key_ring(path, passphrase.encode() if passphrase else None)
+    return ring.signing_key(utc_now())
 
 
 def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Signatures]] | None:

@@ -11,6 +11,7 @@ from receiver.doctor.report import Outcome, Result
 from receiver.doctor.strain import STRAINS
 from receiver.doctor.subject import Examined
 from receiver.testing import CHECKS, SigningAgent, check_receiver
+from receiver.testing.checks import unseen_by
 
 NAMES: Final = (*CHECKS, *STRAINS)
 _NEED_RESTART: Final = frozenset(
@@ -41,7 +42,7 @@ async def examine(
         if only and name not in only:
             continue
         promise = _first_line(check)
-        if missing := _missing(subject, name):
+        if missing := _missing(subject, agent, name):
             yield Result(check=name, promise=promise, outcome=Outcome.UNSEEN, details=missing)
             continue
         findings = await check_receiver(
@@ -61,8 +62,10 @@ async def examine(
             yield _result(name, _first_line(strain), details)
 
 
-def _missing(subject: Examined, name: str) -> tuple[str, ...]:
+def _missing(subject: Examined, agent: SigningAgent, name: str) -> tuple[str, ...]:
     """Return what is missing to see anything of a check."""
+    if unseen := unseen_by(agent, name):
+        return (unseen,)
     if name not in _NEED_RESTART:
         return ()
     needed = []

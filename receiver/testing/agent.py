@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
+from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.jose import at_once, decoded, sign_detached
 from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import (
+    WebhookSigner,
+    generate_webhook_secret,
+    read_signer,
+    sign_webhook,
+)
 from pushkit.signing.token import token_headers
 from pushkit.url import audience_of
 from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers, WebhookRequest
 
 _MIN_TOKEN_CHARS = 16
+_JWT_ALONE = frozenset({Scheme.JWT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +48,9 @@ class Draft:
         body_sent: The raw bytes that are sent in their place, if any.
         issued_at: The moment of this attempt; None for the moment of `request()`.
         header: Members of the JWS header beside `typ`, `alg` and `kid`, or in place of these.
-        signed: Whether there is a JWT at all.
+        signed: Whether there is a signature at all.
+        schemes: Which ones.
+        signers: What Standard Webhooks signs with.
     """
 
     url: str
@@ -55,21 +66,40 @@ class Draft:
     issued_at: datetime | None = None
     header: Mapping[str, JsonValue] = field(default_factory=dict)
     signed: bool = True
+    schemes: frozenset[Scheme] = _JWT_ALONE
+    signers: tuple[WebhookSigner, ...] = field(default=(), repr=False)
 
     def request(self) -> WebhookRequest:
         """Return the request of an attempt that is made now."""
         moment = self.issued_at or utc_now()
+        schemes = self.schemes if self.signed else ()
         headers = [
             ("Content-Type", "application/a2a+json"),
             ("User-Agent", USER_AGENT),
             *token_headers(self.token),
-            ("webhook-id", self.delivery_id),
-            ("webhook-timestamp", str(int(moment.timestamp()))),
         ]
-        if self.signed:
+        if Scheme.JWT in schemes:
             headers.append(("Authorization", f"Bearer {self._jwt(moment)}"))
+        if Scheme.STANDARD_WEBHOOKS in schemes:
+            headers += sign_webhook(
+                self.body, delivery_id=self.delivery_id, now=moment, signers=self.signers
+            )
+        else:
+            headers.append(("webhook-id", self.delivery_id))
+            headers.append(("webhook-timestamp", str(int(moment.timestamp()))))
+        if Scheme.HTTP_MESSAGE_SIGNATURES in schemes:
+            signed = WebhookRequest(target=self.audience, headers=Headers(headers), body=self.body)
+            headers += at_once(sign_http_message(signed, self.key, now=moment))
         body = self.body if self.body_sent is None else self.body_sent
         return WebhookRequest(target=self.url, headers=Headers(headers), body=body)
+
+    def forged(self) -> Draft:
+        """Return the same, signed by somebody else, under the known kid."""
+        return replace(
+            self,
+            key=replace(generate_key(Algorithm.ES256), kid=self.key.kid),
+            signers=(read_signer(generate_webhook_secret()),),
+        )
 
     def _jwt(self, moment: datetime) -> str:
         claims = NotificationClaims(
@@ -102,14 +132,23 @@ class SigningAgent:
         issuer: `iss`.
         token: The notification token that the receiver handed out; of at least 16 characters.
         key: What it signs with.
+        schemes: Its signatures.
+        webhook_secrets: What it signs with by Standard Webhooks, `whsec_…` or `whsk_…`.
+
+    Raises:
+        ConfigError: A short token, or a secret that is none.
     """
 
     webhook_url: str
     issuer: str = "https://agent.example.com"
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     key: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
+    schemes: frozenset[Scheme] = _JWT_ALONE
+    webhook_secrets: tuple[str, ...] = field(default=(), repr=False)
+    signers: tuple[WebhookSigner, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "signers", tuple(map(read_signer, self.webhook_secrets)))
         # Shorter, and half of it might stand in an answer by chance.
         if len(self.token) < _MIN_TOKEN_CHARS:
             raise ConfigError(
@@ -138,4 +177,6 @@ class SigningAgent:
             task_id=task_id,
             seq=seq,
             body=json.dumps({"statusUpdate": event}, separators=(",", ":")).encode(),
+            schemes=self.schemes,
+            signers=self.signers,
         )

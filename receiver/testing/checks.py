@@ -19,11 +19,14 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from pushkit.signing.notification_jwt import body_sha256
+from pushkit.signing.scheme import Scheme
 from receiver.testing.agent import SigningAgent
 from receiver.testing.subject import Answer, ReceiverUnderTest
 from receiver.testing.trial import Trial, accepted, told
 
 _COPIES = 100
+_BY_KEY = frozenset({Scheme.JWT, Scheme.HTTP_MESSAGE_SIGNATURES})
+_SAID_BY = {"audience": _BY_KEY, "key_from_message": frozenset({Scheme.JWT})}
 _HOUR = timedelta(hours=1)
 _NAMES_WITH_DIGITS = re.compile(rb"[\w-]*\d[\w-]*")
 
@@ -72,7 +75,7 @@ async def check_receiver(
         raise ConfigError(f"only: found {sorted(unknown)}, expected of {', '.join(CHECKS)}")
     findings: list[Finding] = []
     for name, check in CHECKS.items():
-        if only and name not in only:
+        if (only and name not in only) or unseen_by(agent, name):
             continue
         details = await check(Trial(subject, agent, deadline, rounds))
         promise = (check.__doc__ or "").strip()
@@ -80,6 +83,13 @@ async def check_receiver(
         if name == "genuine" and details:
             break  # whoever accepts nothing refuses everything
     return findings
+
+
+def unseen_by(agent: SigningAgent, name: str) -> str | None:
+    """Say why a check says nothing of the signatures that an agent makes; None if it does."""
+    if agent.schemes & _SAID_BY.get(name, agent.schemes):
+        return None
+    return f"{' and '.join(sorted(agent.schemes))} says nothing of this"
 
 
 _Check = Callable[[Trial], Awaitable[list[str]]]
@@ -192,18 +202,16 @@ async def _latency(trial: Trial) -> float:
 
 async def _signature(trial: Trial) -> list[str]:
     """Only the trusted key signs: no other one, none at all, no algorithm `none`."""
-    stranger = generate_key(Algorithm.ES256)
-    kid = trial.agent.key.kid
-    return await trial.refused(
-        {
-            "unsigned": replace(trial.draft(), signed=False),
-            "signed by an unknown key": replace(trial.draft(), key=stranger),
-            "signed by another key under the known kid": replace(
-                trial.draft(), key=replace(stranger, kid=kid)
-            ),
-            "alg none": replace(trial.draft(), header={"alg": "none"}),
-        }
-    )
+    drafts = {
+        "unsigned": replace(trial.draft(), signed=False),
+        "signed by another key under the known name": trial.draft().forged(),
+    }
+    if trial.agent.schemes & _BY_KEY:
+        stranger = generate_key(Algorithm.ES256)
+        drafts["signed by an unknown key"] = replace(trial.draft(), key=stranger)
+    if Scheme.JWT in trial.agent.schemes:
+        drafts["alg none"] = replace(trial.draft(), header={"alg": "none"})
+    return await trial.refused(drafts)
 
 
 async def _raw_body(trial: Trial) -> list[str]:
@@ -238,13 +246,13 @@ async def _timestamp(trial: Trial) -> list[str]:
 async def _audience(trial: Trial) -> list[str]:
     """What was signed for another webhook, or by another issuer, is refused."""
     url = trial.agent.webhook_url
-    return await trial.refused(
-        {
-            "for another host": replace(trial.draft(), audience="https://other.example.com/a2a"),
-            "for another path": replace(trial.draft(), audience=f"{url.rstrip('/')}/other"),
-            "by another issuer": replace(trial.draft(), issuer="https://other.example.com"),
-        }
-    )
+    drafts = {
+        "for another host": replace(trial.draft(), audience="https://other.example.com/a2a"),
+        "for another path": replace(trial.draft(), audience=f"{url.rstrip('/')}/other"),
+    }
+    if Scheme.JWT in trial.agent.schemes:
+        drafts["by another issuer"] = replace(trial.draft(), issuer="https://other.example.com")
+    return await trial.refused(drafts)
 
 
 async def _token(trial: Trial) -> list[str]:
@@ -300,13 +308,10 @@ async def _serving(jwks: JsonObject, fetched: list[str]) -> AsyncIterator[str]:
 
 async def _silence(trial: Trial) -> list[str]:
     """A refusal tells nothing about keys and tokens: not which, not why."""
-    stranger, token = generate_key(Algorithm.ES256), trial.agent.token
-    posing = replace(stranger, kid=trial.agent.key.kid)
+    token, forged = trial.agent.token, trial.draft().forged()
+    other_kid = replace(forged, key=generate_key(Algorithm.ES256))
     pairs = {
-        "a known and an unknown kid": (
-            replace(trial.draft(), key=stranger),
-            replace(trial.draft(), key=posing),
-        ),
+        "a known and an unknown kid": (other_kid, forged),
         "two wrong tokens": (
             replace(trial.draft(), token="x" * len(token)),
             replace(trial.draft(), token="x" * 3),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from tests.cli.conftest import ROOT, TOKEN, UPDATE, Run, Webhook
 
 
@@ -27,6 +28,19 @@ def test_a_broken_promise_is_status_1_and_stands_in_the_report(
     assert ran.err == "1 passed, 1 failed, 1 unseen\n"
     found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
     assert found == {"genuine": "passed", "token": "failed", "crash_after_answer": "unseen"}
+
+
+def test_a_receiver_of_other_signatures_is_examined_with_these(
+    receiver_command: Run, webhook: Webhook, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets").write_text(f"{generate_webhook_secret()}\n")
+    by = ["--scheme", "standard-webhooks", "--webhook-secrets-file", "secrets"]
+    checks = ["--only", "genuine", "--only", "signature", "--only", "audience"]
+    call = ["doctor", webhook.url, "--token", TOKEN, *by, *checks, "--format", "json"]
+    ran = receiver_command(*call)
+    found = {each["check"]: each["outcome"] for each in json.loads(ran.out)["results"]}
+    assert found == {"genuine": "passed", "signature": "failed", "audience": "unseen"}
+    assert "webhook-signature" in dict(webhook.requests[0].headers)
 
 
 def test_the_report_may_be_a_file(

@@ -14,6 +14,8 @@ import pytest
 from pytest_aiohttp.plugin import AiohttpServer
 
 from pushkit.errors import ConfigError
+from pushkit.signing.scheme import Scheme
+from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Limits, Receiver, TaskPolicy, TrustedSender
 from receiver.doctor.examination import NAMES, examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
@@ -152,6 +154,36 @@ async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
         "retry",
         "retry_after_restart",
     }
+
+
+@pytest.mark.parametrize("scheme", [Scheme.HTTP_MESSAGE_SIGNATURES, Scheme.STANDARD_WEBHOOKS])
+async def test_it_signs_by_the_scheme_that_a_receiver_expects(
+    aiohttp_server: AiohttpServer, tmp_path: Path, scheme: Scheme
+) -> None:
+    port = free_port()
+    secrets = (generate_webhook_secret(),) if scheme is Scheme.STANDARD_WEBHOOKS else ()
+    agent = SigningAgent(
+        webhook_url=f"http://127.0.0.1:{port}/a2a/push",
+        schemes=frozenset({scheme}),
+        webhook_secrets=secrets,
+    )
+    key = agent.key.to_verification_key()
+    sender = TrustedSender(
+        name="agent",
+        keys=None if secrets else {key.kid: key},
+        schemes=[scheme],
+        webhook_secrets=secrets,
+        tokens=[agent.token],
+        tasks=TaskPolicy.ANY,
+    )
+    url, database = f"http://127.0.0.1:{port}", tmp_path / "inbox.db"
+    await aiohttp_server(Receiver(url=url, senders=[sender], database=database).app(), port=port)
+    subject = Examined(agent.webhook_url, observe=None, restart=None)
+    checks = ["genuine", "signature", "raw_body", "timestamp", "audience", "token", "silence"]
+    results = await found(subject, agent, *checks, "conflict", "key_from_message")
+    assert failed(results) == set()
+    unseen = {name for name, each in results.items() if each.outcome is Outcome.UNSEEN}
+    assert unseen == {"key_from_message"} | ({"audience"} if secrets else set())
 
 
 async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
