@@ -215,7 +215,8 @@ class Clients:
 
     def do_enable(self, agent: int, task: str, owner: str, resend: bool) -> None:
         if resend:
-            self._bring_back("task_id = ? AND owner = ? AND state = 'cancelled'", task, owner)
+            of_both = "task_id = ? AND owner = ? AND state = 'cancelled'"
+            self._wishes.bring_back(self._chosen(of_both, task, owner))
         self._of_owner(agent, "enable", task, owner, resend=resend)
 
     def do_test(self, agent: int, task: str, owner: str) -> None:
@@ -290,12 +291,12 @@ class Clients:
 
     def _chosen(self, where: str, *values: Any) -> list[str]:
         rows = self._outbox.select(
-            f"SELECT id FROM pushkit_deliveries WHERE {where} ORDER BY id LIMIT {_CHOSEN}", *values
+            f"SELECT id FROM pushkit_deliveries WHERE {where} ORDER BY id", *values
         )
         return [row["id"] for row in rows]
 
-    def _bring_back(self, where: str, *values: Any) -> list[str]:
-        chosen = self._chosen(where, *values)
+    def _bring_back(self, where: str) -> list[str]:
+        chosen = self._chosen(where)[:_CHOSEN]
         self._wishes.bring_back(chosen)
         return chosen
 
@@ -308,11 +309,11 @@ class Clients:
             self._ask(agent, lambda sender: sender.outbox.resend(wanted))
 
     def do_retry_now(self, agent: int) -> None:
-        if wanted := self._chosen("state = 'pending'"):
+        if wanted := self._chosen("state = 'pending'")[:_CHOSEN]:
             self._ask(agent, lambda sender: sender.outbox.retry_now(wanted))
 
     def do_cancel(self, agent: int, task: str) -> None:
-        if wanted := self._chosen("state = 'pending' AND task_id = ?", task):
+        if wanted := self._chosen("state = 'pending' AND task_id = ?", task)[:_CHOSEN]:
             self._wishes.may_be_cancelled |= set(wanted)
             self._ask(agent, lambda sender: sender.outbox.cancel(wanted))
 

@@ -409,7 +409,7 @@ class Promises:
     def _may_be_dead(self, host: str, row: sqlite3.Row, statuses: set[int | None]) -> bool:
         error = row["last_error"] or ""
         if error == "subscription_missing":
-            return (row["task_id"], row["owner"]) in self.wishes.cancelling
+            return row["id"] in self.wishes.brought_back  # else it is cancelled with it
         if error in _AT_ONCE:
             return host in self.inboxes or _AT_ONCE[error] in statuses
         tries = _AFTER_REFUSALS if error in _REFUSED else self._tries
