@@ -45,10 +45,7 @@ from pushkit.errors import (
 )
 from pushkit.logs import printable
 from pushkit.signing.content_digest import check_content_digest
-from pushkit.signing.http_message_signatures import (
-    VerifiedHttpSignature,
-    verify_http_signature,
-)
+from pushkit.signing.http_message_signatures import VerifiedHttpSignature, verify_http_signature
 from pushkit.signing.notification_jwt import (
     UnverifiedJwt,
     VerifiedJwt,
@@ -69,13 +66,7 @@ from pushkit.signing.times import check_times, check_timestamp
 from pushkit.signing.token import hash_token
 from pushkit.url import audience_of, audience_with_query, masked_url
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.credentials import (
-    HandedOut,
-    Presented,
-    ProvenSecret,
-    check_presented,
-    presented,
-)
+from receiver.credentials import HandedOut, Presented, ProvenSecret, check_presented, presented
 from receiver.limits import Limits, RateLimit, RateLimiter
 from receiver.peers import rate_key
 from receiver.selection import KeysOf, Selected, TrustSnapshot, select
@@ -419,11 +410,7 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
     else:
         return VerifiedHead(sender=sender, delivery_id=_stated_id(headers, sender))
     return VerifiedHead(
-        sender=sender,
-        claims=claims,
-        signature=signature,
-        webhook=webhook,
-        delivery_id=delivery_id,
+        sender=sender, claims=claims, signature=signature, webhook=webhook, delivery_id=delivery_id
     )
 
 

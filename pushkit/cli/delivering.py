@@ -70,11 +70,7 @@ def _age_or_forever(
 
 def _keep_option(name: str, default: str, says: str) -> Given:
     return click.option(
-        name,
-        metavar=f"AGE|{_FOREVER}",
-        default=default,
-        callback=_age_or_forever,
-        help=says,
+        name, metavar=f"AGE|{_FOREVER}", default=default, callback=_age_or_forever, help=says
     )
 
 

@@ -92,12 +92,7 @@ def key_file_options(
 ) -> Given:
     """`--keys` and `--passphrase-file`: a `key_file`, None if none is named by default either."""
     keys = click.option(
-        "--keys",
-        type=PATH,
-        default=default,
-        envvar="PUSHKIT_KEYS",
-        show_envvar=True,
-        help=says,
+        "--keys", type=PATH, default=default, envvar="PUSHKIT_KEYS", show_envvar=True, help=says
     )
     return gathered("key_file", _key_file, keys=keys, passphrase_file=_passphrase_option)
 
@@ -139,12 +134,7 @@ class SigningGiven:
 def scheme_option(says: str) -> Given:
     """`--scheme`, several times."""
     return choice_option(
-        "--scheme",
-        "schemes",
-        of=Scheme,
-        multiple=True,
-        default=[Scheme.JWT.value],
-        help=says,
+        "--scheme", "schemes", of=Scheme, multiple=True, default=[Scheme.JWT.value], help=says
     )
 
 

@@ -101,10 +101,7 @@ def _content(_context: click.Context, _parameter: click.Parameter, value: Binary
     ),
     seq=click.option("--seq", type=click.IntRange(1), default=1),
     profile=choice_option(
-        "--profile",
-        of=Profile,
-        default=Profile.STANDARD.value,
-        help="How it is signed.",
+        "--profile", of=Profile, default=Profile.STANDARD.value, help="How it is signed."
     ),
     within=seconds_option(
         "--timeout", "within", within=(1, 600), default=15, help="Seconds in all."

@@ -96,11 +96,7 @@ class OutboxAdmin:
     # --- looking -------------------------------------------------------------------------------
 
     async def find(
-        self,
-        wanted: DeliveryFilter | None = None,
-        *,
-        after: str | None = None,
-        limit: int = 100,
+        self, wanted: DeliveryFilter | None = None, *, after: str | None = None, limit: int = 100
     ) -> list[DeliverySummary]:
         """Return a page of deliveries without their bodies, oldest first.
 
@@ -178,11 +174,7 @@ class OutboxAdmin:
         return await self._revive(OutboxChange.REDRIVEN, chosen, dead, dry_run=dry_run)
 
     async def resend(
-        self,
-        wanted: Sequence[str] | DeliveryFilter,
-        *,
-        from_seq: int = 1,
-        dry_run: bool = False,
+        self, wanted: Sequence[str] | DeliveryFilter, *, from_seq: int = 1, dry_run: bool = False
     ) -> Redriven:
         """Send what was delivered, or cancelled, again.
 

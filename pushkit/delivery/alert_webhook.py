@@ -51,10 +51,7 @@ class AlertWebhook:
         """
         if not self._is_subscribed:
             await self._sender.subscribe(
-                ALERTS_TASK,
-                self._config,
-                version=WireVersion.V1_0,
-                owner=ALERTS_OWNER,
+                ALERTS_TASK, self._config, version=WireVersion.V1_0, owner=ALERTS_OWNER
             )
             self._is_subscribed = True
         window = int(alert.at.timestamp() / self._every.total_seconds())

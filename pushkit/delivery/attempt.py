@@ -122,11 +122,7 @@ class Attempt:
             )
 
     async def _make_traced(
-        self,
-        tracing: Tracing,
-        delivery: Delivery,
-        to: StoredSubscription | Route,
-        refusals: int,
+        self, tracing: Tracing, delivery: Delivery, to: StoredSubscription | Route, refusals: int
     ) -> Result:
         with tracing.attempting(
             delivery.traceparent,

@@ -335,9 +335,7 @@ class _Adding:
             return
         if enqueuer.coalesce:
             dropped = yield from enqueuer.outbox.supersede(
-                recipient.id,
-                by_new_status=_status_mark(notice.update) is not None,
-                now=self._now,
+                recipient.id, by_new_status=_status_mark(notice.update) is not None, now=self._now
             )
             if dropped:  # one goes in for one at least that goes out, however full it is
                 yield from self._lines.look_again(line)

@@ -11,14 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pushkit.a2a import (
-    AnyUpdate,
-    NativeUpdate,
-    PushConfig,
-    Task,
-    WireVersion,
-    parse_push_config,
-)
+from pushkit.a2a import AnyUpdate, NativeUpdate, PushConfig, Task, WireVersion, parse_push_config
 from pushkit.bounded_json import JsonValue
 from pushkit.caching import DocumentResponse
 from pushkit.clock import utc_now

@@ -184,9 +184,7 @@ class Worker:
         # What the webhook has is sent again unless that gets written down: while the database is
         # away it is tried until the lease ends.
         settled = await persist(
-            lambda: self._settler.settle(attempted),
-            through=StorageError,
-            within=self._lease_margin,
+            lambda: self._settler.settle(attempted), through=StorageError, within=self._lease_margin
         )
         tell_settled(self._events, claimed.delivery, result, settled)
         if settled.some_wait:

@@ -56,8 +56,7 @@ ATTEMPTS_MIGRATION = Migration(
 )
 
 FOLDED_ATTEMPTS_MIGRATION = Migration(
-    10,
-    ("ALTER TABLE pushkit_deliveries ADD COLUMN first_attempt TEXT",),
+    10, ("ALTER TABLE pushkit_deliveries ADD COLUMN first_attempt TEXT",)
 )
 
 _MICROSECOND = timedelta(microseconds=1)

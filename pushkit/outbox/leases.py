@@ -29,14 +29,7 @@ from pushkit.outbox.parking import (
 )
 from pushkit.outbox.rows import DELIVERY, delivery_of
 from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
-from pushkit.outbox.states import (
-    CLAIMED,
-    LOST,
-    SETTLED,
-    SETTLING,
-    UNFINISHED,
-    DeliveryState,
-)
+from pushkit.outbox.states import CLAIMED, LOST, SETTLED, SETTLING, UNFINISHED, DeliveryState
 from pushkit.storage.script import (
     Rows,
     Script,
@@ -127,10 +120,7 @@ class Leases:
         if limit < 1:
             return Taken()
         places = Places(
-            slots=limit,
-            reserved=reserved,
-            per_origin=per_origin,
-            probes_from=one_at_a_time_from,
+            slots=limit, reserved=reserved, per_origin=per_origin, probes_from=one_at_a_time_from
         )
         in_flight, turns = present.in_flight, Turns()
         if present.has_turns:

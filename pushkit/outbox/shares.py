@@ -105,11 +105,7 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
         while theirs:
             head = theirs.popleft()
             if in_flight.room(
-                head.destination,
-                until=head.until,
-                failures=head.failures,
-                places=places,
-                now=now,
+                head.destination, until=head.until, failures=head.failures, places=places, now=now
             ):
                 in_flight.add(head.destination)
                 chosen.append(head)

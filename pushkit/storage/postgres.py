@@ -23,14 +23,7 @@ from pushkit.errors import CommitUncertainError, ConfigError, StorageError
 from pushkit.logs import RepeatedLog
 from pushkit.storage.group_commit import Batch, Ended, GroupCommit, held_too_long
 from pushkit.storage.location import host_of
-from pushkit.storage.migrations import (
-    Access,
-    Migration,
-    Schema,
-    find_schema,
-    left_behind,
-    migrate,
-)
+from pushkit.storage.migrations import Access, Migration, Schema, find_schema, left_behind, migrate
 from pushkit.storage.script import (
     Ending,
     Group,

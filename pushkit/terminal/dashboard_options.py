@@ -36,9 +36,7 @@ def dashboard_options(*, listen: str, variable: str) -> Given:
         "options",
         functools.partial(DashboardOptions, variable=variable),
         listen=click.option(
-            "--listen",
-            default=listen,
-            help="Address and port. Beyond loopback a token is needed.",
+            "--listen", default=listen, help="Address and port. Beyond loopback a token is needed."
         ),
         hosts=click.option(
             "--host", "hosts", multiple=True, help="A name that it is served under."

@@ -84,10 +84,7 @@ _WATCHED = 60
 @click.option("--only", multiple=True, help="One check; may stand several times.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=20, help="Crashes.")
 @click.option(
-    "--deadline",
-    type=click.IntRange(1, 600),
-    default=10,
-    help="Seconds that a callback may take.",
+    "--deadline", type=click.IntRange(1, 600), default=10, help="Seconds that a callback may take."
 )
 @click.option(
     "--patience",
@@ -96,10 +93,7 @@ _WATCHED = 60
     " sender is watched.  [default: 30; 60]",
 )
 @click.option(
-    "--format",
-    "written_as",
-    type=click.Choice(["text", "json", "junit"]),
-    default="text",
+    "--format", "written_as", type=click.Choice(["text", "json", "junit"]), default="text"
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it there.")
 def doctor(
