@@ -95,6 +95,7 @@ class Supervisor:
             if child.process.sentinel in ready:
                 child.process.join()  # the sentinel may be a moment ahead of the exit status
                 child.dead = True
+                self._relay.forget(child.process.pid or 0)
                 ended = f"process {child.process.pid} ended with {child.process.exitcode}"
                 click.echo(f"error: {ended}", err=True)
 

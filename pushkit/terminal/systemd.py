@@ -133,6 +133,11 @@ class Relay:
             self._alive.clear()
             notify(_ALIVE)
 
+    def forget(self, process: int) -> None:
+        """Let a process that died count no longer, for itself or for one that is silent."""
+        self._ready.discard(str(process))
+        self._alive.discard(str(process))
+
     def stopping(self) -> None:
         """Say that the service ends."""
         notify(_STOPPING)

@@ -128,7 +128,7 @@ class _Desk:
                 click.echo(line)
         if options.folder is not None:
             await self._save(arrival, options.folder)
-        if arrival.accepted:
+        if arrival.accepted and self._client is not None:
             self._arrivals.put_nowait(arrival)
 
     async def _save(self, arrival: Arrival, folder: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from pushkit import KeyRing, save_key_ring
 from pushkit.keys.jwks import jwks_response
+from pushkit.terminal.systemd import Relay
 from tests.cli.conftest import ISSUER, TOKEN, UPDATE, Run, Webhook, environment
 from tests.cli.test_worker_cli import enqueue
 from tests.eventually import DEADLINE, eventually_sync
@@ -232,6 +233,32 @@ def test_systemd_hears_from_the_process_that_it_started_alone(
     process.terminate()
     assert systemd.hears_until("STOPPING") == {process.pid}
     assert process.wait(DEADLINE) == 0
+
+
+def test_a_process_that_died_does_not_speak_for_one_that_is_silent(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", systemd.variables["NOTIFY_SOCKET"])
+    with Relay(2) as relay, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as process:
+        with relay.heard():
+            process.connect(os.environ["NOTIFY_SOCKET"])
+
+        def says(word: str, number: int) -> None:
+            process.send(f"{word}=1\nX_PROCESS={number}\n".encode())
+            relay.hear()
+
+        for number in (101, 102):  # started again and again, beside one that does not begin
+            says("READY", number)
+            says("WATCHDOG", number)
+            relay.forget(number)
+        says("READY", 103)
+        says("READY", 201)
+        says("WATCHDOG", 201)
+        says("WATCHDOG", 103)
+    assert [systemd.hears()[0] for _ in range(2)] == ["READY", "WATCHDOG"]
+    systemd.channel.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.hears()
 
 
 def test_a_process_that_stands_still_silences_the_whole(
