@@ -210,6 +210,8 @@ def parse_push_config(document: Mapping[str, JsonValue], version: WireVersion) -
         InvalidPushConfigError: A member is missing, of a wrong type, of another version, or cannot
             be a header value.
     """
+    if not isinstance(document, Mapping):  # a client's JSON may be anything
+        raise InvalidPushConfigError("a push config: expected an object")
     _refuse_foreign(document, _FOREIGN[version], version)
     with reading(InvalidPushConfigError):
         copy = json_copy(document)

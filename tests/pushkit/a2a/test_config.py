@@ -417,3 +417,9 @@ def test_the_repr_shows_no_secret() -> None:
     authentication = Authentication(schemes=("Bearer",), credentials=SECRET, extra={"x": SECRET})
     config = PushConfig(url=URL, token=SECRET, authentication=authentication, extra={"x": SECRET})
     assert SECRET not in repr(config)
+
+
+@pytest.mark.parametrize("found", [[], "https://client.example.com/", None, 7])
+def test_what_is_no_object_is_refused(found: Any) -> None:
+    with pytest.raises(InvalidPushConfigError, match="expected an object"):
+        parse_push_config(found, WireVersion.V1_0)
