@@ -27,10 +27,19 @@ CARDS = (
     " ec.ECDSA(hashes.SHA256())"  # loads what verifies
 )
 SENDER = "import aiohttp, pydantic, jwt, cryptography, jwcrypto.jwk"
+# What an application has that verifies by PyJWT, and serves by aiohttp, as the bare handler of
+# `bench` does, and a database.
+RECEIVER = (
+    "from aiohttp import web; import jwt, cryptography, jwcrypto.jwk, http_sf, tenacity, sqlite3"
+)
+COMMANDS = f"{RECEIVER}; import click, pydantic_settings"
 
 CASES = {
     "import pushkit": (SENDER, "import pushkit"),
     "PushSender": (SENDER, "from pushkit import PushSender"),
+    "import receiver": (RECEIVER, "import receiver"),
+    "Receiver": (RECEIVER, "from receiver import Receiver"),
+    "receiver --version": (COMMANDS, "import receiver.cli"),
     "import pushkit.cards": (CARDS, "import pushkit.cards"),
     "verify_card": (CARDS, "from pushkit.cards import TrustedKeys, load_public_keys, verify_card"),
     "CardTrust, verify_cards": (

@@ -1,43 +1,64 @@
-"""The receiving half of A2A push notifications: verify, refuse replays, call back once."""
+"""The receiving half of A2A push notifications: verify, refuse replays, call back once.
 
-from pushkit.a2a import TaskState, UpdateKind
-from pushkit.errors import InboundError
-from pushkit.signing.scheme import Scheme
-from pushkit.webhook import Headers, WebhookRequest
-from receiver.expecting import Expectation
-from receiver.inbox.inspection import InboxFilter
-from receiver.inbox.model import InboxStatus, Notification
-from receiver.inbox.retention import InboxRetention
-from receiver.limits import Limits, RateLimit
-from receiver.receiver import Receiver
-from receiver.refusals import Verdict
-from receiver.selection import TrustSnapshot
-from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
-from receiver.trusted_keys import fetch_trust, load_trust
-from receiver.verification import VerifiedNotification, verify_notification
+Names are loaded when they are asked for: what somebody does not use costs them nothing to import.
+"""
 
-__all__ = [
-    "Expectation",
-    "Headers",
-    "InboundError",
-    "InboxFilter",
-    "InboxRetention",
-    "InboxStatus",
-    "Limits",
-    "Notification",
-    "RateLimit",
-    "Receiver",
-    "Scheme",
-    "SenderProfile",
-    "TaskPolicy",
-    "TaskState",
-    "TrustSnapshot",
-    "TrustedSender",
-    "UpdateKind",
-    "Verdict",
-    "VerifiedNotification",
-    "WebhookRequest",
-    "fetch_trust",
-    "load_trust",
-    "verify_notification",
-]
+from typing import TYPE_CHECKING
+
+from pushkit.lazy import names_on_demand
+
+if TYPE_CHECKING:
+    from pushkit.a2a import TaskState as TaskState
+    from pushkit.a2a import UpdateKind as UpdateKind
+    from pushkit.errors import InboundError as InboundError
+    from pushkit.signing.scheme import Scheme as Scheme
+    from pushkit.webhook import Headers as Headers
+    from pushkit.webhook import WebhookRequest as WebhookRequest
+    from receiver.expecting import Expectation as Expectation
+    from receiver.inbox.inspection import InboxFilter as InboxFilter
+    from receiver.inbox.model import InboxStatus as InboxStatus
+    from receiver.inbox.model import Notification as Notification
+    from receiver.inbox.retention import InboxRetention as InboxRetention
+    from receiver.limits import Limits as Limits
+    from receiver.limits import RateLimit as RateLimit
+    from receiver.receiver import Receiver as Receiver
+    from receiver.refusals import Verdict as Verdict
+    from receiver.selection import TrustSnapshot as TrustSnapshot
+    from receiver.trust import (
+        SenderProfile as SenderProfile,
+    )
+    from receiver.trust import (
+        TaskPolicy as TaskPolicy,
+    )
+    from receiver.trust import (
+        TrustedSender as TrustedSender,
+    )
+    from receiver.trusted_keys import fetch_trust as fetch_trust
+    from receiver.trusted_keys import load_trust as load_trust
+    from receiver.verification import (
+        VerifiedNotification as VerifiedNotification,
+    )
+    from receiver.verification import (
+        verify_notification as verify_notification,
+    )
+else:
+    __all__, __getattr__, __dir__ = names_on_demand(
+        __name__,
+        {
+            "pushkit.a2a": "TaskState UpdateKind",
+            "pushkit.errors": "InboundError",
+            "pushkit.signing.scheme": "Scheme",
+            "pushkit.webhook": "Headers WebhookRequest",
+            "receiver.expecting": "Expectation",
+            "receiver.inbox.inspection": "InboxFilter",
+            "receiver.inbox.model": "InboxStatus Notification",
+            "receiver.inbox.retention": "InboxRetention",
+            "receiver.limits": "Limits RateLimit",
+            "receiver.receiver": "Receiver",
+            "receiver.refusals": "Verdict",
+            "receiver.selection": "TrustSnapshot",
+            "receiver.trust": "SenderProfile TaskPolicy TrustedSender",
+            "receiver.trusted_keys": "fetch_trust load_trust",
+            "receiver.verification": "VerifiedNotification verify_notification",
+        },
+    )

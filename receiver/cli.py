@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import sys
-from datetime import timedelta
-from pathlib import Path
-from typing import TextIO
-
 import click
 
-from pushkit.a2a import WireVersion
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, PushkitError
-from pushkit.keys.files import load_key_ring
-from pushkit.signing.scheme import Scheme
-from pushkit.storage.location import masked
-from pushkit.storage.migrations import Access
-from pushkit.terminal.command import painted, run_command
-from pushkit.terminal.log_output import LogFormat
-from pushkit.terminal.options import FILE, choice_option, gathered
+from pushkit.terminal.command import LazyGroup, run_command
 from pushkit.terminal.output import example
-from pushkit.url import Url, masked_url
 from pushkit.version import __version__
-from receiver.admin import open_inbox
-from receiver.dashboard_command import dashboard
-from receiver.doctor.command import doctor
-from receiver.forwards.stream import SCHEMES
-from receiver.inbox_commands import inbox, migrate
-from receiver.inbox_options import config_option
-from receiver.listening.command import listen
-from receiver.pin_command import pin
-from receiver.public_url import Probe, check_public_url
-from receiver.receiver import Receiver
-from receiver.serving.service import ServiceOptions, dashboard_access, run_service
-from receiver.serving.tls import TlsFiles
-from receiver.settings import ReceiverSettings, load_settings
 
-_MAX_EXPIRES_IN = 10 * 365 * 86400
+_MODULES = {
+    "check": "receiver.check_command",
+    "dashboard": "receiver.dashboard_command",
+    "doctor": "receiver.doctor.command",
+    "expect": "receiver.expect_command",
+    "inbox": "receiver.inbox_commands",
+    "listen": "receiver.listening.command",
+    "migrate": "receiver.inbox_commands",
+    "pin": "receiver.pin_command",
+    "serve": "receiver.serving.command",
+}
 
 
 @click.group(
+    cls=LazyGroup,
+    modules=_MODULES,
     context_settings={"show_default": True},
     epilog=example(
         "receiver check --config receiver.toml", "receiver serve --config receiver.toml"
@@ -52,275 +32,6 @@ _MAX_EXPIRES_IN = 10 * 365 * 86400
 @click.version_option(__version__, prog_name="receiver")
 def cli() -> None:
     """Receive signed A2A push notifications, and call back once for each."""
-
-
-@cli.command(
-    epilog=example("receiver serve --config receiver.toml --processes 2 --log-format json")
-)
-@gathered(
-    "options",
-    ServiceOptions,
-    config=config_option,
-    processes=click.option(
-        "--processes",
-        type=click.IntRange(1, 64),
-        default=1,
-        help="Processes over one socket; one per core is plenty.",
-    ),
-    verbose=click.option(
-        "--verbose", is_flag=True, help="Log accepted notifications too, not only refusals."
-    ),
-    log_format=choice_option(
-        "--log-format",
-        of=LogFormat,
-        help="Lines for people, or JSON objects; by default what the configuration says.",
-    ),
-)
-def serve(*, options: ServiceOptions) -> None:
-    """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
-
-    Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
-    without a restart. A process of several that dies is started again.
-    """
-    sys.exit(run_service(options))
-
-
-@cli.command(
-    epilog=example(
-        "receiver check --config receiver.toml",
-        "receiver check --url https://client.example.com --keys keys.json",
-    )
-)
-@config_option
-@click.option(
-    "--url",
-    is_flag=False,
-    flag_value="",
-    help="Post through this public URL, and say which link is at fault; without a value, through"
-    " the configuration's.",
-)
-@click.option("--sender", help="For --url: from whom; may be left out if there is only one.")
-@click.option(
-    "--keys",
-    "keys_path",
-    type=FILE,
-    help="For --url: the agent's key file (`pushkit keys`), to sign as it does.",
-)
-@click.option("--token", help="For --url: a token that the agent was given.")
-def check(
-    config: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
-) -> None:
-    """Print the effective configuration, secrets masked, and try what it names.
-
-    Every sender's keys, the database (nothing is made there), the TLS files and the dashboard's
-    token. Exit status 1 if one of them cannot be had.
-
-    With --url instead: post through the public URL to the service that runs, and say which link is
-    at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. What is posted is
-    refused in the end, and leaves nothing behind.
-    """
-    if url is not None:
-        _check_url(load_settings(config), url, sender=sender, keys_path=keys_path, token=token)
-        return
-    settings = load_settings(config)
-    receiver = settings.build()
-    click.echo(json.dumps(_masked(settings), indent=2))
-    for trusted in receiver.senders.values():
-        if not trusted.profile.signed:
-            click.echo(
-                f"{trusted.name}: {trusted.profile.value}: nothing is verified but its secret"
-            )
-        elif not trusted.has_keys:
-            click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
-    failed = _try_tls(settings) + _try_dashboard(settings)
-    database = settings.inbox_location
-    if failed + asyncio.run(_try(receiver, database)):
-        sys.exit(1)
-
-
-@cli.command(epilog=example("receiver expect --sender agent --expires-in 86400"))
-@config_option
-@click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
-@click.option("--task-id", help="The task, if it is known already.")
-@click.option("--version", default="1.0", help="The A2A version of the agent.")
-@click.option(
-    "--expires-in",
-    type=click.IntRange(1, _MAX_EXPIRES_IN),
-    help="Seconds that the token is good for; by default what `[retention]` says: 90 days.",
-)
-@click.option(
-    "--authentication", help="Mint credentials too, of this scheme: Bearer, Basic or ApiKey."
-)
-@click.option(
-    "--replaces",
-    type=click.File("r"),
-    help="A file with the token that the new one takes the place of; - for standard input.",
-)
-@click.option(
-    "--overlap",
-    type=click.IntRange(0, _MAX_EXPIRES_IN),
-    default=3600,
-    help="Seconds for which the replaced token stays good.",
-)
-def expect(
-    config: Path,
-    *,
-    sender: str | None,
-    task_id: str | None,
-    version: str,
-    expires_in: int | None,
-    authentication: str | None,
-    replaces: TextIO | None,
-    overlap: int,
-) -> None:
-    """Mint a token, and print the push config to hand to the agent."""
-    settings = load_settings(config)
-    receiver = settings.build()
-
-    async def register() -> JsonObject:
-        try:
-            await _open_for_tokens(receiver, settings.inbox_location)
-            expectation = await receiver.expect(
-                sender,
-                task_id=task_id,
-                version=WireVersion.parse(version),
-                expires_in=timedelta(seconds=expires_in) if expires_in else None,
-                authentication=authentication,
-                replaces=replaces.read().strip() if replaces else None,
-                overlap=timedelta(seconds=overlap),
-            )
-        finally:
-            await receiver.close()
-        return expectation.as_json()
-
-    click.echo(json.dumps(asyncio.run(register())))
-
-
-def _check_url(
-    settings: ReceiverSettings,
-    url: str,
-    *,
-    sender: str | None,
-    keys_path: Path | None,
-    token: str | None,
-) -> None:
-    senders = {one.name: one for one in settings.trusted_senders()}
-    name = sender or (next(iter(senders)) if len(senders) == 1 else None)
-    if name not in senders:
-        raise ConfigError(f"--sender: found {name!r}, expected one of {', '.join(senders)}")
-    trusted = senders[name]
-    own = f"{settings.url.rstrip('/')}{trusted.path}"
-    if url and Url.parse(url).target == "/":
-        url = f"{url.rstrip('/')}{trusted.path}"
-    key = None
-    if keys_path is not None and set(trusted.schemes) != {Scheme.JWT}:
-        raise ConfigError(
-            f"--keys: this check signs by {Scheme.JWT.value} alone, and sender {trusted.name} must"
-            f" sign by {', '.join(sorted(trusted.schemes))}: leave it out"
-        )
-    if keys_path is not None:
-        passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
-        ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
-        key = ring.signing_key(utc_now())
-    probe = Probe(
-        url=url or own,
-        own_url=own,
-        sender=trusted,
-        key=key,
-        token=token or next(iter(trusted.tokens), None),
-    )
-    click.echo(f"from {trusted.name} to {masked_url(probe.url)}")
-    links = asyncio.run(check_public_url(probe))
-    for link in links:
-        mark, colour = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}[link.holds]
-        click.echo(f"{painted(mark, colour)} {link.name:9} {link.says}")
-    at_fault = [link.name for link in links if link.holds is False]
-    if at_fault:
-        raise ConfigError(f"at fault: {', '.join(at_fault)}")
-
-
-async def _open_for_tokens(receiver: Receiver, database: str) -> None:
-    """Open the inbox as it is; where none is yet, make it, as the receiver does that is to come."""
-    schema = await open_inbox(database).schema()
-    await receiver.open(Access.WRITE if schema.found else Access.UPGRADE)
-
-
-async def _try(receiver: Receiver, database: str) -> int:
-    """Fetch every sender's keys and look at the database; return how many of these failed."""
-    try:
-        snapshot = await receiver.trust.snapshot()
-    finally:
-        await receiver.close()
-    failed = 0
-    for held in snapshot.held:
-        if held.missing is not None:
-            failed += 1
-            click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
-        elif held.sender.has_keys:
-            click.echo(f"{held.sender.name}: {len(held.keys)} keys")
-            for key in held.keys.values():
-                click.echo(f"  {key.algorithm.value:6} {key.kid}")
-    try:
-        schema = await open_inbox(database).schema()
-        schema.check_not_newer()
-    except PushkitError as exc:
-        click.echo(f"database: error: {exc}", err=True)
-        return failed + 1
-    outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
-    click.echo(f"database: ok{outlook}")
-    return failed
-
-
-def _try_tls(settings: ReceiverSettings) -> int:
-    """Load certificate and key; return how many of these failed."""
-    try:
-        found = TlsFiles.of(settings)
-    except PushkitError as exc:
-        click.echo(f"tls: error: {str(exc).removeprefix('tls: ')}", err=True)
-        return 1
-    if found is not None:
-        click.echo("tls: ok")
-    return 0
-
-
-def _try_dashboard(settings: ReceiverSettings) -> int:
-    """See whether the dashboard may be served where it is to be; return how many failed."""
-    try:
-        found = dashboard_access(settings)
-    except PushkitError as exc:
-        click.echo(f"dashboard: error: {exc}", err=True)
-        return 1
-    if found is not None:
-        click.echo(f"dashboard: ok, {'with' if found.token else 'without'} a token")
-    return 0
-
-
-def _masked(settings: ReceiverSettings) -> JsonObject:
-    """Return the effective configuration without its secrets."""
-    shown = settings.model_dump(mode="json").items()
-    document: JsonObject = {name: _without_users(value) for name, value in shown}
-    for name, location in (("database", settings.database), ("replay", settings.replay)):
-        document[name] = location and masked(location)
-    return document
-
-
-def _without_users(value: JsonValue) -> JsonValue:
-    """Mask user, password and query of every URL in a value; a stream's name is no secret."""
-    if isinstance(value, dict):
-        return {name: _without_users(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_without_users(item) for item in value]
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    return masked_url(value, keep_query=value.partition("://")[0] in SCHEMES)
-
-
-cli.add_command(dashboard)
-cli.add_command(doctor)
-cli.add_command(inbox)
-cli.add_command(listen)
-cli.add_command(migrate)
-cli.add_command(pin)
 
 
 def main() -> None:

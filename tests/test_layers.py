@@ -39,8 +39,10 @@ SENDER_ROWS = [
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},
-    {"doctor", "listening", "public_url"},
-    {"dashboard_command", "inbox_commands", "pin_command", "scheme_options", "serving", "testing"},
+    {"check_command", "doctor", "listening"},
+    {"public_url"},
+    {"dashboard_command", "expect_command", "inbox_commands", "pin_command"}
+    | {"scheme_options", "serving", "testing"},
     {"inbox_options", "reload"},
     {"settings"},
     {"receiver"},
@@ -75,7 +77,9 @@ DOORS = {
     | {"pushkit.dashboard", "pushkit.webui", "receiver.serving", "receiver.testing"},
     "click": {"pushkit.cli", "pushkit.terminal", "receiver.cli"}
     | {
+        "receiver.check_command",
         "receiver.dashboard_command",
+        "receiver.expect_command",
         "receiver.inbox_commands",
         "receiver.inbox_options",
         "receiver.pin_command",

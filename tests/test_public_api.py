@@ -149,7 +149,7 @@ def test_a_package_exports_what_it_promises(package: str) -> None:
     assert all(hasattr(module, name) for name in module.__all__)
 
 
-@pytest.mark.parametrize("package", ["pushkit", "pushkit.cards"])
+@pytest.mark.parametrize("package", ["pushkit", "pushkit.cards", "receiver"])
 def test_a_lazy_package_loads_a_name_from_where_type_checkers_are_told(package: str) -> None:
     module = importlib.import_module(package)
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))

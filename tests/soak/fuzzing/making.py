@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from pushkit.keys.jwk import Algorithm, SigningKey, public_pem
 from pushkit.keys.primitives import HTTP as BY_HTTP
@@ -210,7 +211,9 @@ NOT_JWT = {"crit", "b64"}
 
 def _sign_jwt(draft: Draft) -> tuple[Fields, Evidence]:
     assert draft.key is not None
-    algorithm = draft.algorithm or draft.key.algorithm
+    # Another change may have put a key in its place that cannot sign by that algorithm.
+    of_rsa = isinstance(draft.key.private_key, RSAPrivateKey)
+    algorithm = (draft.algorithm if of_rsa else None) or draft.key.algorithm
     header = {"alg": algorithm.value, "kid": draft.key.kid, "typ": "JWT", **draft.header}
     payload = json.dumps(_without_none({**_claims(draft), **draft.claims})).encode()
     parts = (

@@ -1,0 +1,196 @@
+"""`receiver check`: the configuration, what it names, and the way to here from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from pushkit.bounded_json import JsonObject, JsonValue
+from pushkit.clock import utc_now
+from pushkit.errors import ConfigError, PushkitError
+from pushkit.keys.files import load_key_ring
+from pushkit.signing.scheme import Scheme
+from pushkit.storage.location import masked
+from pushkit.terminal.command import painted
+from pushkit.terminal.options import FILE
+from pushkit.terminal.output import example
+from pushkit.url import Url, masked_url
+from receiver.admin import open_inbox
+from receiver.forwards.stream import SCHEMES
+from receiver.inbox_options import config_option
+from receiver.public_url import Probe, check_public_url
+from receiver.receiver import Receiver
+from receiver.serving.service import dashboard_access
+from receiver.serving.tls import TlsFiles
+from receiver.settings import ReceiverSettings, load_settings
+
+
+@click.command(
+    epilog=example(
+        "receiver check --config receiver.toml",
+        "receiver check --url https://client.example.com --keys keys.json",
+    )
+)
+@config_option
+@click.option(
+    "--url",
+    is_flag=False,
+    flag_value="",
+    help="Post through this public URL, and say which link is at fault; without a value, through"
+    " the configuration's.",
+)
+@click.option("--sender", help="For --url: from whom; may be left out if there is only one.")
+@click.option(
+    "--keys",
+    "keys_path",
+    type=FILE,
+    help="For --url: the agent's key file (`pushkit keys`), to sign as it does.",
+)
+@click.option("--token", help="For --url: a token that the agent was given.")
+def check(
+    config: Path, *, url: str | None, sender: str | None, keys_path: Path | None, token: str | None
+) -> None:
+    """Print the effective configuration, secrets masked, and try what it names.
+
+    Every sender's keys, the database (nothing is made there), the TLS files and the dashboard's
+    token. Exit status 1 if one of them cannot be had.
+
+    With --url instead: post through the public URL to the service that runs, and say which link is
+    at fault: scheme, DNS, TLS, proxy, path, key, clock, audience or token. What is posted is
+    refused in the end, and leaves nothing behind.
+    """
+    if url is not None:
+        _check_url(load_settings(config), url, sender=sender, keys_path=keys_path, token=token)
+        return
+    settings = load_settings(config)
+    receiver = settings.build()
+    click.echo(json.dumps(_masked(settings), indent=2))
+    for trusted in receiver.senders.values():
+        if not trusted.profile.signed:
+            click.echo(
+                f"{trusted.name}: {trusted.profile.value}: nothing is verified but its secret"
+            )
+        elif not trusted.has_keys:
+            click.echo(f"{trusted.name}: {Scheme.STANDARD_WEBHOOKS.value}: no audience is verified")
+    failed = _try_tls(settings) + _try_dashboard(settings)
+    database = settings.inbox_location
+    if failed + asyncio.run(_try(receiver, database)):
+        sys.exit(1)
+
+
+def _check_url(
+    settings: ReceiverSettings,
+    url: str,
+    *,
+    sender: str | None,
+    keys_path: Path | None,
+    token: str | None,
+) -> None:
+    senders = {one.name: one for one in settings.trusted_senders()}
+    name = sender or (next(iter(senders)) if len(senders) == 1 else None)
+    if name not in senders:
+        raise ConfigError(f"--sender: found {name!r}, expected one of {', '.join(senders)}")
+    trusted = senders[name]
+    own = f"{settings.url.rstrip('/')}{trusted.path}"
+    if url and Url.parse(url).target == "/":
+        url = f"{url.rstrip('/')}{trusted.path}"
+    key = None
+    if keys_path is not None and set(trusted.schemes) != {Scheme.JWT}:
+        raise ConfigError(
+            f"--keys: this check signs by {Scheme.JWT.value} alone, and sender {trusted.name} must"
+            f" sign by {', '.join(sorted(trusted.schemes))}: leave it out"
+        )
+    if keys_path is not None:
+        passphrase = os.environ.get("PUSHKIT_KEY_PASSPHRASE")
+        ring = load_key_ring(keys_path, passphrase.encode() if passphrase else None)
+        key = ring.signing_key(utc_now())
+    probe = Probe(
+        url=url or own,
+        own_url=own,
+        sender=trusted,
+        key=key,
+        token=token or next(iter(trusted.tokens), None),
+    )
+    click.echo(f"from {trusted.name} to {masked_url(probe.url)}")
+    links = asyncio.run(check_public_url(probe))
+    for link in links:
+        mark, colour = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", None)}[link.holds]
+        click.echo(f"{painted(mark, colour)} {link.name:9} {link.says}")
+    at_fault = [link.name for link in links if link.holds is False]
+    if at_fault:
+        raise ConfigError(f"at fault: {', '.join(at_fault)}")
+
+
+async def _try(receiver: Receiver, database: str) -> int:
+    """Fetch every sender's keys and look at the database; return how many of these failed."""
+    try:
+        snapshot = await receiver.trust.snapshot()
+    finally:
+        await receiver.close()
+    failed = 0
+    for held in snapshot.held:
+        if held.missing is not None:
+            failed += 1
+            click.echo(f"{held.sender.name}: error: {held.missing}", err=True)
+        elif held.sender.has_keys:
+            click.echo(f"{held.sender.name}: {len(held.keys)} keys")
+            for key in held.keys.values():
+                click.echo(f"  {key.algorithm.value:6} {key.kid}")
+    try:
+        schema = await open_inbox(database).schema()
+        schema.check_not_newer()
+    except PushkitError as exc:
+        click.echo(f"database: error: {exc}", err=True)
+        return failed + 1
+    outlook = f"; {schema.outlook}, when `receiver serve` starts" if schema.missing else ""
+    click.echo(f"database: ok{outlook}")
+    return failed
+
+
+def _try_tls(settings: ReceiverSettings) -> int:
+    """Load certificate and key; return how many of these failed."""
+    try:
+        found = TlsFiles.of(settings)
+    except PushkitError as exc:
+        click.echo(f"tls: error: {str(exc).removeprefix('tls: ')}", err=True)
+        return 1
+    if found is not None:
+        click.echo("tls: ok")
+    return 0
+
+
+def _try_dashboard(settings: ReceiverSettings) -> int:
+    """See whether the dashboard may be served where it is to be; return how many failed."""
+    try:
+        found = dashboard_access(settings)
+    except PushkitError as exc:
+        click.echo(f"dashboard: error: {exc}", err=True)
+        return 1
+    if found is not None:
+        click.echo(f"dashboard: ok, {'with' if found.token else 'without'} a token")
+    return 0
+
+
+def _masked(settings: ReceiverSettings) -> JsonObject:
+    """Return the effective configuration without its secrets."""
+    shown = settings.model_dump(mode="json").items()
+    document: JsonObject = {name: _without_users(value) for name, value in shown}
+    for name, location in (("database", settings.database), ("replay", settings.replay)):
+        document[name] = location and masked(location)
+    return document
+
+
+def _without_users(value: JsonValue) -> JsonValue:
+    """Mask user, password and query of every URL in a value; a stream's name is no secret."""
+    if isinstance(value, dict):
+        return {name: _without_users(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_without_users(item) for item in value]
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    return masked_url(value, keep_query=value.partition("://")[0] in SCHEMES)

@@ -1,0 +1,86 @@
+"""`receiver expect`: a token, and the push config to hand to the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from pushkit.a2a import WireVersion
+from pushkit.bounded_json import JsonObject
+from pushkit.storage.migrations import Access
+from pushkit.terminal.output import example
+from receiver.admin import open_inbox
+from receiver.inbox_options import config_option
+from receiver.receiver import Receiver
+from receiver.settings import load_settings
+
+_MAX_EXPIRES_IN = 10 * 365 * 86400
+
+
+@click.command(epilog=example("receiver expect --sender agent --expires-in 86400"))
+@config_option
+@click.option("--sender", help="Which trusted sender; may be left out if there is only one.")
+@click.option("--task-id", help="The task, if it is known already.")
+@click.option("--version", default="1.0", help="The A2A version of the agent.")
+@click.option(
+    "--expires-in",
+    type=click.IntRange(1, _MAX_EXPIRES_IN),
+    help="Seconds that the token is good for; by default what `[retention]` says: 90 days.",
+)
+@click.option(
+    "--authentication", help="Mint credentials too, of this scheme: Bearer, Basic or ApiKey."
+)
+@click.option(
+    "--replaces",
+    type=click.File("r"),
+    help="A file with the token that the new one takes the place of; - for standard input.",
+)
+@click.option(
+    "--overlap",
+    type=click.IntRange(0, _MAX_EXPIRES_IN),
+    default=3600,
+    help="Seconds for which the replaced token stays good.",
+)
+def expect(
+    config: Path,
+    *,
+    sender: str | None,
+    task_id: str | None,
+    version: str,
+    expires_in: int | None,
+    authentication: str | None,
+    replaces: TextIO | None,
+    overlap: int,
+) -> None:
+    """Mint a token, and print the push config to hand to the agent."""
+    settings = load_settings(config)
+    receiver = settings.build()
+
+    async def register() -> JsonObject:
+        try:
+            await _open_for_tokens(receiver, settings.inbox_location)
+            expectation = await receiver.expect(
+                sender,
+                task_id=task_id,
+                version=WireVersion.parse(version),
+                expires_in=timedelta(seconds=expires_in) if expires_in else None,
+                authentication=authentication,
+                replaces=replaces.read().strip() if replaces else None,
+                overlap=timedelta(seconds=overlap),
+            )
+        finally:
+            await receiver.close()
+        return expectation.as_json()
+
+    click.echo(json.dumps(asyncio.run(register())))
+
+
+async def _open_for_tokens(receiver: Receiver, database: str) -> None:
+    """Open the inbox as it is; where none is yet, make it, as the receiver does that is to come."""
+    schema = await open_inbox(database).schema()
+    await receiver.open(Access.WRITE if schema.found else Access.UPGRADE)

@@ -1,0 +1,44 @@
+"""`receiver serve`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from pushkit.terminal.log_output import LogFormat
+from pushkit.terminal.options import choice_option, gathered
+from pushkit.terminal.output import example
+from receiver.inbox_options import config_option
+from receiver.serving.service import ServiceOptions, run_service
+
+
+@click.command(
+    epilog=example("receiver serve --config receiver.toml --processes 2 --log-format json")
+)
+@gathered(
+    "options",
+    ServiceOptions,
+    config=config_option,
+    processes=click.option(
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=1,
+        help="Processes over one socket; one per core is plenty.",
+    ),
+    verbose=click.option(
+        "--verbose", is_flag=True, help="Log accepted notifications too, not only refusals."
+    ),
+    log_format=choice_option(
+        "--log-format",
+        of=LogFormat,
+        help="Lines for people, or JSON objects; by default what the configuration says.",
+    ),
+)
+def serve(*, options: ServiceOptions) -> None:
+    """Serve the webhook and run the callbacks, until SIGTERM or Ctrl-C.
+
+    Then what is in flight is answered, and the exit status is 0. SIGHUP reads again what may change
+    without a restart. A process of several that dies is started again.
+    """
+    sys.exit(run_service(options))
