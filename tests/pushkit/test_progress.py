@@ -128,7 +128,7 @@ _MIGRATING = """
 import signal, sys
 from pushkit.cli import databases
 from pushkit.cli.main import cli
-from pushkit.delivery import admin
+from pushkit.delivery import database
 from pushkit.storage.migrations import Migration
 from pushkit.terminal import progress
 
@@ -137,7 +137,7 @@ slow = (
     " SELECT count(*) FROM c",
 )
 more = (Migration(98, ("CREATE TABLE short (x INTEGER)",)), Migration(99, slow))
-admin.SENDER_MIGRATIONS = (*admin.SENDER_MIGRATIONS, *more)
+database.SENDER_MIGRATIONS = (*database.SENDER_MIGRATIONS, *more)
 sys.stderr.isatty = lambda: True
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 cli(["migrate", "--database", sys.argv[1]])
@@ -154,7 +154,8 @@ def test_a_migration_that_is_interrupted_leaves_everything_as_it_was(tmp_path: P
             assert migrating.stderr is not None
             shown = b""
             while f"\r{number + 1} of {number + 2} steps".encode() not in shown:
-                shown += migrating.stderr.read(1)
+                shown += (came := migrating.stderr.read(1))
+                assert came, shown.decode()
             migrating.send_signal(signal.SIGINT)
             _, left = migrating.communicate(timeout=DEADLINE)
         finally:
