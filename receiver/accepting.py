@@ -1,17 +1,18 @@
 """Steps 7 to 9 of the verification: id, binding and notification, in one transaction.
 
 What waits at the same time is one group: few statements for all of it, and one commit. Of what is
-refused nothing is written. Where a callback's place is free, nobody waits for one, and the task has
-nothing before it, a notification is stored in progress, in the hands of this process (`Hands`).
+refused nothing is written. Where nothing waits for a claim, and the task has nothing before it, a
+notification is stored in progress, in the hands of this process (`Hands`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from operator import attrgetter
+from typing import Final, Protocol
 
 from pushkit.errors import InboundError
 from pushkit.storage.database import Database
@@ -25,26 +26,28 @@ from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Reservat
 from receiver.trust import TaskPolicy
 from receiver.verification import Verified
 
+_KEY: Final = attrgetter("key")
+
 
 class Hands(Protocol):
     """Takes notifications the moment they are stored: the dispatcher of this process."""
 
     def lease(self, now: datetime, taken: float) -> Lease:
-        """Return the lease of what is stored in a place.
+        """Return the lease of what is in hand.
 
         Args:
             now: The present, by the database's clock.
             taken: When that was asked for, by the clock of this process that nobody sets.
         """
 
-    def reserve(self, sender: str) -> bool:
-        """Take a place for a notification that is being stored; False if it has to wait."""
+    def reserve(self, senders: Sequence[str]) -> list[bool]:
+        """Take notifications into hand that are being stored; False if one waits for a claim."""
 
     def cancel(self, senders: Iterable[str]) -> None:
-        """Free the places of what was not stored after all."""
+        """Let go of what was not stored after all."""
 
     def begin(self, claimed: ClaimedNotification) -> None:
-        """Call back what was stored in a place."""
+        """Call back what was stored in hand."""
 
     def keep(self, notification: Notification) -> None:
         """Keep what was stored and has to wait, so that it need not be decoded again."""
@@ -60,24 +63,18 @@ class Candidate:
     verified: Verified  # what is proven
     reservation: Reservation  # the right to store its id
     traceparent: str | None = None  # the trace that it belongs to, if it came in one
-    lease: Lease | None = None  # the place that was taken for it, if any
+    lease: Lease | None = field(default=None, init=False)  # whose hands it was stored into, if any
     stored: NewNotification | None = field(default=None, init=False)
+    sender: str = field(init=False)  # its name
+    key: tuple[str, str] = field(init=False)  # what is unique of it
+    task: tuple[str, str] | None = field(init=False)  # its task, if it has one
+    result: int | Apart | Refused | None = field(default=None, init=False)
 
-    @property
-    def sender(self) -> str:
-        """The name of its sender."""
-        return self.verified.sender.name
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What is unique of it."""
-        return self.sender, self.reservation.seen.delivery_id
-
-    @property
-    def task(self) -> tuple[str, str] | None:
-        """Its task, if it has one."""
+    def __post_init__(self) -> None:
+        self.sender = sender = self.verified.sender.name
+        self.key = sender, self.reservation.seen.delivery_id
         task_id = self.verified.notification.task_id
-        return None if task_id is None else (self.sender, task_id)
+        self.task = None if task_id is None else (sender, task_id)
 
     def accepted(self, notification_id: int) -> Notification:
         """Return it as it is called back."""
@@ -102,9 +99,6 @@ class Candidate:
         )
 
 
-_Results: TypeAlias = dict[Candidate, int | Apart | Refused | None]
-
-
 class Acceptance:
     """Accepts what is proven, if its id is fresh, its task expected, and there is room."""
 
@@ -126,7 +120,7 @@ class Acceptance:
         )
 
     def cancel(self, candidates: Sequence[Candidate]) -> None:
-        """Free the places that were taken."""
+        """Let go of what was in hand."""
         self._hands.cancel(each.sender for each in candidates if each.lease is not None)
         for each in candidates:
             each.lease = each.stored = None
@@ -149,76 +143,79 @@ class Acceptance:
     def _accept(
         self, candidates: Sequence[Candidate], *, wait: bool
     ) -> Script[list[int | Apart | Refused | None]]:
-        results: _Results = {}
-        firsts = {each.key: each for each in reversed(candidates)}
-        held = yield from self._held_elsewhere(firsts.values(), wait)
-        results |= dict.fromkeys(held, APART)
+        firsts: dict[tuple[str, str], Candidate] = {}
+        for each in candidates:
+            firsts.setdefault(each.key, each)
+        ours = yield from self._held(firsts.values(), wait=wait)
         taken = time.perf_counter()
         now = yield from self._database.now()
-        first_ones = [each for each in candidates if firsts[each.key] is each]
-        ours = [each for each in first_ones if each not in results]
-        fresh = yield from self._remember(ours, now, results)  # 7
-        refused: list[Candidate] = []
-        stored: list[Candidate] = []
+        fresh = yield from self._remember(ours, now)  # 7
         standings = yield from self._expected.standings(
             [(each.sender, each.verified.secret) for each in fresh if each.verified.secret], now
         )
+        yield from self._capacity.count({each.sender for each in fresh}, now)
+        stored: list[Candidate] = []
+        refused: list[Candidate] = []
         for each in fresh:
             try:
-                is_new = yield from self._admit(each, standings, now)
-            except InboundError as exc:
-                results[each] = Refused(exc)
-                refused.append(each)
-            else:
-                results[each] = None
-                if is_new:
+                if (yield from self._admit(each, standings, now)):
                     stored.append(each)
-        ids = yield from self._store(stored, now, taken)
+            except InboundError as exc:
+                each.result = Refused(exc)
+                refused.append(each)
+        ids = (yield from self._store(stored, now, taken)) if stored else {}
         for each in stored:
-            if (found_id := ids.get(each.key)) is not None:
-                results[each] = found_id
-                continue
+            each.result = ids.get(each.key)
             # Not in the memory of ids, but still in the inbox: an update is called back once.
-            if not (yield from self._inbox.has(*each.key, each.verified.body)):
-                results[each] = Refused(ConflictError("this id is in the inbox with another body"))
+            if each.result is None and not (
+                yield from self._inbox.has(*each.key, each.verified.body)
+            ):
+                each.result = Refused(ConflictError("this id is in the inbox with another body"))
                 refused.append(each)
         if refused:
             yield from self._replay.unremember([each.reservation for each in refused])
         if ids:
             yield from self._database.wake()
+        if len(firsts) < len(candidates):
+            yield from self._judge_copies(candidates, firsts, wait=wait)
+        return [each.result for each in candidates]
+
+    def _judge_copies(
+        self,
+        candidates: Sequence[Candidate],
+        firsts: Mapping[tuple[str, str], Candidate],
+        *,
+        wait: bool,
+    ) -> Script[None]:
+        """Say what becomes of copies; one whose first is refused stands for itself."""
         copies = [each for each in candidates if firsts[each.key] is not each]
-        results |= {each: _of_copy(each, firsts[each.key], results) for each in copies}
-        # Whose first one is refused stands for itself.
-        again = [each for each in copies if isinstance(results[each], Refused)]
+        for each in copies:
+            each.result = _of_copy(each, firsts[each.key])
+        again = [each for each in copies if isinstance(each.result, Refused)]
         if again:
-            results |= zip(again, (yield from self._accept(again, wait=wait)), strict=True)
-        return [results[each] for each in candidates]
+            yield from self._accept(again, wait=wait)
 
-    def _remember(
-        self, candidates: Sequence[Candidate], now: datetime, results: _Results
-    ) -> Script[list[Candidate]]:
+    def _remember(self, candidates: Sequence[Candidate], now: datetime) -> Script[list[Candidate]]:
         """Do step 7; return what is fresh."""
-        ordered = sorted(candidates, key=lambda each: each.key)  # who waits does so in one order
+        ordered = sorted(candidates, key=_KEY)  # who waits does so in one order
         found = yield from self._replay.remember([each.reservation for each in ordered], now)
+        news = set()
         for each, replay in zip(ordered, found, strict=True):
-            if isinstance(replay, InboundError):
-                results[each] = Refused(replay)
-            elif replay is Replay.DUPLICATE:
-                results[each] = None
-        return [each for each in candidates if each not in results]
+            each.result = Refused(replay) if isinstance(replay, InboundError) else None
+            if replay is Replay.FRESH:
+                news.add(each)
+        return [each for each in candidates if each in news]
 
-    def _held_elsewhere(
-        self, candidates: Iterable[Candidate], wait: bool
-    ) -> Script[list[Candidate]]:
-        """Hold tasks and tokens; return the candidates whose own are held by somebody else."""
+    def _held(self, candidates: Iterable[Candidate], *, wait: bool) -> Script[list[Candidate]]:
+        """Hold tasks and tokens; return the candidates whose own are not held by somebody else."""
         names = {each: _names(each) for each in candidates}
-        wanted = sorted({name for each in names.values() for name in each})
-        if wait:
-            for name in wanted:
-                yield from self._database.exclusively(name)
-            return []
-        held = yield from self._database.hold_at_once(wanted)
-        return [each for each, own in names.items() if not held.issuperset(own)]
+        wanted = {name for each in names.values() for name in each}
+        held = yield from self._database.hold(sorted(wanted), wait=wait)
+        if len(held) == len(wanted):
+            return list(names)
+        for each in names:
+            each.result = APART
+        return [each for each, own in names.items() if held.issuperset(own)]
 
     def _admit(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
         """Do steps 8 and 9; return False for one that the inbox still has.
@@ -226,33 +223,32 @@ class Acceptance:
         Raises:
             InboundError: It is refused.
         """
-        verified, task_id = each.verified, each.verified.notification.task_id
-        check = self._expected.check(
-            verified.sender.tasks,
-            sender=each.sender,
-            secret=verified.secret,
-            task_id=task_id,
-            now=now,
-            standings=standings,
-        )
-        bind = yield from check  # 8
+        sender, secret, task = each.sender, each.verified.secret, each.task
+        bind = False
+        if secret is None or not standings.is_bound(sender, secret, task):
+            bind = yield from self._expected.check(  # 8
+                each.verified.sender.tasks,
+                sender=sender,
+                secret=secret,
+                task_id=task and task[1],
+                now=now,
+                standings=standings,
+            )
         try:
-            yield from self._capacity.take(each.sender, now)  # 9
+            self._capacity.take(sender)  # 9
         except (BacklogFullError, InboxFullError):
             # The memory of ids may be elsewhere, and may have lost what the inbox still has.
-            if (yield from self._inbox.has(*each.key, verified.body)):
+            if (yield from self._inbox.has(*each.key, each.verified.body)):
                 return False
             raise
-        if bind and verified.secret is not None and task_id is not None:
-            yield from self._expected.bind(each.sender, verified.secret, task_id, now, standings)
+        if bind and secret is not None and task is not None:
+            yield from self._expected.bind(sender, secret, task[1], now, standings)
         return True
 
     def _store(
         self, candidates: Sequence[Candidate], now: datetime, taken: float
     ) -> Script[StoredIds]:
-        """Store what may be, each in a place if it can have one; return the ids."""
-        if not candidates:
-            return {}
+        """Store what may be, in hand if there is room; return the ids."""
         tasks = {each.task for each in candidates if each.task is not None}
         behind = yield from self._inbox.unfinished_tasks(sorted(tasks))
         sequences, lease = Sequences(), self._hands.lease(now, taken)
@@ -261,15 +257,21 @@ class Acceptance:
             for each in candidates
             if each.task is not None and (said := each.verified.notification).seq is not None
         )
+        heads: list[Candidate] = []
+        for each in candidates:
+            if each.task is None or each.task not in behind:
+                heads.append(each)
+            if each.task is not None:
+                behind.add(each.task)
+        in_hand = dict(
+            zip(heads, self._hands.reserve([each.sender for each in heads]), strict=True)
+        )
         for each in candidates:
             task, said = each.task, each.verified.notification
-            is_head = task is None or task not in behind
-            if task is not None:
-                behind.add(task)
             missing, late = 0, False
             if task is not None and said.seq is not None:
                 missing, late = sequences.next((*task, said.config_id or ""), said.seq)
-            each.lease = lease if is_head and self._hands.reserve(each.sender) else None
+            each.lease = lease if in_hand.get(each) else None
             each.stored = NewNotification(
                 sender=each.sender,
                 delivery_id=each.reservation.seen.delivery_id,
@@ -282,7 +284,7 @@ class Acceptance:
                 late=late,
                 body=each.verified.body,
                 received_at=now,
-                head=is_head,
+                head=each in in_hand,
                 lease=each.lease,
                 traceparent=each.traceparent,
             )
@@ -301,11 +303,10 @@ class _NotAloneError(Exception):
     """A group has to be taken apart; each is then stored alone."""
 
 
-def _of_copy(copy: Candidate, first: Candidate, results: _Results) -> int | Apart | Refused | None:
+def _of_copy(copy: Candidate, first: Candidate) -> int | Apart | Refused | None:
     """Return what becomes of a copy of what was just accepted, or was before."""
-    result = results[first]
-    if isinstance(result, Apart | Refused):
-        return result
+    if isinstance(first.result, Apart | Refused):
+        return first.result
     if copy.reservation.seen.body_sha256 != first.reservation.seen.body_sha256:
         return Refused(ConflictError("this id was accepted before with another body"))
     return None

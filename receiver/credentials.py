@@ -11,6 +11,7 @@ import base64
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, TokenError
@@ -47,8 +48,7 @@ class HandedOut:
     credentials: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenSecret:
+class ProvenSecret(NamedTuple):
     """What a notification stands on: a token, or credentials."""
 
     sha256: str  # its hash

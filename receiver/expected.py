@@ -96,6 +96,11 @@ class Standings:
     # Whether one of them was bound since, and with it perhaps others of its task.
     is_changed: bool = False
 
+    def is_bound(self, sender: str, secret: ProvenSecret, task: tuple[str, str] | None) -> bool:
+        """Say whether a secret is good, and bound to this task: nothing changes that here."""
+        stands = self.found.get((sender, secret))
+        return stands is not None and task is not None and stands.live and stands.task_id == task[1]
+
 
 class ExpectedStore:
     """Scripts over `pushkit_expected`.
@@ -140,7 +145,7 @@ class ExpectedStore:
             " AND static = 0 FOR UPDATE",
             (new.sender, old),
         )
-        if not rows or not _standing(rows[0], now).live:
+        if not rows or not _standing(rows[0], to_micros(now)).live:
             raise ConfigError(f"replaces: no token that sender {new.sender!r} may use now")
         expectation = rows[0]["expectation"] or new.expectation
         yield Statement(
@@ -199,6 +204,7 @@ class ExpectedStore:
     ) -> Script[Standings]:
         """Return what secrets stand for, each beside the sender that sent it."""
         found: dict[tuple[str, ProvenSecret], _Standing] = {}
+        moment = to_micros(now)
         for each in chunks(list(dict.fromkeys(secrets))):
             asked = padded(each)
             by_column = " UNION ALL ".join(
@@ -213,7 +219,7 @@ class ExpectedStore:
             )
             for row in rows:
                 secret = ProvenSecret(sha256=row["sha256"], static=bool(row["static"]))
-                found[row["sender"], secret] = _standing(row, now)
+                found[row["sender"], secret] = _standing(row, moment)
         return Standings(found)
 
     def check(
@@ -292,7 +298,7 @@ class ExpectedStore:
             " AND (token_sha256 = $2 OR credentials_sha256 = $2)",
             (sender, secret.sha256, int(secret.static)),
         )
-        return _standing(rows[0], now) if rows else None
+        return _standing(rows[0], to_micros(now)) if rows else None
 
     def _knows_task(self, sender: str, task_id: str | None, now: datetime) -> Script[bool]:
         """Say whether a task is expected, for a notification without a token of its own."""
@@ -304,7 +310,7 @@ class ExpectedStore:
         return bool(rows)
 
 
-def _standing(row: Row, now: datetime) -> _Standing:
+def _standing(row: Row, now: int) -> _Standing:
     expires_at = row["expires_at"]
-    live = row["withdrawn_at"] is None and (expires_at is None or expires_at > to_micros(now))
-    return _Standing(live=live, task_id=row["task_id"])
+    live = row["withdrawn_at"] is None and (expires_at is None or expires_at > now)
+    return _Standing(live, row["task_id"])

@@ -215,7 +215,7 @@ class Intake:
             return _DUPLICATE
         candidate = Candidate(verified=verified, reservation=reservation, traceparent=traceparent)
         try:
-            # Also where the request is cancelled, what is stored in a place is begun.
+            # Also where the request is cancelled, what is stored in hand is begun.
             ended = functools.partial(self._stored, candidate)
             self._hands.settle()
             notification_id = await self._database.write_together(
@@ -243,7 +243,7 @@ class Intake:
         return timedelta(0) <= self._clock() - at < self._recent_for
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
-        """Hand over what was stored in a place, or free the place of what was not stored."""
+        """Hand over what was stored in hand, or let go of what was not stored."""
         if isinstance(notification_id, BaseException):
             self._acceptance.cancel([candidate])
             return

@@ -102,8 +102,13 @@ class Database(Protocol):
     def exclusively(self, name: str) -> Script[None]:
         """Let other transactions that ask for this name wait until this one ends."""
 
-    def hold_at_once(self, names: Sequence[str]) -> Script[set[str]]:
-        """Do as `exclusively` with those names that nobody else holds; return them."""
+    def hold(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:
+        """Do so with several, in their order; return what is held.
+
+        Args:
+            names: What is asked for.
+            wait: Whether to wait for who holds them; or else, only those that nobody holds.
+        """
 
     def wake(self) -> Script[None]:
         """Tell idle workers of other processes that there is work, once this commits."""

@@ -339,9 +339,13 @@ class PostgresDatabase:
         """Let other transactions that ask for this name wait until this one ends."""
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
 
-    def hold_at_once(self, names: Sequence[str]) -> Script[set[str]]:
-        """Hold what nobody else holds, without waiting for anybody."""
+    def hold(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:
+        """Hold several names, or those that nobody else holds."""
         held: set[str] = set()
+        if wait:
+            for name in names:
+                yield from self.exclusively(name)
+            return set(names)
         for each in chunks(names):
             asked = padded(each)
             rows = yield Statement(

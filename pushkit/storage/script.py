@@ -113,6 +113,7 @@ def driver_connection(connection: object) -> object:
     return getattr(connection, "driver_connection", None) or connection
 
 
+@functools.lru_cache(maxsize=256)  # of a transaction all rows have the same
 def to_micros(moment: datetime) -> int:
     """Return an aware moment as microseconds since the epoch."""
     return (moment - _EPOCH) // _MICROSECOND

@@ -212,7 +212,7 @@ class SqliteDatabase:
         """Do nothing: there is one writing transaction at a time anyway."""
         yield from ()
 
-    def hold_at_once(self, names: Sequence[str]) -> Script[set[str]]:
+    def hold(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:  # noqa: ARG002
         """Hold all of them: nobody else writes."""
         yield from ()
         return set(names)

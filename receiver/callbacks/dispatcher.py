@@ -78,12 +78,12 @@ class _Settling:
     Attributes:
         claimed: The notification.
         unwritten: The calls that are not written down yet.
-        has_place: Whether a place was taken for the next of its task.
+        has_next: Whether the next of its task was taken into hand.
     """
 
     claimed: ClaimedNotification
     unwritten: Sequence[Call]
-    has_place: bool = False
+    has_next: bool = False
 
 
 class Dispatcher:
@@ -150,19 +150,19 @@ class Dispatcher:
             self._turns.is_open = False
 
     def lease(self, now: datetime, taken: float) -> Lease:
-        """Return the lease of what is stored in a place."""
+        """Return the lease of what is in hand."""
         return Lease(worker=self.name, until=now + _LEASE, taken=taken)
 
-    def reserve(self, sender: str) -> bool:
-        """Take a place for a notification that is being stored; False if it has to wait."""
-        return self._turns.reserve(sender)
+    def reserve(self, senders: Iterable[str]) -> list[bool]:
+        """Take notifications into hand that are being stored; False if one waits for a claim."""
+        return self._turns.reserve(senders)
 
     def cancel(self, senders: Iterable[str]) -> None:
-        """Free the places of what was not stored after all."""
+        """Let go of what was not stored after all."""
         self._turns.cancel(senders)
 
     def begin(self, claimed: ClaimedNotification) -> None:
-        """Call back what was stored in a place; after the end, `retire` gives it back."""
+        """Call back what was stored in hand; after the end, `retire` gives it back."""
         if not self._is_finished:
             self.pump.begin(claimed)
 
@@ -253,7 +253,7 @@ class Dispatcher:
             self._database.locks.hold(self.name)
 
     def _claim_script(self, claimed: list[ClaimedNotification]) -> Script[None]:
-        """Claim what is due; a place is taken for each that stands in `claimed` in the end."""
+        """Claim what is due: what stands in `claimed` in the end is in hand."""
         free = self._turns.take_for_claim()
         try:
             yield from self._take_over()
@@ -462,7 +462,7 @@ class Dispatcher:
     def _settled(
         self, settling: _Settling, written: asyncio.Future[ClaimedNotification | None]
     ) -> None:
-        """Begin with the next of the task, if that has a place now."""
+        """Begin with the next of the task, if that is in hand now."""
         self._settling.discard(written)
         claimed = settling.claimed.stored
         error = asyncio.CancelledError() if written.cancelled() else written.exception()
@@ -472,7 +472,7 @@ class Dispatcher:
         self._held.pop(claimed.id, None)
         self._turns.unsettled -= 1
         if error is not None:
-            self._leave_place(settling)
+            self._let_next_go(settling)
             if isinstance(error, Exception):
                 self.pump.leave_to_lease(error)
         elif (following := written.result()) is not None:
@@ -480,9 +480,9 @@ class Dispatcher:
         if self._turns.some_wait:
             self.pump.wake()
 
-    def _leave_place(self, settling: _Settling) -> None:
-        if settling.has_place:
-            settling.has_place = False
+    def _let_next_go(self, settling: _Settling) -> None:
+        if settling.has_next:
+            settling.has_next = False
             self._turns.cancel([settling.claimed.stored.sender])
 
     async def _settle_patiently(self, settling: _Settling) -> ClaimedNotification | None:
@@ -598,12 +598,12 @@ class Dispatcher:
     def _settle_done(
         self, settling: Sequence[_Settling], /, *, wait: bool
     ) -> Script[list[ClaimedNotification | Apart | None]]:
-        """Write down what is done; take the next of each task, where it can have a place."""
+        """Write down what is done; take the next of each task into hand, where it may be."""
         for each in settling:
-            self._leave_place(each)  # an attempt before this one may have failed in its commit
+            self._let_next_go(each)  # an attempt before this one may have failed in its commit
         tasks = {each: _task_of(each.claimed) for each in settling}
         names = {each: task_lock(*task) for each, task in tasks.items() if task is not None}
-        held = yield from self._hold_tasks(sorted(set(names.values())), wait=wait)
+        held = yield from self._database.hold(sorted(set(names.values())), wait=wait)
         ours = [each for each in settling if each not in names or names[each] in held]
         taken = time.perf_counter()
         now = yield from self._database.now()
@@ -632,30 +632,24 @@ class Dispatcher:
     def _next_of(
         self, lines: Mapping[tuple[str, str], _Settling], now: datetime, begun: float
     ) -> Script[dict[_Settling, ClaimedNotification]]:
-        """Take the next of tasks, each into a place if it can have one, or offer it to claims."""
+        """Take the next of tasks into hand, or offer them to claims."""
         ids = yield from self._inbox.oldest_unfinished(sorted(lines))
         if not ids:
             return {}
         following = {each: lines[task] for each, task in ids.items()}
-        for each in following.values():
-            each.has_place = self._turns.reserve(each.claimed.stored.sender)
-        placed = [found for found, each in following.items() if each.has_place]
+        senders = [each.claimed.stored.sender for each in following.values()]
+        for each, may in zip(following.values(), self._turns.reserve(senders), strict=True):
+            each.has_next = may
+        placed = [found for found, each in following.items() if each.has_next]
         followed = yield from self._inbox.follow(placed, self.lease(now, begun), now=now)
         found = {following.pop(each.stored.id): each for each in followed}
         if following:
             for each in following.values():
-                self._leave_place(each)
+                self._let_next_go(each)
             yield from self._inbox.make_heads(sorted(following))
             self._turns.let_wait()
             yield from self._database.wake()
         return found
-
-    def _hold_tasks(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:
-        if not wait:
-            return (yield from self._database.hold_at_once(names))
-        for name in names:
-            yield from self._database.exclusively(name)
-        return set(names)
 
     def _bury_script(self, claimed: ClaimedNotification, error: str) -> Script[bool]:
         yield from self._hold_task(claimed)

@@ -54,8 +54,6 @@ class Turns(Slots):
     @property
     def free(self) -> int:
         """How many more may be in hand."""
-        if self.unsettled >= _MOST_UNSETTLED * self._places:
-            return 0
         return max(self._most_in_hand() - _MOST_IN_HAND * self._places + self._free, 0)
 
     @property
@@ -73,19 +71,24 @@ class Turns(Slots):
         self._some_wait = False
         return self.take(self.free)
 
-    def reserve(self, sender: str) -> bool:
-        """Take a notification into hand that is being stored; False if it has to wait for a claim.
+    def reserve(self, senders: Iterable[str]) -> list[bool]:
+        """Take notifications into hand that are being stored; False if one waits for a claim.
 
         Whatever waits for one comes before what comes later.
         """
-        if not self.is_open:
-            return False
+        taken = []
         with self._counting:
-            may = not self._some_wait and self.free and self._in_hand[sender] < self._most()
-            self._some_wait = not (may and self.take(1))
-            if not self._some_wait:
-                self._begin(sender)
-            return not self._some_wait
+            free, most = self.free if self.is_open else 0, self._most()
+            for sender in senders:
+                may = not self._some_wait and free > 0 and self._in_hand[sender] < most
+                if may and self.take(1):
+                    self._begin(sender)
+                    free -= 1
+                elif self.is_open:
+                    self._some_wait = True
+                    may = False
+                taken.append(may)
+        return taken
 
     async def enter(self, sender: str) -> None:
         """Take one of the places in which callbacks run, as soon as it is this sender's turn."""
@@ -131,6 +134,8 @@ class Turns(Slots):
         self._free_places -= 1
 
     def _most_in_hand(self) -> int:
+        if self.unsettled >= _MOST_UNSETTLED * self._places:
+            return 0
         still = 0.0 if self._free_places else time.monotonic() - self._moved_at
         quick = _MOST_WAIT / max(self._took, still, 1e-6)
         return self._places + int(self._places * min(quick, _MOST_IN_HAND - 1))

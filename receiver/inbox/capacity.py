@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -42,35 +43,35 @@ class Capacity:
         # None stands for all. There are as many senders as are trusted.
         self._found: dict[str | None, tuple[datetime, int]] = {}
 
-    def take(self, sender: str, now: datetime) -> Script[None]:
-        """Take up the place of one more notification.
+    def count(self, senders: Iterable[str], now: datetime) -> Script[None]:
+        """Count what is unfinished of these and of all, where that is due."""
+        for holder in (*senders, None):
+            counted_at, _ = self._found.get(holder, (None, 0))
+            if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
+                most = self._in_all if holder is None else self._per_sender
+                self._found[holder] = (now, (yield from _count(holder, most)))
+
+    def take(self, sender: str) -> None:
+        """Take up the place of one more notification, once it was counted.
 
         Raises:
             BacklogFullError: There is none for this sender.
             InboxFullError: There is none for anybody.
         """
-        used = yield from self._used(sender, now)
+        counted_at, used = self._found[sender]
         if used >= self._per_sender:
             raise BacklogFullError(
                 f"{used} notifications of sender {sender!r} are unfinished, at most"
                 f" {self._per_sender} may be: see `receiver inbox stats`"
             )
-        used = yield from self._used(None, now)
-        if used >= self._in_all:
+        all_counted_at, in_all = self._found[None]
+        if in_all >= self._in_all:
             raise InboxFullError(
-                f"{used} notifications are unfinished, at most {self._in_all} may be:"
+                f"{in_all} notifications are unfinished, at most {self._in_all} may be:"
                 " see `receiver inbox stats`"
             )
-        for holder in (sender, None):
-            counted_at, used = self._found[holder]
-            self._found[holder] = (counted_at, used + 1)
-
-    def _used(self, sender: str | None, now: datetime) -> Script[int]:
-        counted_at, used = self._found.get(sender, (None, 0))
-        if counted_at is None or not timedelta(0) <= now - counted_at < _COUNT_AGE:
-            used = yield from _count(sender, self._in_all if sender is None else self._per_sender)
-            self._found[sender] = (now, used)
-        return used
+        self._found[sender] = (counted_at, used + 1)
+        self._found[None] = (all_counted_at, in_all + 1)
 
 
 def _count(sender: str | None, limit: int) -> Script[int]:

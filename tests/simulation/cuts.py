@@ -454,8 +454,8 @@ CUTS = (
             ),
             Edit(
                 "receiver.accepting",
-                "            elif replay is Replay.DUPLICATE:\n",
-                "            elif False:\n",
+                "            if replay is Replay.FRESH:\n",
+                "            if each.result is None:\n",
             ),
         ),
     ),
@@ -506,7 +506,7 @@ CUTS = (
         "order of callbacks",
         "Of a task one notification is called back at a time, the oldest first.",
         "receiver.accepting",
-        ("is_head = task is None or task not in behind", "is_head = True"),
+        ("if each.task is None or each.task not in behind:", "if True:"),
     ),
     _cut(
         "callback done",

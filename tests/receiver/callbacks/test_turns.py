@@ -91,20 +91,20 @@ def test_what_is_not_settled_is_bounded() -> None:
     turns.is_open = True
     assert turns.take_for_claim() == 4
     turns.give_back(4)
-    assert turns.reserve("a")
+    assert turns.reserve(["a"]) == [True]
 
     turns.unsettled = 16
 
     assert turns.free == 0
-    assert not turns.reserve("a")
+    assert turns.reserve(["a"]) == [False]
 
 
 def test_what_waits_for_a_claim_comes_before_what_is_stored_later() -> None:
     turns = Turns(4, lambda: 1)
     turns.is_open = True
     turns.let_wait()
-    assert not turns.reserve("a")
+    assert turns.reserve(["a"]) == [False]
 
     turns.give_back(turns.take_for_claim())
 
-    assert turns.reserve("a")
+    assert turns.reserve(["a"]) == [True]
