@@ -52,6 +52,9 @@ class Hands(Protocol):
     def keep(self, notification: Notification) -> None:
         """Keep what was stored and has to wait, so that it need not be decoded again."""
 
+    def wake(self) -> None:
+        """Look for what was stored a moment ago, and waits to be claimed."""
+
     def settle(self) -> None:
         """Write down what is done: in one transaction with what is asked for next."""
 

@@ -265,6 +265,8 @@ class Intake:
             )
         else:
             self._hands.keep(notification)
+            if candidate.stored.head:
+                self._hands.wake()  # what stands behind others of its task waits for them
         self._accepted(notification.sender, notification.task_id)
 
     def _tell(self, verdict: Verdict, verified: Verified, head: Head) -> None:

@@ -106,7 +106,8 @@ class Caller:
         self, callback: Callback, notification: Notification, *, slot: Slot, place: Place
     ) -> Call:
         """Call a callback with a notification, and say how that ended."""
-        call = asyncio.create_task(_invoke(self._threads, callback, notification))
+        invoked = _invoke(self._threads, callback, notification)
+        call = asyncio.get_running_loop().create_task(invoked)
         limit = self._limit(callback)
         cut_off = False
         try:
@@ -228,19 +229,15 @@ def within_trace(notification: Notification | StoredNotification) -> str:
 
 async def _invoke(threads: CallbackThreads, callback: Callback, notification: Notification) -> None:
     try:
-        await _run(threads, callback, notification)
-    except SystemExit as exc:  # the callback ends, not the service
-        raise RuntimeError("the callback raised SystemExit") from exc
-
-
-async def _run(threads: CallbackThreads, callback: Callback, notification: Notification) -> None:
-    if callback.is_async:
-        result: Awaitable[None] | None = callback.function(notification)
-    else:
+        if callback.is_async:
+            await callback.function(notification)  # type: ignore[misc]  # a coroutine
+            return
         # A plain function may block: it gets a thread, the loop goes on.
         result = await threads.run(functools.partial(_call_plain, callback, notification))
-    if inspect.isawaitable(result):
-        await result
+        if inspect.isawaitable(result):
+            await result
+    except SystemExit as exc:  # the callback ends, not the service
+        raise RuntimeError("the callback raised SystemExit") from exc
 
 
 def _call_plain(callback: Callback, notification: Notification) -> Awaitable[None] | None:

@@ -49,6 +49,7 @@ CALLBACK_TIMEOUT = timedelta(minutes=5)
 # How long an end waits to be written down together with what is accepted next.
 _PATIENCE = 0.002  # seconds
 _LAST_WORDS = 1.0  # seconds in which the last ends are written down
+_NO_SPAN = contextlib.nullcontext()
 _MOST_KEPT = 1024
 _LARGEST_KEPT = 16 * 1024  # bytes
 
@@ -172,8 +173,10 @@ class Dispatcher:
             if len(self._kept) >= _MOST_KEPT:  # the oldest, if they were called back elsewhere
                 del self._kept[next(iter(self._kept))]
             self._kept[notification.id] = notification
-        if self._turns.some_wait:
-            self.pump.wake()
+
+    def wake(self) -> None:
+        """Look for what was stored a moment ago, and waits to be claimed."""
+        self.pump.wake()
 
     def let_wait(self) -> None:
         """Look for what waits to be claimed."""
@@ -294,10 +297,8 @@ class Dispatcher:
 
         The slot may be given up before the end, because a call hangs.
         """
-        work = asyncio.current_task()
-        assert work is not None  # noqa: S101  # the pump's
         sender = claimed.stored.sender
-        slot = Slot(functools.partial(self._go_on_without_slot, work, sender))
+        slot = Slot(functools.partial(self._go_on_without_slot, sender))
         self._hold(claimed)
         is_done = False
         try:
@@ -315,7 +316,9 @@ class Dispatcher:
         if slot.is_free:
             self.let_wait()  # the next of its task may be due
 
-    def _go_on_without_slot(self, work: asyncio.Task[None], sender: str) -> None:
+    def _go_on_without_slot(self, sender: str) -> None:
+        work = asyncio.current_task()
+        assert work is not None  # noqa: S101  # the pump's
         self._turns.leave(sender)
         self._without_slot.add(work)
         work.add_done_callback(self._without_slot.discard)
@@ -405,7 +408,7 @@ class Dispatcher:
                 call = await self._caller.call(callback, notification, slot=slot, place=place)
                 if span is not None and call.error is not None:
                     span.fail(call.error)
-            self._tell_called(claimed, call, timedelta(seconds=time.perf_counter() - begun))
+            self._tell_called(claimed, call, time.perf_counter() - begun)
             done.unwritten = [call]
             done.error = f"{call.callback}: {call.error}" if call.error else done.error
         return done
@@ -521,7 +524,7 @@ class Dispatcher:
     ) -> contextlib.AbstractContextManager[TracedSpan | None]:
         stored = claimed.stored
         if self._tracing is None:
-            return contextlib.nullcontext()
+            return _NO_SPAN
         return self._tracing.calling(
             stored.traceparent,
             callback=callback.name,
@@ -530,7 +533,7 @@ class Dispatcher:
             delivery_id=stored.delivery_id,
         )
 
-    def _tell_called(self, claimed: ClaimedNotification, call: Call, took: timedelta) -> None:
+    def _tell_called(self, claimed: ClaimedNotification, call: Call, took: float) -> None:
         if self._events.wants(CalledBack.usual_level):
             stored = claimed.stored
             self._events.tell(
@@ -543,7 +546,7 @@ class Dispatcher:
                     notification_id=stored.id,
                     callback=call.callback,
                     error=call.error,
-                    took=took,
+                    took=timedelta(seconds=took),
                 )
             )
 

@@ -79,12 +79,13 @@ class Shares:
             CrowdedError: There is none, and nothing moves.
         """
         share = self._shares[who]
-        try:
-            await _until_there_is_room(share, most)
-        except BaseException:
-            if besides is not None:
-                besides.leave()
-            raise
+        if share.used >= most:
+            try:
+                await _until_there_is_room(share, most)
+            except BaseException:
+                if besides is not None:
+                    besides.leave()
+                raise
         return Place(share, besides)
 
 

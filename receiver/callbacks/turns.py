@@ -47,6 +47,7 @@ class Turns(Slots):
         self._counting = threading.Lock()
         self._calling: Counter[str] = Counter()
         self._free_places = places
+        self._least_share = share_of(places, alone=False)
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._took = _SLOW  # seconds, of late
         self._moved_at = 0.0
@@ -115,7 +116,7 @@ class Turns(Slots):
         self._free_places += 1
         self._took += (took - self._took) / 8
         self._moved_at = time.monotonic()
-        while able := [each for each in self._waiting if self._may_enter(each)]:
+        while self._waiting and (able := [s for s in self._waiting if self._may_enter(s)]):
             first = min(able, key=self._calling.__getitem__)
             waiting = self._waiting.pop(first)
             entered = waiting.popleft()
@@ -126,8 +127,11 @@ class Turns(Slots):
                 entered.set_result(None)
 
     def _may_enter(self, sender: str) -> bool:
-        most = share_of(self._places, alone=self._senders() <= 1)
-        return self._free_places > 0 and self._calling[sender] < most
+        calling = self._calling[sender]
+        return self._free_places > 0 and (
+            calling < self._least_share
+            or calling < share_of(self._places, alone=self._senders() <= 1)
+        )
 
     def _let_in(self, sender: str) -> None:
         self._calling[sender] += 1

@@ -6,10 +6,9 @@ The memory outlasts the sender's last automatic retry (90 h): 96 h by default.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pushkit.errors import InboundError
 from pushkit.storage.script import Script
@@ -35,8 +34,7 @@ class Replay(StrEnum):
     """Accepted before, with the same body: a retry."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(NamedTuple):
     """What arrived: whose id, and the body that came with it."""
 
     sender: str
@@ -44,8 +42,7 @@ class Seen:
     body_sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(NamedTuple):
     """The right to store what is fresh, for a while."""
 
     seen: Seen
