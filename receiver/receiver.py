@@ -17,9 +17,8 @@ from pushkit.a2a import TaskState, WireVersion
 from pushkit.alerts.alerts import AlertOptions, Alerts
 from pushkit.clock import utc_now
 from pushkit.errors import ConfigError, StorageError
-from pushkit.events.health import HealthFault
 from pushkit.events.listeners import Listener, Listeners
-from pushkit.events.model import Event
+from pushkit.events.model import Event, HealthFault
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.transport import Transport
 from pushkit.storage.migrations import Access

@@ -9,9 +9,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from pushkit.events.health import HealthFault
 from pushkit.events.listeners import facts_of
-from pushkit.events.model import Event
+from pushkit.events.model import Event, HealthFault
 from pushkit.events.receiver import NotificationDead
 from pushkit.events.sender import (
     ALERTS_OWNER,

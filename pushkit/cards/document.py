@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object
 from pushkit.cards.forms import CardForm
@@ -30,8 +29,7 @@ _MAX_VALUES: Final = 10_000
 _TYPES: Final = frozenset({"jose", "jose+json", "jwt"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardSignature:
+class CardSignature(NamedTuple):
     """One signature of a card as it came. Nothing here is proven."""
 
     jws: DetachedJws  # protected header and signature

@@ -37,9 +37,8 @@ from pushkit.errors import (
     PushkitError,
     StorageError,
 )
-from pushkit.events.health import HealthFault
 from pushkit.events.listeners import Listener, Listeners
-from pushkit.events.model import Event
+from pushkit.events.model import Event, HealthFault
 from pushkit.events.sender import (
     ALERTS_OWNER,
     ALERTS_TASK,

@@ -1,4 +1,4 @@
-"""`Event`: what all events have in common, and the word of each."""
+"""`Event`: what all events have in common, and the word of each; and the one of both sides."""
 
 from __future__ import annotations
 
@@ -51,3 +51,20 @@ class Event:
     def level(self) -> int:
         """The level at which it is logged; `NOTSET` where a line of its own says it already."""
         return self.usual_level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFault(Event):
+    """Something of a sender or a receiver does not work; looked for where alerts are configured.
+
+    Attributes:
+        part: What: `storage`, `worker`, `keys` or `callbacks`, as `/readyz` has it.
+        reason: Why, in a sentence.
+        about: Whose, or which: a sender's keys, a callback; empty if it is the whole part.
+    """
+
+    kind: ClassVar[EventKind] = EventKind.HEALTH_FAULT
+
+    part: str
+    reason: str
+    about: str = ""

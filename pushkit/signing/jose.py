@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from pushkit.bounded_json import JsonObject, JsonValue, read_json_object, write_json
 from pushkit.errors import InvalidSignatureError, MalformedJsonError, SigningError
@@ -45,8 +45,7 @@ class CompactJws:
     signed: bytes = field(repr=False)  # what the signature is over
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetachedJws:
+class DetachedJws(NamedTuple):
     """The two parts that travel without the payload (RFC 7515 Appendix F), base64url."""
 
     protected: str

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pushkit.alerts.rule import AlertBound, AlertCode, alert_of
-from pushkit.events.health import HealthFault
-from pushkit.events.model import Event
+from pushkit.events.model import Event, HealthFault
 from pushkit.events.receiver import NotificationDead
 from pushkit.events.sender import (
     ALERTS_OWNER,
