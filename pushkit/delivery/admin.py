@@ -15,12 +15,11 @@ from pushkit.delivery.breaker import BreakerPolicy
 from pushkit.errors import ConfigError
 from pushkit.events.listeners import Listeners
 from pushkit.events.sender import OutboxChange, OutboxChanged
-from pushkit.outbox.attempts import LoggedAttempt
+from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.browsing import (
     DestinationStanding,
     Finished,
     OutboxFigures,
-    attempts_of,
     browse_deliveries,
     browse_destinations,
     finished_since,
@@ -145,7 +144,7 @@ class OutboxAdmin:
 
     async def attempts_of(self, ids: Sequence[str]) -> dict[str, list[LoggedAttempt]]:
         """Return the attempts of some deliveries, by id."""
-        return await self._database.read(attempts_of(ids))
+        return await self._database.read(AttemptLog().of_deliveries(ids))
 
     async def show(self, delivery_id: str) -> DeliveryReport | None:
         """Return one delivery with its body and every attempt; None if there is none."""

@@ -180,15 +180,25 @@ class AttemptLog:
 
     def of_delivery(self, delivery_id: str) -> Script[list[LoggedAttempt]]:
         """Return the attempts of a delivery, first to last."""
-        folded = yield Statement(
-            "SELECT first_attempt FROM pushkit_deliveries"
-            " WHERE id = $1 AND first_attempt IS NOT NULL",
-            (delivery_id,),
-        )
-        rows = yield Statement(
-            "SELECT * FROM pushkit_attempts WHERE delivery_id = $1 ORDER BY number", (delivery_id,)
-        )
-        return [*(_unfold(row["first_attempt"]) for row in folded), *map(_logged_attempt, rows)]
+        return (yield from self.of_deliveries([delivery_id]))[delivery_id]
+
+    def of_deliveries(self, ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
+        """Return the attempts of each of some deliveries, first to last."""
+        found: dict[str, list[LoggedAttempt]] = {each: [] for each in ids}
+        for clause, values in among(ids):
+            rows = yield Statement(
+                "SELECT id, first_attempt FROM pushkit_deliveries"
+                f" WHERE first_attempt IS NOT NULL AND id {clause}",
+                values,
+            )
+            for row in rows:
+                found[row["id"]].append(_unfold(row["first_attempt"]))
+            rows = yield Statement(
+                f"SELECT * FROM pushkit_attempts WHERE delivery_id {clause} ORDER BY number", values
+            )
+            for row in rows:
+                found[row["delivery_id"]].append(_logged_attempt(row))
+        return found
 
 
 _COLUMNS = (

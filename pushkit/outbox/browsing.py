@@ -7,11 +7,9 @@ looked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pushkit.outbox.attempts import AttemptLog, LoggedAttempt
 from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.inspection import (
     SUMMARY_COLUMNS,
@@ -244,14 +242,6 @@ def browse_destinations(
         )
         for row in rows
     ]
-
-
-def attempts_of(ids: Sequence[str]) -> Script[dict[str, list[LoggedAttempt]]]:
-    """Return the attempts of some deliveries, by id."""
-    found: dict[str, list[LoggedAttempt]] = {}
-    for delivery_id in ids:
-        found[delivery_id] = yield from AttemptLog().of_delivery(delivery_id)
-    return found
 
 
 def finished_since(since: datetime) -> Script[list[Finished]]:
