@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 # The tests start hundreds of processes: they read byte code.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast simulate dist dist-check deploy-check docs bench interop check format clean
+.PHONY: demo test test-fast test-long simulate dist dist-check deploy-check docs bench interop check format clean
 
 demo: $(READY)  ## A real agent, the receiver and a client; then five attacks. TRACE=1 prints the task's trace, PROMETHEUS=1 has both sides scraped.
 	$(BIN)/python examples/demo/demo.py $(if $(TRACE),--trace) $(if $(PROMETHEUS),--prometheus)
@@ -17,6 +17,11 @@ demo: $(READY)  ## A real agent, the receiver and a client; then five attacks. T
 PARALLEL := -n logical --dist worksteal
 
 test: $(READY)  ## Every test, on all cores; or those of a change: TESTS=tests/receiver.
+	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
+
+test-long: export PUSHKIT_TEST_LONG := 1
+
+test-long: $(READY)  ## The same with ten times the random cases, and full products: for a night.
 	$(BIN)/python -m pytest $(PARALLEL) $(TESTS)
 
 test-fast: $(READY)  ## What finishes within a minute: no servers, no processes, no hundreds of random cases.

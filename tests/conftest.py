@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from redis import Redis
 
@@ -22,6 +23,7 @@ from tests.databases import (
     fresh,
 )
 from tests.internet import Internet, an_internet
+from tests.long_runs import examples
 from tests.network import Network, the_network
 from tests.ports import free_port
 from tests.redis_server import RedisServer
@@ -33,6 +35,9 @@ _MEMORY = Path("/dev/shm")  # noqa: S108  # pytest makes a folder of its own in 
 if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 2 << 30:
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None  # somebody has asked already
+
+hypothesis.settings.register_profile("share", hypothesis.settings(), max_examples=examples(40))
+hypothesis.settings.load_profile("share")
 
 # Modules and tests stay until the end: nobody looks for garbage among them.
 gc.disable()

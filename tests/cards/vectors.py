@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ KEY = verification_key_from_pem((FOLDER / "es256_public.pem").read_bytes(), kid=
 TRUST = TrustedKeys.pinned(KEY)
 
 
+@cache
 def load(name: str) -> dict[str, Any]:
     """Return a file of vectors by card id."""
     found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_bytes())

@@ -25,6 +25,7 @@ from receiver import (
     load_trust,
     verify_notification,
 )
+from tests.long_runs import share
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -447,6 +448,7 @@ REPEATED = [
 ]
 
 REFUSED = [*STEP_2, *STEP_3, *STEP_4, *STEP_5, *STEP_6, *REPEATED]
+EDGES = ("aiohttp", "asgi")
 
 
 def assert_tells_nothing(text: str, draft: Draft) -> None:
@@ -471,7 +473,15 @@ async def test_refuses(
     assert_tells_nothing(caplog.text, draft)
 
 
-@pytest.mark.parametrize(("change", "status", "code"), REFUSED)
+@pytest.mark.parametrize(
+    ("world_behind", "change", "status", "code"),
+    [
+        pytest.param(edge, *case.values, id=f"{edge}-{case.id}")
+        for number, case in enumerate(REFUSED)
+        for edge in share(EDGES, number, len(EDGES))
+    ],
+    indirect=["world_behind"],
+)
 @pytest.mark.slow
 async def test_refuses_over_http(
     world_behind: World, caplog: pytest.LogCaptureFixture, change: Change, status: int, code: str

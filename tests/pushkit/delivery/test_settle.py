@@ -17,6 +17,7 @@ from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.model import Made, Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.script import Script, Statement, alone
+from tests.long_runs import examples
 from tests.pushkit.delivery.sides import SIDES, everything_of, together, write
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def told(events: Sequence[Any], side: str) -> list[tuple[EventKind, str]]:
     return sorted((each.kind, each.owner.replace(side, "")) for each in events)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(6)))
 @pytest.mark.slow
 async def test_what_is_settled_together_is_what_is_settled_one_by_one(
     senders: Senders, clock: Clock, status: Callable[..., StatusUpdate], seed: int

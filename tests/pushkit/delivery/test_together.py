@@ -27,6 +27,7 @@ from pushkit import (
 from pushkit.delivery.enqueue import Notice, Stored, Unasked
 from pushkit.errors import IdempotencyConflictError, PushkitError
 from pushkit.storage.script import Group, Script
+from tests.long_runs import examples
 from tests.pushkit.delivery.sides import SIDES, everything_of, notice_of, read, together
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ async def only_the_oldest_is_the_head(sender: PushSender) -> None:
         seen.add(row["subscription_id"])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(10)))
 @pytest.mark.slow
 async def test_what_is_stored_together_is_what_is_stored_one_by_one(
     senders: Senders, seed: int

@@ -25,6 +25,7 @@ from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.subscriptions.model import Subscription
 from pushkit.work.retry import after_fruitless_claims
+from tests.long_runs import examples
 
 OWNERS = ("alice", "bob")
 ORIGINS = ("https://one.example.com:443", "https://two.example.com:443")
@@ -258,6 +259,6 @@ def test_any_sequence_of_calls(ledger: Any, request: pytest.FixtureRequest) -> N
     run_state_machine_as_test(
         OnFreshDatabase,
         settings=settings(
-            max_examples=100 if on_sqlite else 20, stateful_step_count=40, deadline=None
+            max_examples=examples(40 if on_sqlite else 8), stateful_step_count=40, deadline=None
         ),
     )
