@@ -137,13 +137,17 @@ async def _secured(transport: asyncio.Transport, lane: Lane, way: Way) -> asynci
     if way.tls is None:
         transport.set_protocol(lane)
         return transport
-    secured = await asyncio.get_running_loop().start_tls(
-        transport,
-        lane,
-        way.tls,
-        server_hostname=way.host,
-        ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS,
-    )
+    try:
+        secured = await asyncio.get_running_loop().start_tls(
+            transport,
+            lane,
+            way.tls,
+            server_hostname=way.host,
+            ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS,
+        )
+    except OSError as exc:
+        exc.__traceback__ = None  # as in `_open`
+        raise
     if secured is None:
         raise ClosedEarlyError("closed in the TLS handshake")
     return secured
@@ -172,8 +176,9 @@ async def _open(lane: Lane, sock: socket.socket, way: Way) -> None:
             server_hostname=way.host if way.tls else None,
             ssl_shutdown_timeout=tls,
         )
-    except BaseException:
+    except BaseException as exc:
         sock.close()
+        exc.__traceback__ = None  # its frames hold the buffers of a TLS handshake, and it them
         raise
 
 
