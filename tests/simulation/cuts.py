@@ -392,8 +392,8 @@ CUTS = (
         "What a webhook has is written down however long the database is away.",
         _WORKER,
         (
-            "            within=self._lease_margin,\n",
-            "            within=self._lease_margin * 0,\n",
+            "through=StorageError, within=self._lease_margin\n",
+            "through=StorageError, within=self._lease_margin * 0\n",
         ),
     ),
     _cut(
