@@ -20,6 +20,8 @@ from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 
 @contextlib.contextmanager
 def listening(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:

@@ -26,6 +26,8 @@ from tests.forked import forked
 from tests.metrics_page import MetricsRead
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 RECEIVER = """\
