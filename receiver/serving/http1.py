@@ -136,6 +136,8 @@ class Messages:
         if len(others) > _MAX_FIELDS:
             raise MalformedHttpError(f"more than {_MAX_FIELDS} header fields")
         headers, minor_version = Headers(list(map(_field, others))), int(line[3])
+        if len(headers.all("host")) > 1 or (minor_version and not headers.all("host")):
+            raise MalformedHttpError("Host: expected one")  # RFC 9112 §3.2
         lengths, codings = headers.all("content-length"), headers.all("transfer-encoding")
         if lengths and (len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0])):
             raise MalformedHttpError("Content-Length: expected one number")

@@ -85,6 +85,8 @@ def test_requests_are_told_apart_however_they_are_cut(
         pytest.param(b"GET / HTTP/1.1\nHost: x\r\n\r\n", id="bare line feed"),
         pytest.param(HEAD + b"A: b\nC: d\r\n\r\n", id="bare line feed in a field"),
         pytest.param(HEAD + b"A: b\rC: d\r\n\r\n", id="bare carriage return"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no host"),
+        pytest.param(HEAD + b"Host: y\r\n\r\n", id="two hosts"),
         pytest.param(HEAD + b": b\r\n\r\n", id="no name"),
         pytest.param(HEAD + b"A b\r\n\r\n", id="no colon"),
         pytest.param(HEAD + b"A : b\r\n\r\n", id="space before the colon"),
@@ -141,7 +143,7 @@ def test_what_might_be_read_in_two_ways_is_refused(data: bytes, cuts: list[int])
     ],
 )
 def test_a_connection_goes_on_as_its_peer_wishes(line: bytes, fields: bytes, goes_on: bool) -> None:
-    [(head, _)], _ = read(line + b"\r\n" + fields + b"\r\n", [])
+    [(head, _)], _ = read(line + b"\r\nHost: x\r\n" + fields + b"\r\n", [])
     assert head.keep_alive is goes_on
 
 
