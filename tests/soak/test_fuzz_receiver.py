@@ -25,6 +25,7 @@ from receiver.credentials import check_presented, presented
 from receiver.edge import Answer, problem
 from receiver.refusals import Verdict
 from receiver.replay.memory import Seen
+from receiver.selection import HeldKeys
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
 from tests.soak.fuzzing.kinds import KINDS
 from tests.soak.fuzzing.oracles import ORACLES
@@ -110,8 +111,13 @@ def by_any_padding(key: Any, data: bytes, signature: bytes) -> bool:
     return any(signature_holds(one, data, signature) for one in keys)
 
 
-async def everybodys_keys(*_: object) -> object:
-    return {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
+async def everybodys_keys(entry: Any, _: object) -> HeldKeys:
+    keys = {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
+    return HeldKeys(sender=entry.sender, keys=keys)
+
+
+def whatever_its_issuer(senders: Any, _: object) -> Any:
+    return senders
 
 
 def lenient_base64(segment: str, _: str) -> bytes:
@@ -222,7 +228,7 @@ WEAKENED = [
     row("audience", "receiver.verification.check_audience", passes, JWT),
     row("audience", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row(
-        *("issuer", "receiver.selection._is_issuer", always, JWT),
+        *("issuer", "receiver.selection._possible", whatever_its_issuer, JWT),
         and_={"receiver.verification.check_issuer": passes},  # each alone is enough
     ),
     row("coverage", f"{SIGNING}.http_message_signatures.required_components", lambda _: (), HTTP),
@@ -240,7 +246,7 @@ WEAKENED = [
     row("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
     row("conflict", "receiver.intake.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
     row("task", "receiver.expected.ExpectedStore.check", admits, MINTED),
-    row("stored", "receiver.inbox.Inbox.store", stores_nothing, HOOKS),
+    row("stored", "receiver.inbox.store.Inbox.store", stores_nothing, HOOKS),
 ]
 
 
