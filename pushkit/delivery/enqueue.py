@@ -11,16 +11,16 @@ from datetime import datetime
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
+from pushkit.delivery.chain import Chain
 from pushkit.delivery.limits import Room
 from pushkit.delivery.lines import Line, Lines
 from pushkit.delivery.notify_result import NotifiedDelivery, NotifyResult, RefusedRecipient
 from pushkit.delivery.route import Routes
-from pushkit.delivery.slots import Claimed
+from pushkit.delivery.slots import Claimed, Place
 from pushkit.delivery.worker import Worker
 from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitError
-from pushkit.outbox.destinations import DestinationKey
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.model import Claim, NewDelivery, StatusMark
+from pushkit.outbox.model import NewDelivery, StatusMark
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
@@ -43,29 +43,33 @@ class Notice:
     traceparent: str | None = None  # the trace that it belongs to, if there is one
     # Whose slots its deliveries may take the moment they are stored; None for nobody's.
     worker: Worker | None = None
-    # The destinations for which slots were taken, until it is stored.
-    reserved: list[DestinationKey] = field(default_factory=list)
+    # The places that were taken for them, until it is stored.
+    reserved: list[Place] = field(default_factory=list)
 
     @property
     def is_last(self) -> bool:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
 
-    def reserve(self, recipient: Recipient, now: datetime) -> Claim | None:
-        """Take a slot for the delivery to a recipient, if it can have one now."""
-        claim = None if self.worker is None else self.worker.reserve(recipient, now)
-        if claim is not None:
-            self.reserved.append(recipient.destination)
-        return claim
+    def reserve(self, line: Line, body: bytes, now: datetime) -> Place | None:
+        """Take a place for the next delivery of a line, if it can have one now."""
+        if self.worker is None or line.recipient.paused:
+            return None
+        place = self.worker.reserve(
+            line.recipient, line.last_seq + 1, len(body), now, is_next=line.is_free
+        )
+        if place is not None:
+            self.reserved.append(place)
+        return place
 
     def cancel(self) -> None:
-        """Free the slots that were taken."""
+        """Free the places that were taken."""
         if self.worker is not None:
-            self.worker.slots.cancel(self.reserved)
+            self.worker.slots.give_up(self.reserved)
         self.reserved.clear()
 
     def begin(self, stored: Stored | Unasked | BaseException) -> None:
-        """Begin what was stored in a slot, or free the slots of what was not stored."""
+        """Begin what was stored in a place, or free the places of what was not stored."""
         if self.worker is None:
             return
         if isinstance(stored, BaseException):
@@ -90,7 +94,7 @@ class Stored:
 
     result: NotifyResult  # for the caller
     some_wait: bool = False  # whether something of it waits for a claim
-    # What of it is in flight already, in slots of this process.
+    # What of it is in flight already, in slots or chains of this process.
     begun: list[Claimed] = field(default_factory=list)
 
 
@@ -217,7 +221,7 @@ class _Adding:
         self._lines = Lines(enqueuer.outbox, enqueuer.subscriptions)
         self._whole = _Share(0)
         self._shares: dict[str, _Share] = {}
-        self._begun: list[tuple[Stored, NewDelivery, int]] = []
+        self._begun: list[tuple[Stored, NewDelivery, int, Chain | None]] = []
         self._some_wait = False
 
     def open(self, recipients: Sequence[Recipient]) -> Script[None]:
@@ -254,13 +258,14 @@ class _Adding:
                 body = notice.bodies.of(recipient)
                 if not self._has_room(line):
                     yield from self._make_room(line, notice)
-                new = self._add_to(line, body, notice)
+                place = notice.reserve(line, body, self._now)
+                new = self._add_to(line, body, notice, place)
             except PushkitError as exc:  # of it nothing was written, and nothing dropped
                 refused.append(_refusal(recipient, exc))
                 continue
             added.append(new)
-            if new.claim is not None:
-                begun.append((new, recipient.revision))
+            if place is not None:
+                begun.append((new, recipient.revision, place.chain))
             elif new.head:
                 some_wait = True
             if self._lines.is_heavy:
@@ -286,7 +291,7 @@ class _Adding:
             and line.length < self._enqueuer.max_backlog
         )
 
-    def _add_to(self, line: Line, body: bytes, notice: Notice) -> NewDelivery:
+    def _add_to(self, line: Line, body: bytes, notice: Notice, place: Place | None) -> NewDelivery:
         new = self._lines.add(
             line,
             body,
@@ -294,7 +299,7 @@ class _Adding:
             vault=self._enqueuer.vault,
             status=_status_mark(notice.update),
             idempotency_key=notice.idempotency_key,
-            claim=notice.reserve(line.recipient, self._now) if line.is_free else None,
+            claim=None if place is None else place.claim,
             traceparent=notice.traceparent,
         )
         self._take(line.recipient.owner, 1)
@@ -307,10 +312,11 @@ class _Adding:
         if self._some_wait:
             yield from enqueuer.database.wake()
         ways = yield from enqueuer.routes.look_up(
-            {new.subscription_id: revision for _, new, revision in self._begun}
+            {new.subscription_id: revision for _, new, revision, _ in self._begun}
         )
-        for stored, new, _ in self._begun:
-            stored.begun.append(Claimed(new.as_claimed(), ways[new.subscription_id], since))
+        for stored, new, _, chain in self._begun:
+            way = ways[new.subscription_id]
+            stored.begun.append(Claimed(new.as_claimed(), way, since, chain=chain))
         enqueuer.whole_backlog.added(None, self._whole.taken)
         for owner, share in self._shares.items():
             enqueuer.owner_backlog.added(owner, share.taken)

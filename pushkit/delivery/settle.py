@@ -43,9 +43,10 @@ class Settled:
     # Whether this worker still had it: if not, it was somebody else's to settle.
     is_ours: bool = False
     events: list[DeliveryEvent] = field(default_factory=list)  # what to tell of what followed
-    # The next delivery of its line, in flight already, which has its slot.
-    following: Claimed | None = None
+    # The next deliveries of its line, in flight already, which have its slot.
+    following: Sequence[Claimed] = ()
     some_wait: bool = False  # whether the next one waits for a claim
+    may_go_on: bool = False  # whether its chain may: what stands behind it in flight already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +65,30 @@ class Settler:
     subscriptions: SubscriptionStore = field(default_factory=SubscriptionStore)
     destinations: DestinationStore = field(default_factory=DestinationStore)
 
-    async def settle(self, attempted: Attempted) -> Settled:
-        """Settle one delivery, in one transaction.
+    async def settle(self, attempted: Sequence[Attempted]) -> Sequence[Settled]:
+        """Settle deliveries of one line, in order and in one transaction.
 
         Raises:
             StorageError: The database refused; nothing was settled.
         """
-        if attempted.result.outcome is Outcome.DELIVERED:
-            return await self.database.write_together(self.script, attempted)
+        if all(each.result.outcome is Outcome.DELIVERED for each in attempted):
+            return await self.database.write_together(self.lines, attempted)
         # Failures count one after another: the breaker opens with the last of them.
-        return await self.database.write_patiently(lambda: alone(self.script, attempted))
+        return await self.database.write_patiently(lambda: alone(self.lines, attempted))
+
+    def lines(
+        self, lines: Sequence[Sequence[Attempted]], /, *, wait: bool = True
+    ) -> Script[list[list[Settled] | Apart]]:
+        """Settle deliveries of several lines, as `script` does."""
+        settled = iter(
+            (yield from self.script([each for line in lines for each in line], wait=wait))
+        )
+        together: list[list[Settled] | Apart] = []
+        for line in lines:
+            found = [next(settled) for _ in line]
+            of_line = [each for each in found if isinstance(each, Settled)]
+            together.append(of_line if len(of_line) == len(found) else APART)
+        return together
 
     def script(
         self, attempted: Sequence[Attempted], /, *, wait: bool = True
@@ -139,6 +154,9 @@ class Settler:
                 continue
             delivery = each.delivery
             line = delivery.subscription_id
+            if result.outcome is Outcome.NOT_BEGUN:
+                settled[id(each)] = Settled(now, is_ours=True, some_wait=line in passed.passed_on)
+                continue
             # The first that was answered ends the row of failures.
             failures = failing.pop(destination_of(delivery), 0) if failing else 0
             settled[id(each)] = Settled(
@@ -149,8 +167,9 @@ class Settler:
                         delivery, current.get(line), result, now, failures
                     )
                 ),
-                following=following.get(line),
+                following=following.get(line, ()),
                 some_wait=line in passed.passed_on,
+                may_go_on=line not in passed.stopped and not _has_changed(each, current.get(line)),
             )
         return settled
 
@@ -164,18 +183,19 @@ class Settler:
 
     def _routed(
         self, taken: Sequence[Delivery], current: Mapping[str, Current], since: float
-    ) -> Script[dict[str, Claimed]]:
+    ) -> Script[dict[str, list[Claimed]]]:
         """Return what was taken with where it goes, by subscription."""
         if self.routes is None or not taken:
             return {}
-        lines = [each.subscription_id for each in taken]
+        lines = dict.fromkeys(each.subscription_id for each in taken)
         ways = yield from self.routes.look_up(
             {line: current[line].revision for line in lines if line in current}
         )
-        return {
-            line: Claimed(each, ways.get(line), since)
-            for line, each in zip(lines, taken, strict=True)
-        }
+        routed: dict[str, list[Claimed]] = {line: [] for line in lines}
+        for each in taken:
+            line = each.subscription_id
+            routed[line].append(Claimed(each, ways.get(line), since))
+        return routed
 
 
 def _as_settled(
@@ -193,6 +213,12 @@ def _as_settled(
 
 def _has_moved(asked: str | None, current: Current | None) -> bool:
     return bool(asked and current and current.url != asked)
+
+
+def _has_changed(attempted: Attempted, current: Current | None) -> bool:
+    """Say whether what a chain knows of its subscription is out of date."""
+    to = attempted.claimed.to
+    return to is None or current is None or to.subscription.revision != current.revision
 
 
 def _by_clock_of_database(result: Result, ahead: timedelta) -> Result:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pushkit.delivery.chain import Chain
 from pushkit.delivery.route import Route
 from pushkit.outbox.destinations import DestinationKey, destination_of
 from pushkit.outbox.leases import Taken
-from pushkit.outbox.model import Delivery
+from pushkit.outbox.model import Claim, Delivery
 from pushkit.outbox.shares import owner_may_take, reserved_of
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.work.pump import Slots
@@ -28,11 +29,27 @@ class Claimed:
     to: StoredSubscription | Route | None
     since: float  # when it was taken, by `time.perf_counter`: before its lease began to run
     refusals: int = 0  # how often its destination was refused by our own policy
+    chain: Chain | None = None  # the chain that it joins, if it has no slot of its own
 
     @property
     def url(self) -> str | None:
         """Where it goes; None if there is no subscription any more."""
         return None if self.to is None else self.to.subscription.config.url
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a delivery that is being stored may begin.
+
+    Attributes:
+        claim: With which it is stored.
+        destination: Where it goes.
+        chain: Behind what; None if it has a slot of its own.
+    """
+
+    claim: Claim
+    destination: DestinationKey
+    chain: Chain | None = None
 
 
 class DeliverySlots(Slots):
@@ -48,11 +65,13 @@ class DeliverySlots(Slots):
 
     Attributes:
         reserved: How many only owners get that hold none.
+        chains: What is under way in them, by subscription.
     """
 
     def __init__(self, number: int, *, per_origin: int) -> None:
         super().__init__(number)
         self.reserved = reserved_of(number)
+        self.chains: dict[str, Chain] = {}
         self._per_origin = per_origin
         self._by_owner: Counter[tuple[str, str]] = Counter()
         self._by_origin: Counter[str] = Counter()
@@ -109,6 +128,14 @@ class DeliverySlots(Slots):
             _count_down(self._by_owner, (tenant, owner))
             _count_down(self._by_origin, origin)
         return self._some_wait or bool(self._last.held_back) or origin in self._last.crowded
+
+    def give_up(self, places: Iterable[Place]) -> None:
+        """Free the places of what was not stored after all."""
+        for place in places:
+            if place.chain is None:
+                self.cancel([place.destination])
+            else:
+                place.chain.break_off()
 
     def cancel(self, destinations: Iterable[DestinationKey]) -> None:
         """Free the slots of what was not stored after all."""

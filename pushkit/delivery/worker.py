@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 import time
@@ -11,15 +12,16 @@ from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import REFUSED, SUBSCRIPTION_MISSING, TOO_OLD
+from pushkit.delivery.chain import Chain
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Attempted, Settler
-from pushkit.delivery.slots import Claimed, DeliverySlots
+from pushkit.delivery.slots import Claimed, DeliverySlots, Place
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
-from pushkit.outbox.leases import Leases
+from pushkit.outbox.leases import CHAINED_BYTES, Leases
 from pushkit.outbox.model import Claim, Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.database import Database
@@ -30,6 +32,8 @@ from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import persist
 
 _log = logging.getLogger("pushkit.delivery")
+
+_NOT_BEGUN = Result(outcome=Outcome.NOT_BEGUN)
 
 
 class Worker:
@@ -104,25 +108,41 @@ class Worker:
         """Make the attempts that are due now, as many as run at once; return how many."""
         return await self.pump.run_once()
 
-    def reserve(self, recipient: Recipient, now: datetime) -> Claim | None:
-        """Take a slot for a delivery that is being stored and is the next of its line.
+    def reserve(
+        self, recipient: Recipient, seq: int, size: int, now: datetime, *, is_next: bool
+    ) -> Place | None:
+        """Take a place for a delivery that is being stored: in its line's chain, or a slot.
+
+        Args:
+            recipient: Whose line it is, which is not paused.
+            seq: Its number there.
+            size: How long its body is.
+            now: The present.
+            is_next: Whether nothing is before it.
 
         Returns:
-            The claim with which it is stored; None if it waits for one.
+            The place, in which it is stored as claimed; None if it waits for a claim.
         """
         is_on_probation = recipient.failures >= self._consequences.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
-        if not self.slots.reserve(recipient.destination):
-            return None
-        return Claim(worker=self.name, until=now + self._lease)
+        claim = Claim(worker=self.name, until=now + self._lease)
+        chain = self.slots.chains.get(recipient.id)
+        may_join = chain is not None and size <= CHAINED_BYTES and not recipient.failures
+        if chain is not None and may_join and chain.promise(seq):
+            return Place(claim, recipient.destination, chain)
+        if is_next and self.slots.reserve(recipient.destination):
+            return Place(claim, recipient.destination)
+        return None
 
     def begin(self, claimed: Claimed) -> None:
-        """Start on a delivery that was stored in a slot.
+        """Start on a delivery that was stored in a place.
 
         After the end of this worker it stays under its lease, which nobody renews.
         """
-        if not self._is_retired:
+        if claimed.chain is not None:
+            claimed.chain.join(claimed)
+        elif not self._is_retired:
             self.pump.begin(claimed)
 
     async def _claim(self) -> Sequence[Claimed]:
@@ -174,23 +194,68 @@ class Worker:
             _log.warning("worker %s died; its deliveries are taken over", worker)
             yield from self._leases.take_over(worker, now)
 
-    async def _deliver(self, claimed: Claimed) -> Claimed | None:
-        if time.perf_counter() - claimed.since > self._lease_margin.total_seconds():
+    async def _deliver(self, claimed: Claimed) -> None:
+        """Make an attempt, and those that follow in its slot; settle them."""
+        line, destination = claimed.delivery.subscription_id, destination_of(claimed.delivery)
+        chain = Chain(
+            claimed,
+            longest_wait=self._lease_margin,
+            may_go_on=functools.partial(self.slots.may_follow, destination),
+            settle=self._settle_beside,
+        )
+        if chain.is_late(claimed):
             # This process stood still: an attempt would last longer than the lease.
             _log.warning("delivery %s: taken too long ago; left to its lease", claimed.delivery.id)
-            return None
-        result = await self._result(claimed)
-        attempted = Attempted(claimed, result)
+            return
+        self.slots.chains[line] = chain
+        try:
+            await self._go_through(chain, claimed)
+        finally:
+            chain.end()  # what is left of it stays under its lease
+            if self.slots.chains.get(line) is chain:
+                del self.slots.chains[line]
+
+    async def _go_through(self, chain: Chain, first: Claimed) -> None:
+        claimed: Claimed | None = first
+        while claimed is not None:
+            result = await self._result(claimed)
+            chain.answered.append(Attempted(claimed, result))
+            if result.outcome is not Outcome.DELIVERED:
+                chain.close()
+            while (claimed := await chain.next()) is None and not chain.has_ended():
+                await self._settle(chain)
+
+    async def _settle_beside(self, chain: Chain) -> None:
+        """Settle what was answered until now, while the next attempt is made."""
+        await self._write_down(chain, chain.answered)
+        chain.settling = None
+
+    async def _settle(self, chain: Chain) -> None:
+        """Settle what was answered; of a chain that is closed, what is not begun goes back."""
+        while chain.settling is not None:  # when one has ended the next may have begun
+            await chain.settling
+        waiting = () if chain.is_open else chain.waiting
+        going_back = (Attempted(each, _NOT_BEGUN) for each in waiting)
+        if attempted := [*chain.answered, *going_back]:
+            await self._write_down(chain, attempted)
+
+    async def _write_down(self, chain: Chain, attempted: Sequence[Attempted]) -> None:
+        attempted = tuple(attempted)  # more may be answered meanwhile
+        chain.stop_timer()
         # What the webhook has is sent again unless that gets written down: while the database is
         # away it is tried until the lease ends.
         settled = await persist(
             lambda: self._settler.settle(attempted), through=StorageError, within=self._lease_margin
         )
-        tell_settled(self._events, claimed.delivery, result, settled)
-        if settled.some_wait:
+        for each, what in zip(attempted, settled, strict=True):
+            tell_settled(self._events, each.delivery, each.result, what)
+        chain.settled(attempted)
+        chain.follow(settled[-1].following)
+        if not settled[-1].may_go_on:
+            chain.close()
+        if settled[-1].some_wait:
             self.slots.let_wait()
             self.pump.wake()
-        return settled.following
 
     async def _result(self, claimed: Claimed) -> Result:
         delivery = claimed.delivery

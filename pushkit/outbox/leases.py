@@ -29,8 +29,17 @@ from pushkit.outbox.parking import (
 )
 from pushkit.outbox.rows import DELIVERY, delivery_of
 from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
-from pushkit.outbox.states import CLAIMED, LOST, SETTLED, SETTLING, UNFINISHED, DeliveryState
+from pushkit.outbox.states import (
+    CHAINED,
+    CLAIMED,
+    LOST,
+    SETTLED,
+    SETTLING,
+    UNFINISHED,
+    DeliveryState,
+)
 from pushkit.storage.script import (
+    Row,
     Rows,
     Script,
     SqlValue,
@@ -43,6 +52,9 @@ from pushkit.storage.script import (
 )
 from pushkit.work.retry import after_fruitless_claims
 
+# Bodies in a chain wait in memory: long ones wait in the outbox.
+CHAINED_BYTES = 2**15
+_AT_ONCE = 8  # of a line
 _NEVER = 2**31 - 1
 _EVER = 2**63 - 1
 _A_FEW, _MANY = 16, 256
@@ -80,6 +92,9 @@ class Passed(NamedTuple):
     taken: Sequence[Delivery]  # what follows, in flight already
     # The subscriptions of which something else is left, which waits for a claim.
     passed_on: frozenset[str]
+    # Those whose chain may not go on: it is paused, its destination fails or waits, or not all of
+    # it was this worker's any more.
+    stopped: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -218,38 +233,51 @@ class Leases:
         An attempt that is folded into its delivery's row (`is_folded`) is written down here.
         """
         moment = to_micros(now)
+        ends = {each[0].subscription_id: each for each in settled}
         alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
-        for delivery, result in settled:
-            alike.setdefault(_columns_after(delivery, result, moment), []).append(
-                (delivery, result)
-            )
-        next_ids: dict[tuple[str, int], str | None] = {}
-        for (folds, *columns), those in alike.items():
+        for each in settled:
+            is_end = ends[each[0].subscription_id] is each
+            alike.setdefault((is_end, *_columns_after(*each, moment)), []).append(each)
+        found: dict[tuple[str, int], Row] = {}
+        # The end of a line comes after the rest of it: it finds what is next.
+        for (_, folds, *columns), those in sorted(alike.items(), key=lambda item: bool(item[0][0])):
             for some in chunks(those):
                 values = padded([_which(*each, ahead if folds else None) for each in some])
                 rows = yield Statement(
                     _settling(len(values), folds=bool(folds)),
                     (*columns, worker, *itertools.chain.from_iterable(values)),
                 )
-                next_ids |= {(row["id"], row["claims"]): row["next_id"] for row in rows}
-        are_ours, left, wanted = [], set[str](), list[tuple[str, str]]()
+                found |= {(row["id"], row["claims"]): row for row in rows}
+        are_ours, held, lost, again = list[bool](), set[str](), set[str](), set[str]()
         for delivery, result in settled:
-            claimed = (delivery.id, delivery.claims)
-            are_ours.append(claimed in next_ids)
-            next_id = next_ids.get(claimed)
-            # After a retry it is the oldest again, unless an older one was redriven meanwhile.
-            is_again = claimed in next_ids and result.outcome in _AGAIN
-            if next_id is not None or is_again:
-                left.add(delivery.subscription_id)
-            if next_id is not None and until is not None and following(delivery, result):
-                wanted.append((next_id, delivery.origin))
+            line, is_ours = delivery.subscription_id, (delivery.id, delivery.claims) in found
+            are_ours.append(is_ours)
+            (held if is_ours else lost).add(line)
+            # It is the oldest again, unless an older one was redriven meanwhile.
+            if is_ours and result.outcome in _AGAIN:
+                again.add(line)
+        left = held & (lost | again)
+        chained, wanted = list[str](), list[tuple[str, str]]()
+        for line, (delivery, result) in ends.items():
+            if line in left or line not in held:
+                continue
+            row = found[delivery.id, delivery.claims]
+            if row["chained_id"] is not None:
+                chained.append(row["chained_id"])
+            elif row["next_id"] is not None:
+                left.add(line)
+                if until is not None and following(delivery, result):
+                    wanted.append((row["next_id"], delivery.origin))
+        stopped = lost | (yield from _go_on(chained, moment))
         taken: list[Delivery] = []
         if wanted and until is not None:
-            taken = yield from _take_next(wanted, Claim(worker=worker, until=until), now)
+            claim = Claim(worker=worker, until=until)
+            taken = yield from _take_next(wanted, claim, now)
+            taken += yield from _take_behind(taken, claim, now)
         passed_on = sorted(left.difference(each.subscription_id for each in taken))
         if passed_on:
             yield from pass_heads_on(passed_on)
-        return Passed(are_ours, taken, frozenset(passed_on))
+        return Passed(are_ours, taken, frozenset(passed_on), frozenset(stopped))
 
     def working(self) -> Script[list[str]]:
         """Return the names of the workers that have rows in flight."""
@@ -289,15 +317,17 @@ def _look_around(worker: str, now: int) -> Script[_Present]:
     In one statement, as every claim begins with it.
     """
     rows = yield Statement(
-        "SELECT tenant, owner, origin, lease_worker, COUNT(*) AS number, MIN(lease_until) AS until"
+        # Of a chain one is under way: that with the mark.
+        "SELECT tenant, owner, origin, lease_worker, MIN(lease_until) AS until,"
+        " SUM(CASE WHEN head > 0 THEN 1 ELSE 0 END) AS number"
         " FROM pushkit_deliveries WHERE state = 'in_flight'"
         " GROUP BY tenant, owner, origin, lease_worker"
-        " UNION ALL SELECT tenant, owner, origin, NULL, 0, NULL FROM"
+        " UNION ALL SELECT tenant, owner, origin, NULL, NULL, 0 FROM"
         " (SELECT * FROM pushkit_parked WHERE again_at <= $1 LIMIT 1) parked",
         (now,),
     )
     in_flight, others = InFlight(), Counter[str]()
-    leased = [row for row in rows if row["number"]]
+    leased = [row for row in rows if row["until"] is not None]
     for row in leased:
         destination = (row["tenant"], row["owner"], row["origin"])
         is_mine = row["lease_worker"] == worker
@@ -347,18 +377,72 @@ def _take_next(
     return taken
 
 
+def _take_behind(heads: Sequence[Delivery], claim: Claim, now: datetime) -> Script[list[Delivery]]:
+    """Take what stands behind some that were just taken, and may go when those have arrived."""
+    taken: list[Delivery] = []
+    # Those of a line are alike.
+    for some in chunks([each for each in heads if len(each.body) <= CHAINED_BYTES]):
+        places: tuple[tuple[SqlValue, ...], ...] = padded(
+            [(each.subscription_id, each.seq, each.origin) for each in some]
+        )
+        rows = yield Statement(
+            _taking_behind(len(places)),
+            (
+                claim.worker,
+                to_micros(claim.until),
+                to_micros(now),
+                *itertools.chain.from_iterable(places),
+            ),
+        )
+        taken += map(delivery_of, rows)
+    return sorted(taken, key=lambda each: (each.subscription_id, each.seq))
+
+
+@functools.cache
+def _taking_behind(number: int) -> str:
+    lines = " OR ".join(
+        f"(subscription_id = ${n} AND seq > ${n + 1} AND seq < ${n + 1} + {_AT_ONCE}"
+        f" AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries b WHERE b.subscription_id = ${n}"
+        f" AND b.seq > ${n + 1} AND b.seq <= pushkit_deliveries.seq AND b.{UNFINISHED}"
+        f" AND (b.attempts > 0 OR b.not_before > $3 OR b.origin <> ${n + 2})))"
+        for n in range(4, 4 + 3 * number, 3)
+    )
+    return CHAINED.where(f"({lines}) RETURNING {DELIVERY}")
+
+
+_IS_PAUSED = (
+    "EXISTS (SELECT 1 FROM pushkit_subscriptions s"
+    " WHERE s.id = pushkit_deliveries.subscription_id AND s.paused = 1)"
+)
+_FAILS_OR_WAITS = (
+    "EXISTS (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
+    " AND h.owner = pushkit_deliveries.owner AND h.origin = pushkit_deliveries.origin"
+    " AND (h.failures > 0 OR h.until > {now}))"
+)
+
+
+def _go_on(chained: Sequence[str], now: int) -> Script[set[str]]:
+    """Mark what is in flight already as the oldest of its line; return the lines that must stop."""
+    stopped = set[str]()
+    for clause, values in among(chained, after=1):
+        rows = yield Statement(
+            "UPDATE pushkit_deliveries SET head ="
+            f" CASE WHEN {_IS_PAUSED} THEN 0 ELSE 1 END WHERE id {clause} AND {UNFINISHED}"
+            f" RETURNING subscription_id, head, {_FAILS_OR_WAITS.format(now='$1')} AS waits",
+            (now, *values),
+        )
+        stopped |= {row["subscription_id"] for row in rows if row["waits"] or not row["head"]}
+    return stopped
+
+
 @functools.cache
 def _taking_next(number: int) -> str:
     ids = range(4, 4 + 2 * number, 2)
     origins = " ".join(f"WHEN ${n} THEN ${n + 1}" for n in ids)
     return CLAIMED.where(
         f"id IN ({', '.join(f'${n}' for n in ids)}) AND origin = CASE id {origins} END"
-        " AND not_before <= $3 AND attempts = 0 AND NOT EXISTS"
-        " (SELECT 1 FROM pushkit_subscriptions s WHERE s.id = pushkit_deliveries.subscription_id"
-        " AND s.paused = 1) AND NOT EXISTS"
-        " (SELECT 1 FROM pushkit_destinations h WHERE h.tenant = pushkit_deliveries.tenant"
-        " AND h.owner = pushkit_deliveries.owner AND h.origin = pushkit_deliveries.origin"
-        f" AND (h.failures > 0 OR h.until > $3)) RETURNING {DELIVERY}"
+        f" AND not_before <= $3 AND attempts = 0 AND NOT {_IS_PAUSED}"
+        f" AND NOT {_FAILS_OR_WAITS.format(now='$3')} RETURNING {DELIVERY}"
     )
 
 
@@ -415,7 +499,7 @@ def _settling(number: int, *, folds: bool) -> str:
         which = f"({' OR '.join(f'(id = ${n} AND claims = ${n + 1})' for n in firsts)})"
     return (
         f"{SETTLING}{folded} WHERE lease_worker = $7 AND state = 'in_flight'"
-        f" AND {which} RETURNING id, claims, {_NEXT_ID}"
+        f" AND {which} RETURNING id, claims, {_NEXT_ID}, {_CHAINED_ID}"
     )
 
 
@@ -423,6 +507,12 @@ _NEXT_ID = (
     "(SELECT n.id FROM pushkit_deliveries n"
     " WHERE n.subscription_id = pushkit_deliveries.subscription_id"
     f" AND n.id <> pushkit_deliveries.id AND n.{UNFINISHED} ORDER BY n.seq LIMIT 1) AS next_id"
+)
+# What a chain goes on with. An older one may have been redriven meanwhile: it waits for the end.
+_CHAINED_ID = (
+    "(SELECT CASE c.state WHEN 'in_flight' THEN c.id END FROM pushkit_deliveries c"
+    " WHERE c.subscription_id = pushkit_deliveries.subscription_id"
+    f" AND c.seq > pushkit_deliveries.seq AND c.{UNFINISHED} ORDER BY c.seq LIMIT 1) AS chained_id"
 )
 
 _AGAIN = {outcome for outcome, state in SETTLED.items() if state is DeliveryState.PENDING}

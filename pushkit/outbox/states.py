@@ -2,11 +2,12 @@
 
 | what happens | from | to | besides |
 |---|---|---|---|
-| stored | nothing | pending; in flight if a slot is free and nothing before it | the next `seq` |
-| claimed | pending | in flight | the lease begins; one claim more |
+| stored | nothing | pending; in flight in a free slot, or in a chain | the next `seq` |
+| claimed, or chained behind that | pending | in flight | the lease begins; one claim more |
 | acknowledged | in flight | delivered | one attempt more; the next of its line may go |
 | failed | in flight | pending | one attempt more; waits as the schedule says |
 | local fault | in flight | pending | no attempt; waits by itself |
+| not begun | in flight | pending | no attempt: it goes back behind the one before it |
 | given up | in flight | dead | |
 | gone | in flight | dead | its subscription is disabled: the rest of the line is withdrawn |
 | lost: worker died, lease ended | in flight | pending | no attempt, and a claim without fruit |
@@ -46,6 +47,8 @@ class Outcome(StrEnum):
     LOCAL_FAULT = "local_fault"
     """Something failed on this side before the webhook was asked: not its business. It is tried
     again, and its schedule is not used up."""
+    NOT_BEGUN = "not_begun"
+    """It stood in a chain behind one that failed, or that had to leave its slot."""
     GONE = "gone"
     """Answered 410: dead for this subscription, pending deliveries and all."""
 
@@ -77,6 +80,10 @@ CLAIMED: Final = Move(
     "head = 1, lease_worker = $1, lease_until = $2, claims = claims + 1,"
     " fruitless_claims = fruitless_claims + 1",
 )
+# Behind another one that was claimed: it may come to nothing by no fault of its own.
+CHAINED: Final = Move(
+    CLAIMED.before, CLAIMED.after, "lease_worker = $1, lease_until = $2, claims = claims + 1"
+)
 LOST: Final = Move(
     (DeliveryState.IN_FLIGHT,),
     DeliveryState.PENDING,
@@ -106,6 +113,7 @@ SETTLED: Final = {
     Outcome.DELIVERED: DeliveryState.DELIVERED,
     Outcome.RETRY: DeliveryState.PENDING,
     Outcome.LOCAL_FAULT: DeliveryState.PENDING,
+    Outcome.NOT_BEGUN: DeliveryState.PENDING,
     Outcome.DEAD: DeliveryState.DEAD,
     Outcome.GONE: DeliveryState.DEAD,
 }

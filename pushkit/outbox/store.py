@@ -146,11 +146,13 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.status and new.status.value,  # what is a string and more is slow to bind
         new.idempotency_key,
         new.update_sha256,
-        *_standing(new.claim),
+        *_standing(new.claim, is_first=new.head),
     )
 
 
-def _standing(claim: Claim | None) -> tuple[str | int | None, ...]:
+def _standing(claim: Claim | None, *, is_first: bool) -> tuple[str | int | None, ...]:
     if claim is None:
         return (DeliveryState.PENDING.value, 0, 0, None, None)
-    return (DeliveryState.IN_FLIGHT.value, 1, 1, claim.worker, to_micros(claim.until))
+    # Behind another one it may come to nothing by no fault of its own.
+    fruitless = int(is_first)
+    return (DeliveryState.IN_FLIGHT.value, 1, fruitless, claim.worker, to_micros(claim.until))

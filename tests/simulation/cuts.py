@@ -171,6 +171,21 @@ CUTS = (
         ),
     ),
     _cut(
+        "chain goes back",
+        "What stands behind one that failed goes back behind it.",
+        _WORKER,
+        (
+            "            if result.outcome is not Outcome.DELIVERED:\n                chain.close()\n",
+            "",
+        ),
+    ),
+    _cut(
+        "chain without gaps",
+        "Only the very next of a line joins its chain.",
+        "pushkit.delivery.chain",
+        ("                or seq != self._last_seq + 1\n", ""),
+    ),
+    _cut(
         "one of a subscription",
         "What is in flight keeps the mark when another one is brought back.",
         _HEADS,

@@ -241,18 +241,28 @@ class Promises:
         return until
 
     def _check_order(self, row: sqlite3.Row) -> None:
-        """An update waits for the one before it, of its subscription."""
+        """An update waits until the one before it, of its subscription, has arrived."""
         if row["state"] != "in_flight":
             return  # an attempt that is none any more: its worker lost it
         before = self._outbox.select(
-            "SELECT id FROM pushkit_deliveries WHERE subscription_id = ? AND seq < ?"
+            "SELECT * FROM pushkit_deliveries WHERE subscription_id = ? AND seq < ?"
             " AND state IN ('pending', 'in_flight')",
             row["subscription_id"],
             row["seq"],
         )
-        overtaken = [each["id"] for each in before if each["id"] not in self.wishes.brought_back]
+        overtaken = [
+            each["id"]
+            for each in before
+            if each["id"] not in self.wishes.brought_back and not self._is_settled_soon(each, row)
+        ]
         if overtaken and row["id"] not in self.wishes.brought_back:
             self._world.violated(f"{row['id']} (seq {row['seq']}) overtook {overtaken}")
+
+    def _is_settled_soon(self, before: sqlite3.Row, row: sqlite3.Row) -> bool:
+        """Say whether one has arrived, by the worker of the next one, which may settle it later."""
+        return (before["state"], before["lease_worker"]) == ("in_flight", row["lease_worker"]) and (
+            any(each.is_taken for each in self.arrivals[before["id"]])
+        )
 
     def begin_call(
         self, receiver: str, callback: str, notification: Notification, process: Process

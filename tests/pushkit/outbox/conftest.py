@@ -124,14 +124,15 @@ class Ledger:
         retry_in: float = 5,
         hold: float | None = None,
     ) -> bool:
-        retry = outcome in {Outcome.RETRY, Outcome.LOCAL_FAULT}
+        is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
+        retry = outcome is Outcome.RETRY or is_unasked
         made = Made(started_at=self.now, duration=timedelta(0), timing=Timing())
         result = Result(
             outcome=outcome,
             status=200,
             retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
             hold_until=None if hold is None else self.now + timedelta(seconds=hold),
-            made=None if outcome is Outcome.LOCAL_FAULT else made,
+            made=None if is_unasked else made,
         )
         return self.run(self._settle(delivery, worker, result))
 

@@ -165,8 +165,9 @@ class Outbox(RuleBasedStateMachine):
             Outcome.DELIVERED: DeliveryState.DELIVERED,
             Outcome.RETRY: DeliveryState.PENDING,
             Outcome.LOCAL_FAULT: DeliveryState.PENDING,
+            Outcome.NOT_BEGUN: DeliveryState.PENDING,
         }.get(outcome, DeliveryState.DEAD)
-        if outcome is not Outcome.LOCAL_FAULT:
+        if outcome not in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}:
             row.attempts, row.fruitless = row.attempts + 1, 0
         if row.state is DeliveryState.PENDING:
             row.due = self.ledger.now + timedelta(seconds=retry_in)

@@ -1,0 +1,212 @@
+"""Updates of one task, told faster than they are delivered: they follow one another in one slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pushkit import PushSender, RetryPolicy, StatusUpdate, wait_schedule
+from pushkit.outbox.states import DeliveryState
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.pushkit.delivery.conftest import Senders
+
+MakeStatus = Callable[..., StatusUpdate]
+DELIVERED = {DeliveryState.DELIVERED}
+SOON = RetryPolicy(wait=wait_schedule((0.05,)))
+
+
+@dataclass
+class Gate:
+    """A webhook that answers when it is told to, with the statuses that it is told."""
+
+    url: str = ""
+    ids: list[str] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.ids.append(request.headers["webhook-id"])
+        await self.open.wait()
+        return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[Gate]:
+    gate = Gate()
+    app = web.Application()
+    app.router.add_post("/", gate.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    gate.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    yield gate
+    gate.open.set()
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def sender(senders: Senders, gate: Gate) -> PushSender:
+    """Deliver `task-1` to the gate, which holds the first update of it."""
+    senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
+    sender = await senders.open(retry=SOON, poll_interval=timedelta(milliseconds=50))
+    await sender.start()
+    await sender.subscribe("task-1", {"id": "1", "url": gate.url}, version="1.0")
+
+    async def is_ready() -> bool:  # a claim found that nobody waits for a slot
+        return sender.worker.slots.may_follow(("", "", ""))
+
+    await eventually(is_ready)
+    return sender
+
+
+async def tell(sender: PushSender, status: MakeStatus, gate: Gate, number: int) -> list[str]:
+    """Tell of some updates; the first one is at the gate before the second one is told."""
+    told = [*(await sender.notify(status())).ids]
+
+    async def is_there() -> bool:
+        return bool(gate.ids)
+
+    await eventually(is_there)
+    for _ in range(number - 1):
+        told += (await sender.notify(status())).ids
+    return told
+
+
+async def states(sender: PushSender) -> list[DeliveryState]:
+    return [each.state for each in await sender.deliveries("task-1")]
+
+
+async def until_all_are_delivered(sender: PushSender) -> None:
+    async def all_delivered() -> bool:
+        return set(await states(sender)) == DELIVERED
+
+    await eventually(all_delivered)
+
+
+async def test_what_is_told_behind_a_delivery_under_way_is_in_flight_and_waits_for_it(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    told = await tell(sender, status, gate, 4)
+    assert await states(sender) == [DeliveryState.IN_FLIGHT] * 4
+    assert gate.ids == told[:1]
+    gate.open.set()
+    await until_all_are_delivered(sender)
+    assert gate.ids == told
+    report = [await sender.outbox.show(each) for each in told]
+    assert [len(each.attempts) for each in report if each is not None] == [1] * 4
+
+
+async def test_what_is_more_than_a_chain_holds_follows_in_order(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    told = await tell(sender, status, gate, 40)
+    found = await states(sender)
+    assert DeliveryState.PENDING in found
+    gate.open.set()
+    await until_all_are_delivered(sender)
+    assert gate.ids == told
+
+
+async def test_behind_one_that_failed_nothing_is_sent_before_it_is_sent_again(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    gate.statuses += [200, 503]
+    told = await tell(sender, status, gate, 5)
+    gate.open.set()
+    await until_all_are_delivered(sender)
+    assert gate.ids == [*told[:2], *told[1:]]
+    assert [each.attempts for each in await sender.deliveries("task-1")] == [1, 2, 1, 1, 1]
+
+
+async def test_behind_one_that_is_given_up_the_others_follow(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    gate.statuses += [400]
+    told = await tell(sender, status, gate, 4)
+    gate.open.set()
+
+    async def all_over() -> bool:
+        return await states(sender) == [DeliveryState.DEAD, *[DeliveryState.DELIVERED] * 3]
+
+    await eventually(all_over)
+    assert gate.ids == told
+
+
+async def test_a_webhook_that_is_gone_gets_nothing_that_stood_behind(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    gate.statuses += [410]
+    told = await tell(sender, status, gate, 4)
+    gate.open.set()
+
+    async def all_over() -> bool:
+        return await states(sender) == [DeliveryState.DEAD, *[DeliveryState.CANCELLED] * 3]
+
+    await eventually(all_over)
+    assert gate.ids == told[:1]
+
+
+async def test_a_pause_lets_nothing_go_but_what_is_in_flight(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    told = await tell(sender, status, gate, 30)
+    in_flight = (await states(sender)).count(DeliveryState.IN_FLIGHT)
+    assert await sender.pause("task-1") == 1
+    gate.open.set()
+
+    async def all_at_rest() -> bool:
+        return DeliveryState.IN_FLIGHT not in await states(sender)
+
+    await eventually(all_at_rest)
+    assert gate.ids == told[: len(gate.ids)]
+    assert len(gate.ids) <= in_flight < 30
+    await sender.resume("task-1")
+    await until_all_are_delivered(sender)
+    assert gate.ids == told
+
+
+async def test_a_sender_that_is_closed_gives_back_what_it_has_not_begun(
+    senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    told = await tell(sender, status, gate, 4)
+    slots = sender.worker.slots
+    closing = asyncio.create_task(sender.close())
+
+    async def is_closing() -> bool:
+        return not slots.is_open
+
+    await eventually(is_closing)
+    gate.open.set()
+    await closing
+    later = await senders.open()
+    assert await states(later) == [DeliveryState.DELIVERED, *[DeliveryState.PENDING] * 3]
+    for _ in range(3):
+        await later.worker.run_once()
+    await until_all_are_delivered(later)
+    assert gate.ids == told
+
+
+async def test_a_chain_takes_one_of_the_places_at_its_destination(
+    senders: Senders, sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    await tell(sender, status, gate, 8)
+    other = await senders.open(concurrency_per_host=2)
+    await other.subscribe("task-2", {"id": "1", "url": gate.url}, version="1.0")
+    await other.notify(status(task_id="task-2"))
+    running = asyncio.create_task(other.worker.run_once())
+
+    async def is_there() -> bool:
+        return len(gate.ids) == 2
+
+    await eventually(is_there)
+    gate.open.set()
+    await running
