@@ -1,4 +1,4 @@
-"""Hears all that is said, and looks for what nobody may learn from it.
+"""Hears all that is said, and looks for what nobody may learn from it, and for bugs of ours.
 
 Everything secret in a world has the canary in it: tokens, credentials, the DSN's password, bodies.
 Signed tokens are known by their shape.
@@ -55,6 +55,8 @@ class Secrets(logging.Handler):
             said.append(f"{type(error).__name__}: {error}")
             error = error.__cause__ or error.__context__
         self.look_at(f"the log of {record.name}", " ".join(said))
+        if "failed unexpectedly" in said[0]:  # nothing that a world does to us is unexpected
+            self._found(f"{record.name}: {' '.join(said)}")
 
     def __enter__(self) -> Secrets:
         self._levels = {name: logging.getLogger(name).level for name in _LOUD}

@@ -379,3 +379,12 @@ def test_a_secret_is_heard_in_a_line_its_facts_and_its_errors(said: str) -> None
 
     assert secrets.lines == 4
     assert len(found) == 3
+
+
+def test_a_fault_that_nobody_expected_is_heard() -> None:
+    found: list[str] = []
+
+    with Secrets(found.append):
+        logging.getLogger("pushkit.work").error("deliveries: failed unexpectedly; it comes back")
+
+    assert len(found) == 1
