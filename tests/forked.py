@@ -68,7 +68,12 @@ def _server() -> str:
 
 
 def _call(path: str, *arguments: str) -> None:
-    # Whoever is told to end before there is a fork ends, and the fork with it.
+    # Before there is a fork, which may be heard of at once: what comes waits until it is there.
+    came, handed = socket.socketpair()
+    handed.setblocking(False)
+    signal.set_wakeup_fd(handed.fileno())
+    for number in HANDED_ON:
+        signal.signal(number, lambda *_: None)  # it comes as an octet
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(path)
         asked = {"argv": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109  # costs nothing
@@ -76,11 +81,6 @@ def _call(path: str, *arguments: str) -> None:
         socket.send_fds(server, [len(text).to_bytes(4, "big")], [0, 1, 2])
         server.sendall(text)
         fork = int.from_bytes(_read(server, 4), "big")
-        came, handed = socket.socketpair()
-        handed.setblocking(False)
-        signal.set_wakeup_fd(handed.fileno())
-        for number in HANDED_ON:
-            signal.signal(number, lambda *_: None)  # it comes as an octet
         while server not in select.select([server, came], [], [])[0]:
             for each in came.recv(64):
                 with contextlib.suppress(ProcessLookupError):  # it has just ended

@@ -60,8 +60,9 @@ class Webhook:
 
     @property
     def in_order(self) -> bool:
-        """Whether no update came before an earlier one of its task."""
-        return all(numbers == sorted(numbers) for numbers in self.numbers.values())
+        """Whether no update came for the first time before an earlier one of its task."""
+        first = [list(dict.fromkeys(numbers)) for numbers in self.numbers.values()]
+        return all(numbers == sorted(numbers) for numbers in first)
 
 
 @dataclass
