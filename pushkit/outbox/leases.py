@@ -361,41 +361,36 @@ def _take_next(
     wanted: Sequence[tuple[str, str]], claim: Claim, now: datetime
 ) -> Script[list[Delivery]]:
     """Take those deliveries (each with the origin that it must go to) that may go now."""
-    taken: list[Delivery] = []
-    for some in chunks(wanted):
-        filled = padded(some)
-        rows = yield Statement(
-            _taking_next(len(filled)),
-            (
-                claim.worker,
-                to_micros(claim.until),
-                to_micros(now),
-                *itertools.chain.from_iterable(filled),
-            ),
-        )
-        taken += map(delivery_of, rows)
-    return taken
+    return (yield from _take_places(_taking_next, wanted, claim, now))
 
 
 def _take_behind(heads: Sequence[Delivery], claim: Claim, now: datetime) -> Script[list[Delivery]]:
     """Take what stands behind some that were just taken, and may go when those have arrived."""
-    taken: list[Delivery] = []
     # Those of a line are alike.
-    for some in chunks([each for each in heads if len(each.body) <= CHAINED_BYTES]):
-        places: tuple[tuple[SqlValue, ...], ...] = padded(
-            [(each.subscription_id, each.seq, each.origin) for each in some]
-        )
+    places = [
+        (each.subscription_id, each.seq, each.origin)
+        for each in heads
+        if len(each.body) <= CHAINED_BYTES
+    ]
+    taken = yield from _take_places(_taking_behind, places, claim, now)
+    return sorted(taken, key=lambda each: (each.subscription_id, each.seq))
+
+
+def _take_places(
+    taking: Callable[[int], str],  # the statement, for so many places
+    places: Sequence[tuple[SqlValue, ...]],
+    claim: Claim,
+    now: datetime,
+) -> Script[list[Delivery]]:
+    taken: list[Delivery] = []
+    for some in chunks(places):
+        filled = padded(some)
+        values = (claim.worker, to_micros(claim.until), to_micros(now))
         rows = yield Statement(
-            _taking_behind(len(places)),
-            (
-                claim.worker,
-                to_micros(claim.until),
-                to_micros(now),
-                *itertools.chain.from_iterable(places),
-            ),
+            taking(len(filled)), (*values, *itertools.chain.from_iterable(filled))
         )
         taken += map(delivery_of, rows)
-    return sorted(taken, key=lambda each: (each.subscription_id, each.seq))
+    return taken
 
 
 @functools.cache
