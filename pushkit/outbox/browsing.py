@@ -19,7 +19,7 @@ from pushkit.outbox.inspection import (
     summary_of,
 )
 from pushkit.outbox.states import UNFINISHED, DeliveryState
-from pushkit.storage.paging import WINDOW, AtMost, Page, count_at_most, windows
+from pushkit.storage.paging import AtMost, Page, Search, count_at_most, find_rows, narrowed
 from pushkit.storage.script import (
     Script,
     SqlValue,
@@ -98,26 +98,24 @@ def browse_deliveries(
         wanted = replace(wanted, tenant="")
     looked_at, values, rest = yield from _looked_at(wanted, before)
     conditions, given = rest.where(after=len(values))
-    for window in windows(limit, is_filtered=rest != DeliveryFilter()):
-        rows = yield Statement(
-            f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {window}) w WHERE {conditions}"
-            f" ORDER BY {_order(wanted)} LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
-            (*values, *given, limit + 1),
-        )
-        ids = [str(row["id"]) for row in rows]
-        if len(ids) > limit:
-            break
+    search = Search(
+        looked_at=looked_at,
+        named=values,
+        columns=_FILTERED,
+        conditions=conditions,
+        given=given,
+        order=_order(wanted),
+        is_filtered=rest != DeliveryFilter(),
+    )
+    page = yield from find_rows(search, limit=limit)
     found: dict[str, DeliverySummary] = {}
-    for clause, chosen in among(ids[:limit]) if ids else ():
+    ids = [str(row["id"]) for row in page.items]
+    for clause, chosen in among(ids) if ids else ():
         rows = yield Statement(
             f"SELECT {SUMMARY_COLUMNS} FROM {WITH_BODIES} WHERE id {clause}", chosen
         )
         found |= {row["id"]: summary_of(row) for row in rows}
-    items = tuple(found[each] for each in ids[:limit])
-    if len(ids) > limit:
-        return Page(items=items, before=items[-1].id)
-    last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {window - 1}", values)
-    return Page(items=items, before=last[0]["id"] if last else None, is_cut=bool(last))
+    return page.showing(found[each] for each in ids)
 
 
 def _order(wanted: DeliveryFilter) -> str:
@@ -155,13 +153,7 @@ def _looked_at(
         rest = replace(wanted, state=None)
         return f"FROM {rows} WHERE state = 'dead' AND {older} {order}", (start,), rest
     if wanted.state in (DeliveryState.PENDING, DeliveryState.IN_FLIGHT):
-        counted = yield Statement(
-            f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {rows} WHERE {UNFINISHED}"
-            f" LIMIT {WINDOW}) u"
-        )
-        if counted[0]["found"] < WINDOW:
-            # All of them. The limit keeps the query an inner one.
-            rows = f"(SELECT {_FILTERED} FROM {rows} WHERE {UNFINISHED} LIMIT {WINDOW}) u"
+        rows = yield from narrowed(rows, UNFINISHED, _FILTERED)
     return f"FROM {rows} WHERE {older} {order}", (start,), wanted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pushkit.storage.paging import Page, windows
+from pushkit.storage.paging import Page, Search, find_rows
 from pushkit.storage.script import Script, Statement
 from pushkit.subscriptions.model import Subscription, SubscriptionState
 from pushkit.subscriptions.store import read_subscription
@@ -81,17 +81,17 @@ class SubscriptionInspection:
             older = f"tenant = $2 AND task_id = $3 AND {older}"
         looked_at = f"FROM pushkit_subscriptions WHERE {older} ORDER BY id DESC"
         conditions, given = wanted.where(after=len(values))
-        for window in windows(limit, is_filtered=True):  # those that are gone are left out
-            rows = yield Statement(
-                f"SELECT * FROM (SELECT * {looked_at} LIMIT {window}) w WHERE {conditions}"
-                f" ORDER BY id DESC LIMIT CAST(${len(values) + len(given) + 1} AS BIGINT)",
-                (*values, *given, limit + 1),
-            )
-            items = tuple(map(read_subscription, rows[:limit]))
-            if len(rows) > limit:
-                return Page(items=items, before=items[-1].id)
-        last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {window - 1}", values)
-        return Page(items=items, before=last[0]["id"] if last else None, is_cut=bool(last))
+        search = Search(
+            looked_at=looked_at,
+            named=values,
+            columns="*",
+            conditions=conditions,
+            given=given,
+            order="id DESC",
+            is_filtered=True,  # those that are gone are left out
+        )
+        page = yield from find_rows(search, limit=limit, shown="*")
+        return page.showing(map(read_subscription, page.items))
 
     def show(self, subscription_id: str) -> Script[Subscription | None]:
         """Return one subscription, a withdrawn one too; None if there is none."""

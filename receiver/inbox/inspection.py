@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from pushkit.storage.paging import WINDOW, Page, windows
+from pushkit.storage.paging import Page, Search, find_rows, narrowed
 from pushkit.storage.script import (
     Row,
     Script,
@@ -149,27 +149,24 @@ class Inspection:
         """Return a page of notifications, newest first, of any number in the same time."""
         looked_at, named, rest = yield from _looked_at(wanted, before)
         conditions, given = rest.where(after=len(named))
-        for window in windows(limit, is_filtered=rest != InboxFilter()):
-            found = yield Statement(
-                f"SELECT id FROM (SELECT {_FILTERED} {looked_at} LIMIT {window}) w"
-                f" WHERE {conditions} ORDER BY id DESC"
-                f" LIMIT CAST(${len(named) + len(given) + 1} AS BIGINT)",
-                (*named, *given, limit + 1),
-            )
-            ids = [int(row["id"]) for row in found]
-            if len(ids) > limit:
-                break
+        search = Search(
+            looked_at=looked_at,
+            named=named,
+            columns=_FILTERED,
+            conditions=conditions,
+            given=given,
+            order="id DESC",
+            is_filtered=rest != InboxFilter(),
+        )
+        page = yield from find_rows(search, limit=limit)
+        ids = [int(row["id"]) for row in page.items]
         summaries: dict[int, NotificationSummary] = {}
-        for clause, chosen in among(ids[:limit]) if ids else ():
+        for clause, chosen in among(ids) if ids else ():
             found = yield Statement(
                 f"SELECT {_SUMMARY} FROM pushkit_inbox WHERE id {clause}", chosen
             )
             summaries |= {row["id"]: _summary(row) for row in found}
-        items = tuple(summaries[each] for each in ids[:limit])
-        if len(ids) > limit:
-            return Page(items=items, before=str(items[-1].id))
-        last = yield Statement(f"SELECT id {looked_at} LIMIT 1 OFFSET {window - 1}", named)
-        return Page(items=items, before=str(last[0]["id"]) if last else None, is_cut=bool(last))
+        return page.showing(summaries[each] for each in ids)
 
     def show(self, notification_id: int) -> Script[NotificationReport | None]:
         """Return one notification with its callbacks; None if there is no such notification."""
@@ -325,13 +322,7 @@ def _looked_at(
         rest = replace(wanted, status=None)
         return f"FROM {rows} WHERE status = 'dead' AND {older} ORDER BY id DESC", (start,), rest
     if wanted.status in (InboxStatus.RECEIVED, InboxStatus.IN_PROGRESS):
-        counted = yield Statement(
-            f"SELECT COUNT(*) AS found FROM (SELECT 1 FROM {rows} WHERE {_UNFINISHED}"
-            f" LIMIT {WINDOW}) u"
-        )
-        if counted[0]["found"] < WINDOW:
-            # All of them. The limit keeps the query an inner one.
-            rows = f"(SELECT {_FILTERED} FROM {rows} WHERE {_UNFINISHED} LIMIT {WINDOW}) u"
+        rows = yield from narrowed(rows, _UNFINISHED, _FILTERED)
     return f"FROM {rows} WHERE {older} ORDER BY id DESC", (start,), wanted
 
 
