@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_origin
@@ -26,6 +27,40 @@ from pydantic_core import PydanticUndefined
 HERE = Path(__file__).resolve().parent
 _HEAD = "<!-- Written by docs/reference/generate.py: change the code, and run that. -->\n\n"
 _MEMBER = re.compile(r"^(?: {4}|\t)?(\w+): (.*)$")
+
+# What mends an error that is neither a refusal nor a reason why a delivery failed.
+_ERROR_MENDS = {
+    "alert_failed": "The log has the alert and why it was not sent: try the command, the URL, its"
+    " secret.",
+    "backlog_full": "The webhook does not keep up, or is down: the dashboard shows why;"
+    " `max_backlog` and its kin.",
+    "card_refused": "The error's decisions say which signature fails by what: `pushkit card"
+    " inspect` shows them.",
+    "card_unavailable": "Is the URL the card's own, without a redirect? The message has what was"
+    " answered.",
+    "commit_uncertain": "Call again with the same `idempotency_key`: what was stored is not stored"
+    " twice.",
+    "forward_failed": "The target's own log says why; it is tried again by itself.",
+    "idempotency_conflict": "Take another key for another update.",
+    "invalid_push_config": "The client has to send what its version allows: see the message.",
+    "invalid_schema": "The card's author has to: the message names the place, or the limit.",
+    "invalid_update": "The message names what this version needs: give the update that.",
+    "invalid_url": "Write it plainly: scheme, host and path, without user, fragment, control"
+    " characters.",
+    "jwks": "Fetch the URL by hand: it has to answer 200 with public keys, each with a `kid`.",
+    "key_ring": "`pushkit keys list` shows the states; the message says what is needed.",
+    "malformed_card": "Is it an agent card? The message says where it ceases to be one.",
+    "no_canonical_form": "Write what JSON carries: integers below 2^53, no lone surrogates.",
+    "outbound": "The message says how far the request came; a later attempt may succeed.",
+    "payload_too_large": "Raise `max_body_bytes`, or send artifacts by URL.",
+    "refused": "Each refusal has a code of its own: see above.",
+    "schema": "`pushkit migrate`, `receiver migrate`, or the version that wrote it.",
+    "snapshot_required": "Pass `snapshot=` to `notify()`: the task, or what returns it.",
+    "too_many_push_configs": "Have the client delete what it no longer needs, or raise"
+    " `max_configs_per_task`.",
+    "too_many_subscriptions": "Unsubscribe what has ended, or raise `max_subscriptions_per_owner`.",
+    "unsupported_version": "The versions that are spoken: 0.1, 0.2, 0.3 and 1.0.",
+}
 
 
 def main() -> int:
@@ -80,7 +115,10 @@ def sender_options() -> Iterator[str]:
     waits = ", ".join(_span(timedelta(seconds=each)) for each in DEFAULT_SCHEDULE)
     last = f"{len(DEFAULT_SCHEDULE) + 1} attempts, or {_span(MAX_AGE)}"
     yield from _options(RetryPolicy, {"wait": f"{waits}; each ± 20 %", "stop": last})
-    for kind in (BreakerPolicy, Retention, DestinationRules, Signing, AlertOptions):
+    for kind in (BreakerPolicy, Retention):
+        yield from _options(kind)
+    yield from _options(DestinationRules, {"ports": ", ".join(map(str, DestinationRules().ports))})
+    for kind in (Signing, AlertOptions):
         yield from _options(kind)
 
 
@@ -301,6 +339,7 @@ def codes() -> Iterator[str]:
     """Every code: of errors, of deliveries, of the receiver's answers, of why nothing was done."""
     import pushkit  # noqa: F401  # whoever imports all knows all errors
     import receiver  # noqa: F401
+    from pushkit.dashboard.health import mend
     from pushkit.delivery.again import WhyNot
     from pushkit.delivery.error_codes import ERROR_CODES
     from pushkit.errors import PushkitError
@@ -325,14 +364,32 @@ def codes() -> Iterator[str]:
     yield from _table(("code", "status", "step", "Retry-After", "means", "mend"), rows)
     yield "\n## Why a delivery failed\n"
     yield "`last_error` of a delivery, `error` of an attempt.\n"
-    yield from _table(("code", ""), [(f"`{code}`", means) for code, means in ERROR_CODES.items()])
+    failed = [(f"`{code}`", means, mend(code)) for code, means in ERROR_CODES.items()]
+    yield from _table(("code", "means", "mend"), failed)
     yield "\n## Why nothing was sent again\n"
     yield "Of `redrive`, `resend` and `retry-now`: the delivery, or its subscription, is\n"
     yield from _table(("reason",), [(f"`{why.value}`",) for why in WhyNot])
     yield "\n## Errors\n"
     yield "`code` of what is raised; every one is below `pushkit.errors.PushkitError`.\n"
-    found = sorted({(each.code, each.__name__, _summary(each)) for each in _below(PushkitError)})
-    yield from _table(("code", "error", ""), [(f"`{code}`", f"`{n}`", s) for code, n, s in found])
+    errors = [
+        (f"`{each.code}`", f"`{each.__name__}`", _summary(each), _mend(each))
+        for each in sorted(
+            set(_below(PushkitError)), key=attrgetter("code", "__module__", "__name__")
+        )
+        if not each.__name__.startswith("_")
+    ]
+    yield from _table(("code", "error", "means", "mend"), errors)
+
+
+def _mend(error: type[Any]) -> str:
+    from pushkit.dashboard.health import mend
+    from pushkit.delivery.error_codes import ERROR_CODES
+    from pushkit.errors import InboundError
+    from receiver.refusals import REFUSALS
+
+    if issubclass(error, InboundError) and error.code in REFUSALS:
+        return REFUSALS[error.code].mend
+    return mend(error.code) if error.code in ERROR_CODES else _ERROR_MENDS[error.code]
 
 
 def _wait(value: timedelta | None) -> str:

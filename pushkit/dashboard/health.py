@@ -140,7 +140,12 @@ _MENDS = {
     "gone": "The webhook said that it wants nothing any more. Enabling its subscription takes that"
     " back (pushkit subscriptions enable --resend).",
     "too_large": "Raise the webhook's (or its proxy's) limit of a body, or send artifacts by URL.",
-    "timeout": "The webhook took longer than 15 s: it should answer first and work afterwards.",
+    "unsupported_media_type": "The webhook has to take application/a2a+json, and"
+    " application/json of versions before A2A 1.0.",
+    "unprocessable": "The webhook read the body and wanted another: does it speak the version of"
+    " A2A that it was registered with? Its own log says more.",
+    "timeout": "The webhook took longer than an attempt may (15 s, unless the sender's timeout says"
+    " otherwise): it should answer first and work afterwards.",
     "dns_failure": "Is the name still registered? Look it up from this machine.",
     "connection_refused": "Nobody listens there: the webhook is down, or a firewall refuses.",
     "tls_failure": "Certificate, name or version: openssl s_client -connect host:port shows it.",
@@ -152,13 +157,16 @@ _MENDS = {
     "ownership_unproven": "The webhook has to answer the question of ownership:"
     " see docs/destinations.md.",
     "too_old": "It waited longer than the retry policy allows. Redriving it begins its age anew.",
+    "subscription_missing": "Nothing, if it was removed on purpose; its client can register again.",
+    "superseded": "Nothing: a newer status has said it. SenderOptions(coalesce=) allows that.",
+    "invalid_configuration": "The message, or the workers' log, names the setting.",
     "sealed_secret": "Give the workers the secret key it was sealed with (docs/secrets.md).",
     "secret_key_missing": "Give the workers the secret key it was sealed with (docs/secrets.md).",
     "no_signing_key": "Run pushkit keys list, then pushkit keys rotate.",
-    "key_file": "Can the workers read the key file? Their log says what is wrong with it.",
+    "key_file": "Can this process read the key file? The message, or its log, says what is wrong.",
     "signing_failed": "The KMS or the function that chooses failed: the workers' log says how.",
     "oauth": "The authorization server gave no token: is it reachable, and the client valid?",
-    "storage": "The database refused: the workers' log has its words.",
+    "storage": "The database refused: the message, or the workers' log, has its words.",
     "unexpected_error": "A defect: the workers' log has its traceback.",
     "worker_died": "A worker ended in the middle of an attempt. Its deliveries come back.",
     "lease_expired": "An attempt was not settled in time: a worker hangs, or is short of CPU.",
