@@ -100,15 +100,16 @@ class Settler:
 
         Args:
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
-                theirs, and what belongs to none.
+                theirs.
         """
-        current = yield from self.subscriptions.lock_current(
-            [each.delivery.subscription_id for each in attempted], wait=wait
-        )
+        lines = {each.delivery.subscription_id for each in attempted}
+        current = yield from self.subscriptions.lock_current(list(lines), wait=wait)
+        missing = [] if wait else lines.difference(current)
+        held = (yield from self.subscriptions.there(list(missing))) if missing else ()
         since = time.perf_counter()
         now = yield from self.database.now()
         mine = sorted(
-            (each for each in attempted if wait or each.delivery.subscription_id in current),
+            (each for each in attempted if each.delivery.subscription_id not in held),
             key=lambda each: destination_of(each.delivery),
         )
         settled = yield from self._settle(mine, current, now, since)

@@ -174,7 +174,8 @@ class Worker:
             )
             deliveries = taken.deliveries
             found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])
-            refused = [d for d in deliveries if d.last_error in REFUSED]
+            # What was lost meanwhile does not say how its last attempt ended.
+            refused = [d for d in deliveries if d.last_error in REFUSED or d.fruitless_claims > 1]
             refusals = yield from self._attempts.count(refused, REFUSED)
             self.slots.note(taken)
             claimed += (

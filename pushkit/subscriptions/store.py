@@ -248,6 +248,10 @@ class SubscriptionStore:
         columns = "id, url, revision, active, ended, failing_since"
         return (yield from _by_ids(columns, ids, _current, f"FOR UPDATE{_or_not(wait)}"))
 
+    def there(self, ids: Sequence[str]) -> Script[set[str]]:
+        """Return which of some ids there are, whoever holds their rows."""
+        return set((yield from _by_ids("id", ids, lambda row: str(row["id"]))))
+
     def stored_of_task(self, *, tenant: str, task_id: str) -> Script[list[StoredSubscription]]:
         """Return every owner's active subscriptions to a task with their secrets, in id order."""
         rows = yield Statement(_ACTIVE_OF_TASK, (tenant, task_id))

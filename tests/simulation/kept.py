@@ -72,4 +72,26 @@ KEPT = {
         ),
         ends=150.0,
     ),
+    # What a worker had of it held its slot for 30 s, as if somebody else had the row.
+    "a subscription that is removed while its worker stands still": Scenario(
+        seed=5686,
+        agents=3,
+        workers=0,
+        webhooks=1,
+        receivers=2,
+        postgres=True,
+        twins=False,
+        steps=(
+            Step(0.1, "subscribe", (0, "task0", "owner1", "hook0", "0.1", "webhooks", "")),
+            Step(0.474, "subscribe", (1, "task3", "owner0", "hook0", "1.0", "jwt", "")),
+            Step(1.043, "subscribe", (1, "task0", "owner0", "recv0", "0.2", "jwt", "")),
+            Step(23.001, "strike", ("unsubscribe", "request", 3, 40.0)),
+            Step(32.106, "notify", (1, "task0", 0, "bare")),
+            Step(37.54, "notify", (2, "task0", 2, "task")),
+            Step(71.053, "notify", (1, "task0", 3, "chunk")),
+            Step(71.476, "strike", ("freeze", "request", 0, 1.0)),
+            Step(71.901, "notify", (2, "task0", 4, "last")),
+        ),
+        ends=150.0,
+    ),
 }

@@ -355,16 +355,13 @@ class _Pipe:
         self.far.drip = self.fate.drip
 
     def end(self, *, reset: bool) -> None:
-        """End it for both; `reset` tells who lives."""
+        """End it for both; `reset` tells who lives: else he waits for his own deadline."""
         if self.ended:
             return
         self.ended = True
         self.network.forget(self)
-        for end in (self.near, self.far):
-            if reset:
-                end.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-            else:
-                end.closing = True  # the machine is gone: its peer waits for its own deadline
+        for end in (self.near, self.far) if reset else ():
+            end.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
 
 
 class _End(asyncio.Transport):
@@ -424,10 +421,12 @@ class _End(asyncio.Transport):
         return self.closing or self._lost
 
     def write(self, data: Any) -> None:
-        if self.closing or self._lost or self._pipe.ended or not data:
+        if self.closing or self._lost or not data:
             return
         sent = bytes(data)
         self._written += len(sent)
+        if self._pipe.ended:
+            return
         if self.stall_after is not None:
             sent = sent[: max(self.stall_after - self._sent, 0)]
         cut = None if self.reset_after is None else max(self.reset_after - self._sent, 0)
@@ -478,6 +477,7 @@ class _End(asyncio.Transport):
     def abort(self) -> None:
         self.closing = True
         self._pipe.end(reset=True)
+        self.lose(None)
 
     # --- the way --------------------------------------------------------------------------------
 

@@ -422,8 +422,11 @@ class Promises:
             return row["id"] in self.wishes.brought_back  # else it is cancelled with it
         if error in _AT_ONCE:
             return host in self.inboxes or _AT_ONCE[error] in statuses
-        tries = _AFTER_REFUSALS if error in _REFUSED else self._tries
-        if row["attempts"] != tries:
+        if error in _REFUSED:  # they count apart from what webhooks answered before
+            tries, needed = self._refusals_of(row), _AFTER_REFUSALS
+        else:
+            tries, needed = row["attempts"], self._tries
+        if tries != needed:
             return False
         if error in _MISTRUSTED and host in self.inboxes:
             # Whoever signs and is trusted is refused for his clock alone.
@@ -435,6 +438,14 @@ class Promises:
             answered = {f"status_{s}" if s and s >= 400 else "redirect" for s in statuses}
             return host in self.inboxes or error in answered
         return error in _REFUSED | _UNANSWERED and self._was_ill(host)
+
+    def _refusals_of(self, row: sqlite3.Row) -> int:
+        attempts = self._outbox.select(
+            "SELECT error FROM pushkit_attempts WHERE delivery_id = ? AND started_at >= ?",
+            row["id"],
+            row["redriven_at"] or row["notified_at"],
+        )
+        return sum(each["error"] in _REFUSED for each in attempts)
 
     def _was_ill(self, host: str) -> bool:
         return host in self._ill or any(

@@ -114,7 +114,7 @@ def make_scenario(seed: int) -> Scenario:
         _add_faults(chance, add, cast, postgres, workers, twins)
         add_strikes(chance, add, cast)
     sealed = chance.random() < 0.15
-    if sealed:
+    if sealed and not is_hostile:  # programs start anew
         for _ in range(chance.choice((0, 1, 1, 2))):
             add(2 + chance.random() * SPAN, "reseal", 30.0)
     steps.sort(key=lambda step: step.at)

@@ -149,8 +149,9 @@ class _Connection(asyncio.Protocol):
         self._webhook = webhook
         self._received = b""
         self._transport: Any = None
-        self._answering = False
+        self._answering: Arrival | None = None
         self._babbled_at: float | None = None
+        self._was_asked = False  # when it babbled: nobody can tell that from an answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -163,7 +164,7 @@ class _Connection(asyncio.Protocol):
         return False
 
     def _next(self) -> None:
-        if self._answering:
+        if self._answering is not None:
             return
         head, end, rest = self._received.partition(b"\r\n\r\n")
         if not end:
@@ -179,16 +180,18 @@ class _Connection(asyncio.Protocol):
         webhook, world = self._webhook, self._webhook.world
         arrival = _arrival(webhook, path, fields, body, self._transport.peer_process)
         transport = self._transport
-        arrival.is_open = lambda: not transport.is_closing()
+        arrival.is_open = lambda: (
+            not transport.is_closing() and (arrival.process is None or arrival.process.alive)
+        )
         if self._babbled_at is not None:
             arrival.after_babble = True
             waited = arrival.at - max(self._babbled_at, getattr(arrival.process, "thawed_at", 0.0))
-            if waited > _AWAY:
+            if waited > _AWAY and not self._was_asked:
                 world.violated(f"asked over a connection that babbled: {arrival.delivery_id}")
         whose = arrival.process.name if arrival.process else "-"
         world.note(f"{webhook.name} got {arrival.delivery_id} {arrival.marker} from {whose}")
         webhook.on_arrival(arrival)
-        self._answering = True
+        self._answering = arrival
         mood = webhook.odd.pop(0) if webhook.odd else webhook.mood
         world.loop.call_later(mood.after, self._send, mood, arrival)
 
@@ -198,7 +201,7 @@ class _Connection(asyncio.Protocol):
         if mood.closes:
             self._transport.close()
             return
-        self._answering = False
+        self._answering = None
         arrival.status, arrival.answered_at = mood.status, self._webhook.world.loop.time()
         self._webhook.world.note(f"{self._webhook.name} says {mood.status} {arrival.delivery_id}")
         lines = [f"HTTP/1.1 {mood.status} {self._REASONS.get(mood.status, 'Whatever')}"]
@@ -226,6 +229,8 @@ class _Connection(asyncio.Protocol):
 
     def _babble(self) -> None:
         self._babbled_at = self._webhook.world.loop.time()
+        if self._answering is not None:
+            self._was_asked = self._answering.after_babble = True
         self._transport.write(_BABBLE)
 
     def _retry_after(self, wanted: str) -> str:

@@ -94,6 +94,22 @@ async def test_attempts_before_it_do_not_shorten_the_schedule_of_a_refusal(
     assert await errors_of(sender, delivery_id) == ["status_500"] * 3 + ["address_refused"] * 2
 
 
+async def test_a_worker_that_dies_does_not_lengthen_the_schedule_of_a_refusal(
+    public: Internet, senders: Senders, status: MakeStatus, clock: Clock
+) -> None:
+    public.network.names.says(HOOKS, ["10.0.0.1"])
+    dying, living = await senders.open(allow=()), await senders.open(allow=())
+    delivery_id = await notified(living, status())
+    for _ in range(2):
+        clock.advance(3 * 3600)
+        await dying.worker._claim()
+        clock.advance(3600)
+        assert await living.worker.run_once() == 1
+    [delivery] = await living.deliveries("task-1")
+    assert (delivery.state, delivery.last_error) == (DeliveryState.DEAD, "address_refused")
+    assert await errors_of(living, delivery_id) == ["address_refused"] * 3
+
+
 async def test_refusals_open_no_breaker_but_disable_a_subscription_in_the_end(
     public: Internet, senders: Senders, status: MakeStatus, clock: Clock
 ) -> None:

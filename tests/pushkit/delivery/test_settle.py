@@ -181,6 +181,22 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     assert [each.number for each in report.attempts] == [1]
 
 
+async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
+    senders: Senders, clock: Clock, status: Callable[..., StatusUpdate]
+) -> None:
+    sender = await senders.open()
+    for n in range(2):
+        await sender.subscribe(f"task-{n}", HOOK, version="1.0")
+        await sender.notify(status(task_id=f"task-{n}"))
+    made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
+    result = Result(outcome=Outcome.DELIVERED, status=200, made=made)
+    attempted = [Attempted(each, result) for each in await sender.worker._claim()]
+    await sender.unsubscribe("task-0")
+    found = await sender._database.write(sender.worker._settler.script(attempted, wait=False))
+    settled = [each for each in found if isinstance(each, Settled)]
+    assert sorted(each.is_ours for each in settled) == [False, True]
+
+
 def slowly(script: Script[T]) -> Script[T]:
     """Hold what a script holds until somebody else waits for it."""
     found = yield from script
