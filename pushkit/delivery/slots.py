@@ -75,6 +75,7 @@ class DeliverySlots(Slots):
         self._per_origin = per_origin
         self._by_owner: Counter[tuple[str, str]] = Counter()
         self._by_origin: Counter[str] = Counter()
+        self._by_destination: Counter[DestinationKey] = Counter()
         self._last = Taken()
         self._counting = threading.Lock()
 
@@ -107,6 +108,12 @@ class DeliverySlots(Slots):
         tenant, owner, origin = destination
         self._by_owner[tenant, owner] += 1
         self._by_origin[origin] += 1
+        self._by_destination[destination] += 1
+
+    def held(self) -> dict[DestinationKey, int]:
+        """Return how many slots each destination holds."""
+        with self._counting:
+            return dict(self._by_destination)
 
     def may_follow(self, destination: DestinationKey) -> bool:
         """Say whether the next of a line may have the slot of the one that is settled.
@@ -127,6 +134,7 @@ class DeliverySlots(Slots):
         with self._counting:
             _count_down(self._by_owner, (tenant, owner))
             _count_down(self._by_origin, origin)
+            _count_down(self._by_destination, destination)
         return self._some_wait or bool(self._last.held_back) or origin in self._last.crowded
 
     def give_up(self, places: Iterable[Place]) -> None:

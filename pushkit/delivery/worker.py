@@ -171,6 +171,7 @@ class Worker:
                 per_origin=self._per_origin,
                 now=now,
                 one_at_a_time_from=self._consequences.breaker.failures,
+                held=self.slots.held(),
             )
             deliveries = taken.deliveries
             found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])

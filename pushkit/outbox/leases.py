@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -92,8 +92,8 @@ class Passed(NamedTuple):
     taken: Sequence[Delivery]  # what follows, in flight already
     # The subscriptions of which something else is left, which waits for a claim.
     passed_on: frozenset[str]
-    # Those whose chain may not go on: it is paused, its destination fails or waits, or not all of
-    # it was this worker's any more.
+    # Those whose chain may not go on: it is paused, its destination fails or waits, an older one
+    # was redriven meanwhile, or not all of it was this worker's any more.
     stopped: frozenset[str]
 
 
@@ -115,6 +115,7 @@ class Leases:
         per_origin: int,
         now: datetime,
         one_at_a_time_from: int = _NEVER,
+        held: Mapping[DestinationKey, int] | None = None,
     ) -> Script[Taken]:
         """Take heads that are due, under a lease, in the order of `share_out`.
 
@@ -126,12 +127,14 @@ class Leases:
                 PostgreSQL that claim in the same moment may go over it together.)
             one_at_a_time_from: From so many failures in a row on, a destination is given one
                 delivery at a time.
+            held: How many slots each destination holds at the worker. What was paused or removed
+                under way is not told from the rows, and would let its owner take one slot more.
         """
         moment = to_micros(now)
-        present = yield from _look_around(claim.worker, moment)
+        present = yield from _look_around(claim.worker, moment, held or {})
         if present.has_expired:
             yield from self._take_back_expired(now)
-            present = yield from _look_around(claim.worker, moment)
+            present = yield from _look_around(claim.worker, moment, held or {})
         if limit < 1:
             return Taken()
         places = Places(
@@ -257,13 +260,13 @@ class Leases:
             if is_ours and result.outcome in _AGAIN:
                 again.add(line)
         left = held & (lost | again)
-        chained, wanted = list[str](), list[tuple[str, str]]()
+        chained, wanted = dict[str, Row](), list[tuple[str, str]]()
         for line, (delivery, result) in ends.items():
             if line in left or line not in held:
                 continue
             row = found[delivery.id, delivery.claims]
             if row["chained_id"] is not None:
-                chained.append(row["chained_id"])
+                chained[line] = row
             elif row["next_id"] is not None:
                 left.add(line)
                 if until is not None and following(delivery, result):
@@ -311,7 +314,7 @@ class _Present(NamedTuple):
     has_turns: bool
 
 
-def _look_around(worker: str, now: int) -> Script[_Present]:
+def _look_around(worker: str, now: int, held: Mapping[DestinationKey, int]) -> Script[_Present]:
     """Return what is in flight, whether of that a lease has ended, and whether something is parked.
 
     In one statement, as every claim begins with it.
@@ -326,14 +329,17 @@ def _look_around(worker: str, now: int) -> Script[_Present]:
         " (SELECT * FROM pushkit_parked WHERE again_at <= $1 LIMIT 1) parked",
         (now,),
     )
-    in_flight, others = InFlight(), Counter[str]()
+    in_flight, others, mine = InFlight(), Counter[str](), dict(held)
     leased = [row for row in rows if row["until"] is not None]
     for row in leased:
         destination = (row["tenant"], row["owner"], row["origin"])
-        is_mine = row["lease_worker"] == worker
-        in_flight.add(destination, row["number"], is_mine=is_mine)
-        if not is_mine:
+        if row["lease_worker"] == worker:
+            mine[destination] = max(mine.get(destination, 0), row["number"])
+        else:
+            in_flight.add(destination, row["number"], is_mine=False)
             others[destination[2]] += row["number"]
+    for destination, number in mine.items():
+        in_flight.add(destination, number)
     return _Present(
         in_flight,
         others,
@@ -416,10 +422,14 @@ _FAILS_OR_WAITS = (
 )
 
 
-def _go_on(chained: Sequence[str], now: int) -> Script[set[str]]:
-    """Mark what is in flight already as the oldest of its line; return the lines that must stop."""
-    stopped = set[str]()
-    for clause, values in among(chained, after=1):
+def _go_on(chained: Mapping[str, Row], now: int) -> Script[set[str]]:
+    """Mark what is in flight already as the oldest of its line; return the lines that must stop.
+
+    Args:
+        chained: By line, what is next of it, and what of its chain.
+    """
+    stopped = {line for line, row in chained.items() if row["next_id"] != row["chained_id"]}
+    for clause, values in among([row["chained_id"] for row in chained.values()], after=1):
         rows = yield Statement(
             "UPDATE pushkit_deliveries SET head ="
             f" CASE WHEN {_IS_PAUSED} THEN 0 ELSE 1 END WHERE id {clause} AND {UNFINISHED}"
@@ -503,7 +513,7 @@ _NEXT_ID = (
     " WHERE n.subscription_id = pushkit_deliveries.subscription_id"
     f" AND n.id <> pushkit_deliveries.id AND n.{UNFINISHED} ORDER BY n.seq LIMIT 1) AS next_id"
 )
-# What a chain goes on with. An older one may have been redriven meanwhile: it waits for the end.
+# What a chain goes on with. An older one may have been redriven meanwhile: it comes right behind.
 _CHAINED_ID = (
     "(SELECT CASE c.state WHEN 'in_flight' THEN c.id END FROM pushkit_deliveries c"
     " WHERE c.subscription_id = pushkit_deliveries.subscription_id"

@@ -103,3 +103,25 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_c
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await sender.worker.pump.abandon()
+
+
+@pytest.mark.parametrize("way", ["pause", "unsubscribe", "disable"])
+async def test_an_owner_gets_no_more_slots_by_giving_up_what_is_under_way(
+    senders: Senders, webhooks: Webhooks, status: MakeStatus, way: str
+) -> None:
+    sender = await senders.open(concurrency=16, concurrency_per_host=4)
+    for begun in (12, 0, 0):
+        for number, url in enumerate(webhooks.slow * 2):
+            task = f"task-{number}-after-{webhooks.hanging}"
+            await sender.subscribe(task, {"url": f"{url}/slow"}, version="1.0", owner="mallory")
+            await sender.notify(status(task_id=task))
+        assert await sender.worker.pump.fill() == begun
+
+        async def hang() -> bool:
+            return webhooks.hanging == 12
+
+        await eventually(hang)
+        for number in range(24):
+            for before in (0, 12):
+                await getattr(sender, way)(f"task-{number}-after-{before}", owner="mallory")
+    await sender.worker.pump.abandon()
