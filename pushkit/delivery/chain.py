@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 8  # answered, and waiting: of each
 _SETTLED_WITHIN: Final = 0.05  # seconds after which what has arrived is settled, whatever follows
+# Seconds for which nobody asks whether the line was removed, disabled, paused or changed meanwhile.
+_KNOWN_FOR: Final = 0.25
 
 
 class Chain:
@@ -60,6 +62,7 @@ class Chain:
         self._may_go_on = may_go_on
         self._settle = settle
         self._last_seq = first.delivery.seq
+        self._settled_at = first.since
         self._promised = 0
         self._lock = Lock()
         self._loop = asyncio.get_running_loop()
@@ -123,9 +126,14 @@ class Chain:
         if self.is_late(self.waiting[0]) or not self._may_go_on():
             self.close()
             return None
-        if self.answered and self.is_late(self.answered[0].claimed):
+        if self.answered and (self.is_late(self.answered[0].claimed) or self._is_out_of_date()):
             return None
         return self.waiting.popleft()
+
+    def _is_out_of_date(self) -> bool:
+        """Say whether a settlement has to look at the line before the next one begins."""
+        looked_at = max(self._settled_at, self.waiting[0].since)
+        return time.perf_counter() - looked_at > _KNOWN_FOR
 
     def is_late(self, claimed: Claimed) -> bool:
         """Say whether an attempt that begins now might outlast its lease."""
@@ -133,6 +141,7 @@ class Chain:
 
     def settled(self, attempted: Sequence[Attempted]) -> None:
         """Forget what is settled, and what went back."""
+        self._settled_at = time.perf_counter()
         number = min(len(attempted), len(self.answered))
         del self.answered[:number]
         for _ in attempted[number:]:

@@ -29,11 +29,13 @@ class Gate:
 
     url: str = ""
     ids: list[str] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.ids.append(request.headers["webhook-id"])
+        self.queries.append(request.query_string)
         await self.open.wait()
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
 
@@ -172,6 +174,62 @@ async def test_a_pause_lets_nothing_go_but_what_is_in_flight(
     await sender.resume("task-1")
     await until_all_are_delivered(sender)
     assert gate.ids == told
+
+
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it be long ago, at once, that somebody looked at a line."""
+    monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 0)
+
+
+@pytest.mark.usefixtures("long_ago")
+@pytest.mark.parametrize("end", ["unsubscribe", "disable"])
+async def test_nothing_goes_to_who_left_while_the_one_before_it_was_slow(
+    sender: PushSender, gate: Gate, status: MakeStatus, end: str
+) -> None:
+    told = await tell(sender, status, gate, 6)
+    await getattr(sender, end)("task-1")
+    gate.open.set()
+
+    async def all_at_rest() -> bool:
+        return not sender.worker.slots.chains
+
+    await eventually(all_at_rest)
+    assert gate.ids == told[:1]
+    assert set(await states(sender)) == {DeliveryState.CANCELLED}
+
+
+@pytest.mark.usefixtures("long_ago")
+async def test_nothing_goes_to_the_old_url_once_the_one_before_it_was_answered(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    told = await tell(sender, status, gate, 6)
+    await sender.subscribe("task-1", {"id": "1", "url": f"{gate.url}?new"}, version="1.0")
+    gate.open.set()
+    await until_all_are_delivered(sender)
+    assert gate.ids == told
+    assert gate.queries == ["", *["new"] * 5]
+
+
+@pytest.mark.usefixtures("long_ago")
+async def test_what_is_redriven_goes_ahead_of_what_is_not_begun(
+    sender: PushSender, gate: Gate, status: MakeStatus
+) -> None:
+    gate.statuses += [400]
+    gate.open.set()
+    [dead] = (await sender.notify(status())).ids
+
+    async def is_dead() -> bool:
+        return await states(sender) == [DeliveryState.DEAD]
+
+    await eventually(is_dead)
+    gate.open.clear()
+    gate.ids.clear()
+    told = await tell(sender, status, gate, 6)
+    await sender.outbox.redrive([dead])
+    gate.open.set()
+    await until_all_are_delivered(sender)
+    assert gate.ids == [told[0], dead, *told[1:]]
 
 
 async def test_a_sender_that_is_closed_gives_back_what_it_has_not_begun(
