@@ -1,25 +1,27 @@
 """One call of a callback: under its time-out, in a place of its callback's share.
 
-A coroutine is cancelled when its time is over. A plain function's thread cannot be, nor a coroutine
-that swallows the cancellation: such a call hangs. It keeps its notification until it ends, but no
-place among those that run, as long as not too many hang.
+It runs in the task that works on its notification. A coroutine is cancelled when its time is over.
+A plain function's thread cannot be, nor a coroutine that swallows the cancellation: such a call
+hangs. It keeps its notification until it ends, but no place among those that run, as long as not
+too many hang.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import logging
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from pushkit.logs import RepeatedLog
 from pushkit.traceparent import trace_id_of
+from pushkit.work.pump import cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads
@@ -40,21 +42,18 @@ class Call:
     error: str | None
 
 
-class Slot:
-    """One of the places in which notifications are worked on; a call that hangs may give it up.
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Running:
+    """A call that is under way."""
 
-    Args:
-        let_go: Frees the place, while the work goes on.
-    """
-
-    def __init__(self, let_go: Callable[[], None]) -> None:
-        self.is_free = False
-        self._let_go = let_go
-
-    def free(self) -> None:
-        """Give the place up."""
-        self.is_free = True
-        self._let_go()
+    callback: Callback
+    notification: Notification
+    place: Place
+    limit: float | None  # seconds
+    due: float  # when to look after it, by the clock of the event loop
+    is_cut_off: bool = False
+    hangs: bool = False
+    holds: bool = False  # it hangs, and keeps the slot of its notification
 
 
 class Caller:
@@ -63,23 +62,34 @@ class Caller:
     Args:
         slots: How many notifications are worked on at once. As many calls may hang besides.
         timeout: How long a call may take, where its callback says nothing; None for any time.
+        let_go: Frees the slot of a notification of a sender, while the task that works on it goes
+            on with a call that hangs.
     """
 
-    def __init__(self, *, slots: int, timeout: timedelta | None) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int,
+        timeout: timedelta | None,
+        let_go: Callable[[asyncio.Task[Any], str], None],
+    ) -> None:
         self._slots = slots
         self._timeout = timeout
+        self._let_go = let_go
         self._threads = CallbackThreads()
         self._shares = Shares()
-        self._hanging: dict[asyncio.Task[Any], str] = {}
+        self._running: dict[asyncio.Task[Any], _Running] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._holding = 0  # slots that hanging calls have
-        self._outside = 0  # notifications in work that gave up their slots
         self._said = RepeatedLog(_log)
-        self.left_inside: set[int] = set()
+        self.outside: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
+        self.left_inside: set[int] = set()  # what was broken off, and has not ended
+        self.is_ending = False  # nothing is called any more
 
     @property
     def hanging(self) -> Counter[str]:
         """How many calls hang, by callback."""
-        return Counter(self._hanging.values())
+        return Counter(run.callback.name for run in self._running.values() if run.hangs)
 
     @property
     def is_stuck(self) -> bool:
@@ -102,101 +112,134 @@ class Caller:
             return place
         return await self._shares.take(TIMED_OUT, self._slots // 2, besides=place)
 
-    async def call(
-        self, callback: Callback, notification: Notification, *, slot: Slot, place: Place
-    ) -> Call:
+    async def call(self, callback: Callback, notification: Notification, place: Place) -> Call:
         """Call a callback with a notification, and say how that ended."""
-        invoked = _invoke(self._threads, callback, notification)
-        call = asyncio.get_running_loop().create_task(invoked)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # the pump's
+        if self.is_ending:
+            raise asyncio.CancelledError
         limit = self._limit(callback)
-        cut_off = False
+        due = math.inf if limit is None else asyncio.get_running_loop().time() + limit
+        run = _Running(
+            callback=callback, notification=notification, place=place, limit=limit, due=due
+        )
+        self._running[task] = run
+        self._look_at(due)
+        error: BaseException | None = None
         try:
-            await asyncio.sleep(0)
-            if not call.done():  # most have done what they have to by now
-                await asyncio.wait([call], timeout=limit)
-            if not (call.done() or self._threads.is_inside(call)):
-                cut_off = True
-                call.cancel()
-                await asyncio.wait([call], timeout=_GRACE)
-            if not call.done():
-                with self._hangs(call, callback, notification, slot, place):
-                    await asyncio.wait([call])
-        except asyncio.CancelledError:
-            await self._break_off(call, notification)
-            raise
+            await self._invoke(callback, notification)
+        except SystemExit as exc:  # the callback ends, not the service
+            error = RuntimeError("the callback raised SystemExit")
+            error.__cause__ = exc
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # whatever it raises
+            error = exc
         finally:
+            del self._running[task]
+            self._holding -= int(run.holds)
             place.leave()
-        if cut_off:
-            self._say(callback, notification, "was cut off after %g s", limit)
+        if run.is_cut_off:
+            task.uncancel()
+        if task.cancelling():  # not from here: the process ends
+            if self._threads.is_inside(task):
+                self.left_inside.add(notification.id)
+            raise asyncio.CancelledError
+        if run.is_cut_off:
+            self._say(run, "was cut off after %g s")
             return Call(callback.name, TIMED_OUT)
-        return _ended(call, callback, notification)
+        if error is not None:
+            _say_failed(callback, notification, error)
+            return Call(callback.name, type(error).__name__)
+        return Call(callback.name, None)
 
-    def end(self, slot: Slot) -> None:
-        """Note that the work of a slot has come to its end, in the slot or outside of it."""
-        self._outside -= int(slot.is_free)
+    async def break_off(self) -> None:
+        """Cancel the calls that are under way, because the process ends.
+
+        What a thread is inside of, or goes on all the same, is left behind.
+        """
+        self.is_ending = True
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=_GRACE)
+        for task, run in list(self._running.items()):
+            self.left_inside.add(run.notification.id)
+            self._give_slot_up(task, run)
+        for task in self.outside.difference(self._running):
+            await cancelled(task)
 
     def close(self) -> None:
         """End idle threads."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._threads.close()
 
     def _limit(self, callback: Callback) -> float | None:
         limit = self._timeout if callback.timeout is None else callback.timeout
         return None if limit is None or limit == NO_TIMEOUT else limit.total_seconds()
 
-    @contextlib.contextmanager
-    def _hangs(
-        self,
-        call: asyncio.Task[Any],
-        callback: Callback,
-        notification: Notification,
-        slot: Slot,
-        place: Place,
-    ) -> Iterator[None]:
-        self._say(
-            callback, notification, "hangs: it did not end within %g s", self._limit(callback)
-        )
-        self._hanging[call] = callback.name
-        if self._outside < self._slots and not slot.is_free:
-            self._outside += 1
-            slot.free()
-        holds = not slot.is_free
-        if not holds:
-            place.leave()
-        self._holding += int(holds)
-        try:
-            yield
-        finally:
-            del self._hanging[call]
-            self._holding -= int(holds)
+    async def _invoke(self, callback: Callback, notification: Notification) -> None:
+        if callback.is_async:
+            await callback.function(notification)  # type: ignore[misc]  # a coroutine
+            return
+        # A plain function may block: it gets a thread, the loop goes on.
+        work = functools.partial(_call_plain, callback, notification)
+        result = await self._threads.run(work)
+        if inspect.isawaitable(result):
+            await result
 
-    async def _break_off(self, call: asyncio.Task[Any], notification: Notification) -> None:
-        """End a call because the process ends; note what goes on all the same."""
-        in_a_thread = self._threads.is_inside(call)
-        self.left_inside.add(notification.id)
-        call.cancel()
-        try:
-            await asyncio.wait([call], timeout=_GRACE)
-        finally:
-            if call.done() and not in_a_thread:
-                self.left_inside.discard(notification.id)
+    # --- calls that do not end -----------------------------------------------------------------
 
-    def _say(
-        self, callback: Callback, notification: Notification, what: str, limit: float | None
-    ) -> None:
+    def _look_at(self, due: float) -> None:
+        """See to it that calls are looked after at this moment: one timer is for all of them."""
+        if due == math.inf or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for task, run in list(self._running.items()):
+            if run.due <= now:
+                self._is_over_time(task, run, now)
+        self._look_at(min((run.due for run in self._running.values()), default=math.inf))
+
+    def _is_over_time(self, task: asyncio.Task[Any], run: _Running, now: float) -> None:
+        """Cut a call off; one that goes on all the same, or is in a thread, hangs."""
+        if not (run.is_cut_off or self._threads.is_inside(task)):
+            run.is_cut_off, run.due = True, now + _GRACE
+            task.cancel()
+            return
+        run.hangs, run.due = True, math.inf
+        self._say(run, "hangs: it did not end within %g s")
+        if len(self.outside) < self._slots:
+            self._give_slot_up(task, run)
+        run.holds = task not in self.outside
+        self._holding += int(run.holds)
+        if not run.holds:
+            run.place.leave()
+
+    def _give_slot_up(self, task: asyncio.Task[Any], run: _Running) -> None:
+        if task not in self.outside:
+            self.outside.add(task)
+            self._let_go(task, run.notification.sender)
+
+    def _say(self, run: _Running, what: str) -> None:
+        callback, notification = run.callback, run.notification
         self._said.say(
             (what, callback.name),
             logging.ERROR,
             f"callback %s {what} with notification %d task=%a%s",  # %a: no line ends of a sender's
-            *(callback.name, limit or 0, notification.id, notification.task_id),
+            *(callback.name, run.limit or 0, notification.id, notification.task_id),
             within_trace(notification),
             extra={"code": TIMED_OUT, "callback": callback.name, **logged_of(notification)},
         )
 
 
-def _ended(call: asyncio.Task[Any], callback: Callback, notification: Notification) -> Call:
-    error = asyncio.CancelledError() if call.cancelled() else call.exception()
-    if error is None:
-        return Call(callback.name, None)
+def _say_failed(callback: Callback, notification: Notification, error: BaseException) -> None:
     _log.error(
         "callback %s failed on notification %d task=%a%s",
         callback.name,
@@ -206,7 +249,6 @@ def _ended(call: asyncio.Task[Any], callback: Callback, notification: Notificati
         exc_info=error,
         extra={"code": CALLBACK_FAILED, "callback": callback.name, **logged_of(notification)},
     )
-    return Call(callback.name, type(error).__name__)
 
 
 def logged_of(notification: Notification | StoredNotification) -> dict[str, object]:
@@ -225,19 +267,6 @@ def within_trace(notification: Notification | StoredNotification) -> str:
     """Return what a line says of the trace."""
     trace_id = trace_id_of(notification.traceparent)
     return f" trace_id={trace_id}" if trace_id else ""
-
-
-async def _invoke(threads: CallbackThreads, callback: Callback, notification: Notification) -> None:
-    try:
-        if callback.is_async:
-            await callback.function(notification)  # type: ignore[misc]  # a coroutine
-            return
-        # A plain function may block: it gets a thread, the loop goes on.
-        result = await threads.run(functools.partial(_call_plain, callback, notification))
-        if inspect.isawaitable(result):
-            await result
-    except SystemExit as exc:  # the callback ends, not the service
-        raise RuntimeError("the callback raised SystemExit") from exc
 
 
 def _call_plain(callback: Callback, notification: Notification) -> Awaitable[None] | None:

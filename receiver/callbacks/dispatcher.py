@@ -12,11 +12,11 @@ import functools
 import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pushkit.a2a import UpdateKind
 from pushkit.clock import utc_now
@@ -29,7 +29,7 @@ from pushkit.traceparent import trace_id_of
 from pushkit.work import stop_after_attempt
 from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import RetryPolicy, next_attempt, persist, wait_schedule
-from receiver.callbacks.calls import TIMED_OUT, Call, Caller, Slot, logged_of, within_trace
+from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
 from receiver.callbacks.shares import CrowdedError
 from receiver.callbacks.turns import Turns
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pushkit.telemetry.tracing import TracedSpan, Tracing
 
 T = TypeVar("T")
+# What follows each of a batch: the next of its task, if that is in hand now.
+_Followed: TypeAlias = Sequence[ClaimedNotification | Apart | None]
 
 _log = logging.getLogger("receiver")
 
@@ -87,6 +89,13 @@ class _Settling:
     has_next: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """What is written down together: all that is there when its transaction begins."""
+
+    settling: list[_Settling] = field(default_factory=list)
+
+
 class Dispatcher:
     """Runs callbacks from the inbox."""
 
@@ -117,15 +126,16 @@ class Dispatcher:
         self._retry = retry
         self._prepare = prepare
         self._inbox = Inbox()
-        self._caller = Caller(slots=concurrency, timeout=timeout)
+        self._caller = Caller(slots=concurrency, timeout=timeout, let_go=self._let_go)
         self._turns = Turns(concurrency, senders)
         self._held: dict[int, float] = {}  # ids, and when they were surely ours
-        self._unsettled: list[_Settling] = []
-        self._settling: set[asyncio.Future[ClaimedNotification | None]] = set()
+        # What ends in the event loop is taken from here in whatever thread a transaction runs.
+        self._unsettled: deque[_Settling] = deque()
+        self._waiting: _Batch | None = None  # for its transaction, which takes what is unsettled
+        self._settling: set[asyncio.Future[_Followed]] = set()
         self._kept: dict[int, Notification] = {}
         self._heart: asyncio.Task[None] | None = None
         self._is_finished = False
-        self._without_slot: set[asyncio.Task[None]] = set()
         self._unmatched_kinds: set[UpdateKind] = set()
         self.name: str = f"dispatcher_{secrets.token_hex(8)}"
         self._number_of_slots = concurrency
@@ -141,7 +151,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Call back until cancelled: what is claimed, and what is handed over as it is stored."""
-        self._is_finished = False
+        self._is_finished = self._caller.is_ending = False
         self._say_alive()
         self._turns.let_wait()  # who is there already comes first
         self._turns.is_open = True
@@ -211,15 +221,17 @@ class Dispatcher:
         """Wait for callbacks that run, and break off those that are not done by then, or hang."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + within.total_seconds()
-        await self.pump.finish(within=within)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self.pump.drain()
         self._is_finished = True
+        await self._caller.break_off()
+        await self.pump.abandon()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(ends_at, loop.time() + _LAST_WORDS)):
                 await self._until_settled()
         for settling in list(self._settling):
             settling.cancel()
-        for work in list(self._without_slot):
-            await cancelled(work)
         if self._heart is not None:
             await cancelled(self._heart)
         self._caller.close()
@@ -297,34 +309,31 @@ class Dispatcher:
 
         The slot may be given up before the end, because a call hangs.
         """
-        sender = claimed.stored.sender
-        slot = Slot(functools.partial(self._go_on_without_slot, sender))
+        sender, task = claimed.stored.sender, asyncio.current_task()
+        outside = self._caller.outside
         self._hold(claimed)
         is_done = False
         try:
             await self._turns.enter(sender)
             begun = time.perf_counter()
             try:
-                is_done = await self._work_on(claimed, slot)
+                is_done = await self._work_on(claimed)
             finally:
-                if not slot.is_free:
+                if task not in outside:
                     self._turns.leave(sender, time.perf_counter() - begun)
         finally:
             if not is_done:
                 self._held.pop(claimed.stored.id, None)
-            self._caller.end(slot)
-        if slot.is_free:
-            self.let_wait()  # the next of its task may be due
+            if task in outside:
+                outside.discard(task)
+                self.let_wait()  # the next of its task may be due
 
-    def _go_on_without_slot(self, sender: str) -> None:
-        work = asyncio.current_task()
-        assert work is not None  # noqa: S101  # the pump's
+    def _let_go(self, task: asyncio.Task[None], sender: str) -> None:
+        """Free the slot of what a call hangs in."""
         self._turns.leave(sender)
-        self._without_slot.add(work)
-        work.add_done_callback(self._without_slot.discard)
-        self.pump.let_go(work)
+        self.pump.let_go(task)
 
-    async def _work_on(self, claimed: ClaimedNotification, slot: Slot) -> bool:
+    async def _work_on(self, claimed: ClaimedNotification) -> bool:
         """Call back; return whether every callback has had it, and its end is to be written."""
         if time.perf_counter() - self._held[claimed.stored.id] > _LEASE.total_seconds() / 2:
             # This process stood still: somebody else may have it by now, and nobody has if not.
@@ -352,7 +361,7 @@ class Dispatcher:
         # After that: what ends in the preparation has to come to an end, too.
         if wanting and self._prepare is not None:
             notification = await self._prepare(notification)
-        done = await self._call_all(wanting, notification, claimed, slot)
+        done = await self._call_all(wanting, notification, claimed)
         if done.error is None and done.pause is None and not done.lost:
             self._settle_soon(_Settling(claimed, done.unwritten))
             return True
@@ -377,7 +386,6 @@ class Dispatcher:
         callbacks: Sequence[Callback],
         notification: Notification,
         claimed: ClaimedNotification,
-        slot: Slot,
     ) -> _Round:
         """Call one after another, and write down at once how each ended but the last.
 
@@ -405,7 +413,7 @@ class Dispatcher:
                 continue
             begun = time.perf_counter()
             with self._within_trace(claimed, callback) as span:
-                call = await self._caller.call(callback, notification, slot=slot, place=place)
+                call = await self._caller.call(callback, notification, place)
                 if span is not None and call.error is not None:
                     span.fail(call.error)
             self._tell_called(claimed, call, time.perf_counter() - begun)
@@ -435,10 +443,10 @@ class Dispatcher:
     # --- settling ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write down now what is done: in one transaction with what is asked for next."""
-        unsettled, self._unsettled = self._unsettled, []
-        for each in unsettled:
-            self._settle_now(each)
+        """Write down what is done: in one transaction with what is asked for next."""
+        if self._unsettled and self._waiting is None:
+            self._waiting = _Batch()
+            self._settle_now(self._waiting)
 
     def _settle_soon(self, settling: _Settling) -> None:
         """Write down that a notification is done; its place is free meanwhile.
@@ -446,40 +454,47 @@ class Dispatcher:
         Where nobody is known to wait for that, it goes with the next that is accepted.
         """
         self._turns.unsettled += 1
-        if self._kept or not isinstance(settling.claimed.stored, Notification):
-            self._settle_now(settling)
-            return
-        if not self._unsettled:
-            asyncio.get_running_loop().call_later(_PATIENCE, self.settle)
         self._unsettled.append(settling)
+        if self._kept or not isinstance(settling.claimed.stored, Notification):
+            self.settle()
+        elif self._waiting is None and len(self._unsettled) == 1:
+            asyncio.get_running_loop().call_later(_PATIENCE, self.settle)
 
-    def _settle_now(self, settling: _Settling) -> None:
-        self._hear_of(settling, self._database.write_together(self._settle_done, settling))
+    def _settle_now(self, batch: _Batch) -> None:
+        self._hear_of(batch, self._database.write_together(self._settle_done, batch))
 
-    def _hear_of(
-        self, settling: _Settling, written: asyncio.Future[ClaimedNotification | None]
-    ) -> None:
+    def _hear_of(self, batch: _Batch, written: asyncio.Future[_Followed]) -> None:
         self._settling.add(written)
-        written.add_done_callback(functools.partial(self._settled, settling))
+        written.add_done_callback(functools.partial(self._settled, batch))
 
-    def _settled(
-        self, settling: _Settling, written: asyncio.Future[ClaimedNotification | None]
-    ) -> None:
-        """Begin with the next of the task, if that is in hand now."""
+    def _settled(self, batch: _Batch, written: asyncio.Future[_Followed]) -> None:
+        """Begin with the next of each task, if that is in hand now."""
         self._settling.discard(written)
-        claimed = settling.claimed.stored
         error = asyncio.CancelledError() if written.cancelled() else written.exception()
-        if isinstance(error, StorageError) and not isinstance(written, asyncio.Task):
-            self._hear_of(settling, asyncio.create_task(self._settle_patiently(settling)))
+        if isinstance(error, StorageError) and len(batch.settling) > 1:
+            for each in batch.settling:  # one must not stand in the way of the others
+                self._settle_now(_Batch([each]))
             return
-        self._held.pop(claimed.id, None)
-        self._turns.unsettled -= 1
-        if error is not None:
-            self._let_next_go(settling)
-            if isinstance(error, Exception):
-                self.pump.leave_to_lease(error)
-        elif (following := written.result()) is not None:
-            self.begin(following)
+        if isinstance(error, StorageError) and not isinstance(written, asyncio.Task):
+            self._hear_of(batch, asyncio.create_task(self._settle_patiently(batch)))
+            return
+        if isinstance(error, Exception):
+            self.pump.leave_to_lease(error)
+        if self._waiting is batch:  # its transaction never began
+            self._waiting = None
+        results = written.result() if error is None else [None] * len(batch.settling)
+        for each, following in zip(batch.settling, results, strict=True):
+            if following is APART:
+                self._settle_now(_Batch([each]))
+                continue
+            self._held.pop(each.claimed.stored.id, None)
+            self._turns.unsettled -= 1
+            if error is not None:
+                self._let_next_go(each)
+            elif isinstance(following, ClaimedNotification):
+                self.begin(following)
+        if error is not None and not self._is_finished:
+            self.settle()
         if self._turns.some_wait:
             self.pump.wake()
 
@@ -488,9 +503,9 @@ class Dispatcher:
             settling.has_next = False
             self._turns.cancel([settling.claimed.stored.sender])
 
-    async def _settle_patiently(self, settling: _Settling) -> ClaimedNotification | None:
+    async def _settle_patiently(self, batch: _Batch) -> _Followed:
         return await persist(
-            lambda: self._database.write_together(self._settle_done, settling),
+            lambda: self._database.write_together(self._settle_done, batch),
             through=StorageError,
             within=_LEASE / 2,
         )
@@ -599,9 +614,17 @@ class Dispatcher:
         return settled and status is InboxStatus.DEAD
 
     def _settle_done(
-        self, settling: Sequence[_Settling], /, *, wait: bool
-    ) -> Script[list[ClaimedNotification | Apart | None]]:
-        """Write down what is done; take the next of each task into hand, where it may be."""
+        self, batches: Sequence[_Batch], /, *, wait: bool
+    ) -> Script[list[_Followed | Apart]]:
+        """Write down what is done; take the next of each task into hand, where it may be.
+
+        Of a batch in which some are held by somebody else, those are left apart.
+        """
+        if self._waiting in batches:
+            waiting, self._waiting = self._waiting, None  # what ends from now on is of the next one
+            while waiting is not None and self._unsettled:
+                waiting.settling.append(self._unsettled.popleft())
+        settling = [each for batch in batches for each in batch.settling]
         for each in settling:
             self._let_next_go(each)  # an attempt before this one may have failed in its commit
         tasks = {each: _task_of(each.claimed) for each in settling}
@@ -627,10 +650,9 @@ class Dispatcher:
             if each.claimed.stored.id in settled and (task := tasks[each]) is not None
         }
         following = yield from self._next_of(lines, now, taken)
-        return [
-            following.get(each) if each not in names or names[each] in held else APART
-            for each in settling
-        ]
+        came_to = {each: following.get(each) for each in ours}
+        results = [[came_to.get(each, APART) for each in batch.settling] for batch in batches]
+        return [APART if each == [APART] else each for each in results]
 
     def _next_of(
         self, lines: Mapping[tuple[str, str], _Settling], now: datetime, begun: float

@@ -243,6 +243,42 @@ async def test_what_a_thread_is_still_inside_of_is_not_given_back_at_the_end(
     ]
 
 
+async def test_a_coroutine_that_swallows_its_cancellation_does_not_keep_the_receiver_from_closing(
+    make_world: WorldFactory,
+) -> None:
+    world = make_world({"drain": SOON})
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    @world.receiver.on_update(name="stubborn")
+    async def stubborn(_: Notification) -> None:
+        inside.set()
+        while not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    await world.receive(world.draft())
+    await inside.wait()
+    await world.receiver.close()
+    go_on.set()
+    await world.receiver.open()
+    [found] = await world.receiver.inbox.find(InboxFilter())
+
+    assert found.status.value == "in_progress"  # it comes back with its lease
+
+
+async def test_a_coroutine_that_ends_itself_by_a_cancellation_has_failed(house: House) -> None:
+    async def beside(_: Notification) -> None:
+        other = asyncio.ensure_future(asyncio.Event().wait())
+        other.cancel()
+        await other
+
+    house.registry.add(beside, name="beside")
+    await house.store()
+    await house.another_dispatcher().run_once()
+
+    assert await errors(house) == ["beside: CancelledError"]
+
+
 # --- fairness -------------------------------------------------------------------------------------
 
 
