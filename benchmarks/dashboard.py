@@ -48,7 +48,7 @@ from pushkit.net.timing import Timing
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Made, NewDelivery, Result, new_delivery_id
-from pushkit.outbox.states import Outcome
+from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database, opened
@@ -131,15 +131,17 @@ def _batch(first: int, rows: int) -> Script[None]:
                     origin=subscription.origin,
                     content_type="application/a2a+json",
                     body=BODY,
+                    state=DeliveryState.IN_FLIGHT,
+                    claims=1,
                     notified_at=now,
+                    not_before=now,
                     head=True,
                     claim=Claim(worker=WORKER, until=now),
                 )
             )
     yield from OutboxStore().add(new)
     settled = [
-        (each.as_claimed(), _result(first + n, made, NOW + timedelta(minutes=n)))
-        for n, each in enumerate(new)
+        (each, _result(first + n, made, NOW + timedelta(minutes=n))) for n, each in enumerate(new)
     ]
     yield from Leases().settle(settled, WORKER, now + timedelta(milliseconds=60))
     if first % (BATCH * 20) == 0:

@@ -35,7 +35,7 @@ SENDER_ROWS = [
     },
     {"events"},
     {"logs"},
-    {"errors", "progress", "version"},
+    {"errors", "progress", "record", "version"},
 ]
 RECEIVER_ROWS = [
     {"__init__", "cli", "integrations"},

@@ -1,7 +1,13 @@
 """The A2A wire, in every version, to and from one neutral update."""
 
 from pushkit.a2a.agentvault import AuthScheme, parse_auth_schemes
-from pushkit.a2a.codec import decode_update, encode_update, needs_snapshot, parse_update, push_body
+from pushkit.a2a.codec import (
+    SNAPSHOT_VERSIONS,
+    decode_update,
+    encode_update,
+    parse_update,
+    push_body,
+)
 from pushkit.a2a.push_config import (
     Authentication,
     PushConfig,
@@ -34,6 +40,7 @@ from pushkit.a2a.updates import (
 )
 
 __all__ = [
+    "SNAPSHOT_VERSIONS",
     "AnyUpdate",
     "Artifact",
     "ArtifactUpdate",
@@ -61,7 +68,6 @@ __all__ = [
     "decode_update",
     "encode_update",
     "format_push_config",
-    "needs_snapshot",
     "parse_auth_schemes",
     "parse_inline_config",
     "parse_push_config",

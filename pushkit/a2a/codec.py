@@ -113,17 +113,15 @@ def encode_update(
         raise InvalidUpdateError(str(exc)) from exc
 
 
-def needs_snapshot(update: AnyUpdate, version: WireVersion) -> bool:
-    """Say whether a subscription of a version gets the whole task for an update.
-
-    In 0.3 always (§9.5); in 0.1, which notifies of a task or its status (§9.4), for all but these.
-    Without the whole task `push_body` still writes a status in 0.3, no artifact and no message.
-    """
-    if update.kind is UpdateKind.TASK:
-        return False
-    if version is WireVersion.V0_1:
-        return update.kind is not UpdateKind.STATUS_UPDATE
-    return version is WireVersion.V0_3
+# The versions in which a subscription gets the whole task for an update. In 0.3 always (§9.5); in
+# 0.1, which notifies of a task or its status (§9.4), for all but these. Without the whole task
+# `push_body` still writes a status in 0.3, no artifact and no message.
+SNAPSHOT_VERSIONS: dict[UpdateKind, frozenset[WireVersion]] = {
+    UpdateKind.TASK: frozenset(),
+    UpdateKind.STATUS_UPDATE: frozenset({WireVersion.V0_3}),
+    UpdateKind.ARTIFACT_UPDATE: frozenset({WireVersion.V0_1, WireVersion.V0_3}),
+    UpdateKind.MESSAGE: frozenset({WireVersion.V0_1, WireVersion.V0_3}),
+}
 
 
 def push_body(
@@ -135,9 +133,9 @@ def push_body(
 ) -> bytes:
     """Encode what a subscription of a version gets for an update.
 
-    In 1.0 that is the update itself (§4.3.3), in 0.3 the whole task: see `needs_snapshot`. A status
-    alone is enough for a task of 0.3, without history and artifacts: the client gets the rest by
-    `tasks/get`.
+    In 1.0 that is the update itself (§4.3.3), in 0.3 the whole task: see `SNAPSHOT_VERSIONS`. A
+    status alone is enough for a task of 0.3, without history and artifacts: the client gets the
+    rest by `tasks/get`.
 
     Args:
         update: What happened; as an SDK has it, it is not read for its own version.
@@ -152,11 +150,12 @@ def push_body(
     """
     if snapshot is not None and update.task_id not in (None, snapshot.id):
         raise InvalidUpdateError("snapshot: expected the task that the update is about")
+    is_whole = version in SNAPSHOT_VERSIONS[update.kind]
     if isinstance(update, NativeUpdate):
-        if version is update.version and not needs_snapshot(update, version):
+        if version is update.version and not is_whole:
             return update.body
         update = update.neutral
-    if not needs_snapshot(update, version):
+    if not is_whole:
         return encode_update(update, version, now=now)
     if snapshot is not None:
         return encode_update(TaskSnapshot(task=snapshot), version)

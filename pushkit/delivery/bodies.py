@@ -8,11 +8,11 @@ watches. A version that nobody turns out to want is not an error, even if it can
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from pushkit.a2a import AnyUpdate, Task, WireVersion, needs_snapshot, push_body
+from pushkit.a2a import SNAPSHOT_VERSIONS, AnyUpdate, Task, WireVersion, push_body
 from pushkit.errors import PayloadTooLargeError, PushkitError
 from pushkit.logs import RepeatedLog
 from pushkit.subscriptions.model import Recipient
@@ -111,20 +111,20 @@ class Bodies:
         self._encoder = encoder
         self._update = update
         self._snapshot = snapshot
+        # The versions whose bodies differ by owner: a provider is to be asked for each.
+        self._by_owner = SNAPSHOT_VERSIONS[update.kind] if callable(snapshot) else frozenset()
         self._asked: dict[str, Task | None] = {}
         self._now = now
         self._tenant = tenant
         self._made: dict[tuple[WireVersion, str | None], bytes | PushkitError] = {}
 
-    def unasked(self, recipients: Sequence[Recipient]) -> frozenset[tuple[WireVersion, str]]:
+    def unasked(self, recipients: Iterable[Recipient]) -> set[tuple[WireVersion, str]]:
         """Return the versions and owners of recipients whose snapshot was not asked for yet."""
-        if not callable(self._snapshot):
-            return frozenset()
-        return frozenset(
+        return {
             (each.version, each.owner)
             for each in recipients
-            if self._is_by_owner(each.version) and each.owner not in self._asked
-        )
+            if each.version in self._by_owner and each.owner not in self._asked
+        }
 
     async def ask(self, unasked: Iterable[tuple[WireVersion, str]]) -> None:
         """Ask for the snapshots of some owners, and encode them.
@@ -138,7 +138,7 @@ class Bodies:
 
     def prepare(self, version: WireVersion, owner: str | None = None) -> None:
         """Encode a body that may be wanted; an error is kept for whoever does want it."""
-        if owner is None and self._is_by_owner(version):
+        if owner is None and version in self._by_owner:
             return
         snapshot = self._snapshot if owner is None else self._asked[owner]
         try:
@@ -149,21 +149,17 @@ class Bodies:
             made = exc
         self._made[version, owner] = made
 
-    def note(self, recipients: Sequence[Recipient]) -> None:
-        """Remember who wanted it, for the task's updates that come."""
-        task = (self._tenant, self._update.task_id or "")
-        self._encoder.note(task, {each.version for each in recipients})
+    def note(self, versions: set[WireVersion]) -> None:
+        """Remember in which versions it was wanted, for the task's updates that come."""
+        self._encoder.note((self._tenant, self._update.task_id or ""), versions)
 
     def of(self, recipient: Recipient) -> bytes:
         """Return the body of a recipient. Raises as `BodyEncoder.encode`."""
         version = recipient.version
-        key = (version, recipient.owner if self._is_by_owner(version) else None)
+        key = (version, recipient.owner if version in self._by_owner else None)
         if key not in self._made:
             self.prepare(*key)
         made = self._made[key]
         if isinstance(made, PushkitError):
             raise made
         return made
-
-    def _is_by_owner(self, version: WireVersion) -> bool:
-        return callable(self._snapshot) and needs_snapshot(self._update, version)

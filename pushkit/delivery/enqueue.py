@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
 from pushkit.a2a import AnyUpdate, UpdateKind, WireVersion
 from pushkit.delivery.bodies import Bodies
@@ -22,6 +23,7 @@ from pushkit.errors import BacklogFullError, IdempotencyConflictError, PushkitEr
 from pushkit.outbox.idempotency import Enqueued, IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.model import NewDelivery, StatusMark
 from pushkit.outbox.store import OutboxStore
+from pushkit.record import record
 from pushkit.secrets.vault import Vault
 from pushkit.storage.database import Database
 from pushkit.storage.script import APART, Apart, Refused, Script, alone
@@ -31,7 +33,7 @@ from pushkit.subscriptions.store import SubscriptionStore
 _BY_SUBSCRIPTION = operator.attrgetter("subscription_id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Notice:
     """An update that is to be stored."""
 
@@ -53,10 +55,11 @@ class Notice:
 
     def reserve(self, line: Line, body: bytes, now: datetime) -> Place | None:
         """Take a place for the next delivery of a line, if it can have one now."""
-        if self.worker is None or line.recipient.paused:
+        recipient = line.recipient
+        if self.worker is None or recipient.paused:
             return None
         place = self.worker.reserve(
-            line.recipient, line.last_seq + 1, len(body), now, is_next=line.is_free
+            recipient, line.last_seq + 1, len(body), now, is_next=line.oldest is None
         )
         if place is not None:
             self.reserved.append(place)
@@ -102,7 +105,7 @@ class Stored:
 class Unasked:
     """What an update comes to of which nothing was written: snapshots must be asked for first."""
 
-    of: frozenset[tuple[WireVersion, str]]  # version and owner of each
+    of: set[tuple[WireVersion, str]]  # version and owner of each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +133,16 @@ class Enqueuer:
             StorageError: The database refused; nothing was stored.
         """
         while True:
-            found = await self._run(notice, connection)
+            found: Stored | Unasked
+            if connection is None:
+                # Also where the caller is cancelled, what is stored in a slot is begun.
+                found = await self.database.write_together(self.enqueue, notice, notice.begin)
+            else:
+                found = await self.database.write_on(connection, alone(self.enqueue, notice))
             if isinstance(found, Stored):
                 return found.result
             # Nobody is asked twice, so that this ends.
             await notice.bodies.ask(found.of)
-
-    async def _run(self, notice: Notice, connection: object | None) -> Stored | Unasked:
-        if connection is not None:
-            return await self.database.write_on(connection, alone(self.enqueue, notice))
-        # Also where the caller is cancelled, what is stored in a slot is begun.
-        return await self.database.write_together(self.enqueue, notice, notice.begin)
 
     def enqueue(
         self, notices: Sequence[Notice], /, *, wait: bool = True
@@ -167,20 +169,20 @@ class Enqueuer:
     def _enqueue(
         self, notices: Sequence[Notice], *, wait: bool
     ) -> Script[list[Stored | Unasked | Apart | Refused]]:
-        tasks = tuple(dict.fromkeys((notice.tenant, notice.task_id) for notice in notices))
+        tasks = tuple(dict.fromkeys([(notice.tenant, notice.task_id) for notice in notices]))
         recipients, apart = yield from self._hold(tasks, wait=wait)
         since = time.perf_counter()
         now = yield from self.database.now()
-        sought = dict.fromkeys(notice.sought for notice in notices)
-        enqueued = yield from find_enqueued([key for key in sought if key is not None])
+        sought = [notice.sought for notice in notices]
+        enqueued = yield from find_enqueued([key for key in dict.fromkeys(sought) if key])
         adding = _Adding(self, now, enqueued)
         yield from adding.open(recipients)
         results: list[Stored | Unasked | Apart | Refused] = []
-        for notice in notices:
+        for notice, key in zip(notices, sought, strict=True):
             if (notice.tenant, notice.task_id) in apart:
                 results.append(APART)
             else:
-                results.append((yield from adding.add(notice)))
+                results.append((yield from adding.add(notice, key)))
         yield from adding.end(since)
         return results
 
@@ -197,16 +199,8 @@ class Enqueuer:
         return [each for each in recipients if (each.tenant, each.task_id) not in apart], apart
 
 
-@dataclass(slots=True, eq=False)
-class _Share:
-    """What somebody may still add."""
-
-    left: int
-    taken: int = 0
-
-    def take(self, number: int) -> None:
-        self.left -= number
-        self.taken += number
+# What was stored in a place: the revision of its subscription, and the chain that it joins, if any.
+_Begun: TypeAlias = tuple[NewDelivery, int, Chain | None]
 
 
 class _Adding:
@@ -219,23 +213,28 @@ class _Adding:
         self._now = now
         self._enqueued = enqueued
         self._lines = Lines(enqueuer.outbox, enqueuer.subscriptions)
-        self._whole = _Share(0)
-        self._shares: dict[str, _Share] = {}
-        self._begun: list[tuple[Stored, NewDelivery, int, Chain | None]] = []
+        # What each owner may still add, and (None) all of them together; and how much that was.
+        self._left: dict[str | None, int] = {}
+        self._room: dict[str | None, int] = {}
+        self._begun: list[tuple[Stored, list[_Begun]]] = []
         self._some_wait = False
 
     def open(self, recipients: Sequence[Recipient]) -> Script[None]:
         """Look at what waits for those whose rows are held, and at the room that there is."""
         enqueuer = self._enqueuer
         yield from self._lines.open(recipients)
-        self._whole = _Share((yield from enqueuer.whole_backlog.of(None, self._now)))
-        for owner in dict.fromkeys(recipient.owner for recipient in recipients):
-            self._shares[owner] = _Share((yield from enqueuer.owner_backlog.of(owner, self._now)))
+        self._room[None] = yield from enqueuer.whole_backlog.of(None, self._now)
+        for owner in {recipient.owner for recipient in recipients}:
+            self._room[owner] = yield from enqueuer.owner_backlog.of(owner, self._now)
+        self._left = dict(self._room)
 
-    def add(self, notice: Notice) -> Script[Stored | Unasked | Refused]:
-        """Add an update to every line that wants it and has room for it."""
-        # What is added to what the update's key made already, it made, too.
-        sought = notice.sought
+    def add(self, notice: Notice, sought: TaskKey | None) -> Script[Stored | Unasked | Refused]:
+        """Add an update to every line that wants it and has room for it.
+
+        Args:
+            notice: The update.
+            sought: Its key; what is added to what the key made already, it made, too.
+        """
         made = [] if sought is None else self._enqueued.setdefault(sought, [])
         try:
             if made and notice.idempotency_key is not None:
@@ -244,14 +243,15 @@ class _Adding:
             return Refused(exc)
         lines = self._lines.of_task(notice.tenant, notice.task_id)
         wanting = [line for line in lines if line.recipient.wanted.accepts(notice.update)]
-        unwanted = len(lines) - len(wanting)
-        has_it = {each.subscription_id for each in made}
-        missing = [line for line in wanting if line.recipient.id not in has_it]
+        missing = wanting
+        if made:
+            has_it = {each.subscription_id for each in made}
+            missing = [line for line in wanting if line.recipient.id not in has_it]
         unasked = notice.bodies.unasked([line.recipient for line in missing])
         if unasked:
             return Unasked(unasked)
-        notice.bodies.note([line.recipient for line in wanting])
-        added, refused, begun, some_wait = list[NewDelivery](), [], [], False
+        notice.bodies.note({line.recipient.version for line in wanting})
+        added, refused, begun, some_wait = list[NewDelivery](), [], list[_Begun](), False
         for line in missing:
             recipient = line.recipient
             try:
@@ -275,19 +275,19 @@ class _Adding:
         result = NotifyResult(
             deliveries=_notified([*made, *added]),
             refused=tuple(refused),
-            unwanted=unwanted,
+            unwanted=len(lines) - len(wanting),
             at=self._now,
         )
         if sought is not None:
             made += map(_enqueued, added)
         stored = Stored(result, some_wait=some_wait)
         self._some_wait |= some_wait
-        self._begun += [(stored, *each) for each in begun]
+        self._begun.append((stored, begun))
         return stored
 
     def _has_room(self, line: Line) -> bool:
         return (
-            self._shares[line.recipient.owner].left > 0 < self._whole.left
+            self._left[line.recipient.owner] > 0 < self._left[None]
             and line.length < self._enqueuer.max_backlog
         )
 
@@ -312,18 +312,25 @@ class _Adding:
         if self._some_wait:
             yield from enqueuer.database.wake()
         ways = yield from enqueuer.routes.look_up(
-            {new.subscription_id: revision for _, new, revision, _ in self._begun}
+            {
+                new.subscription_id: revision
+                for _, begun in self._begun
+                for new, revision, _ in begun
+            }
         )
-        for stored, new, _, chain in self._begun:
-            way = ways[new.subscription_id]
-            stored.begun.append(Claimed(new.as_claimed(), way, since, chain=chain))
-        enqueuer.whole_backlog.added(None, self._whole.taken)
-        for owner, share in self._shares.items():
-            enqueuer.owner_backlog.added(owner, share.taken)
+        for stored, begun in self._begun:
+            for new, _, chain in begun:
+                stored.begun.append(Claimed(new, ways[new.subscription_id], since, chain=chain))
+        for owner, room in self._room.items():
+            taken = room - self._left[owner]
+            if owner is None:
+                enqueuer.whole_backlog.added(None, taken)
+            else:
+                enqueuer.owner_backlog.added(owner, taken)
 
     def _take(self, owner: str, number: int) -> None:
-        self._shares[owner].take(number)
-        self._whole.take(number)
+        self._left[owner] -= number
+        self._left[None] -= number
 
     def _make_room(self, line: Line, notice: Notice) -> Script[None]:
         """See that one more fits, dropping what was superseded if that was asked for.
@@ -334,10 +341,10 @@ class _Adding:
             BacklogFullError: It does not fit.
         """
         enqueuer, recipient = self._enqueuer, line.recipient
-        share = self._shares[recipient.owner]
         yield from self._lines.write(self._now)
         backlog = yield from enqueuer.outbox.backlog(recipient.id, enqueuer.max_backlog)
-        if backlog < enqueuer.max_backlog and min(share.left, self._whole.left) > 0:
+        left = min(self._left[recipient.owner], self._left[None])
+        if backlog < enqueuer.max_backlog and left > 0:
             return
         if enqueuer.coalesce:
             dropped = yield from enqueuer.outbox.supersede(
@@ -384,15 +391,16 @@ def _cancel(notices: Sequence[Notice]) -> None:
 
 def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:
     stored.sort(key=_BY_SUBSCRIPTION)
-    return tuple(
-        NotifiedDelivery(
+    notified = []
+    for each in stored:
+        one = NotifiedDelivery(
             id=each.id,
             owner=each.owner,
             config_id=each.config_id,
             subscription_id=each.subscription_id,
         )
-        for each in stored
-    )
+        notified.append(one)
+    return tuple(notified)
 
 
 def _status_mark(update: AnyUpdate) -> StatusMark | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from pushkit.outbox.idempotency import IdempotencyKey
 from pushkit.outbox.model import Claim, NewDelivery, StatusMark, new_delivery_id
+from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.secrets.vault import Vault
 from pushkit.storage.script import Script
@@ -83,7 +84,7 @@ class Lines:
         recipient = line.recipient
         delivery_id = new_delivery_id(now)
         sealed = vault.seal_body(delivery_id, body)
-        head = line.is_free
+        head, is_claimed = line.is_free, claim is not None
         line.last_seq += 1
         if line.oldest is None:
             line.oldest = line.last_seq
@@ -100,7 +101,12 @@ class Lines:
             origin=recipient.origin,
             content_type=recipient.version.content_type,
             body=sealed,
+            state=DeliveryState.IN_FLIGHT if is_claimed else DeliveryState.PENDING,
+            claims=int(is_claimed),
+            # Behind another one it may come to nothing by no fault of its own.
+            fruitless_claims=int(is_claimed and head),
             notified_at=now,
+            not_before=now,
             head=head,
             status=status,
             idempotency_key=idempotency_key.key if idempotency_key else None,

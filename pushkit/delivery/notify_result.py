@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from pushkit.record import record
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@record(frozen=True, slots=True, kw_only=True)
 class NotifiedDelivery:
     """A delivery that an update became.
 
@@ -44,7 +46,7 @@ class RefusedRecipient:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NotifyResult:
     """What became of an update.
 

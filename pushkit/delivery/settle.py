@@ -16,13 +16,14 @@ from pushkit.outbox.destinations import DestinationStore, destination_of
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
+from pushkit.record import record
 from pushkit.storage.database import Database
 from pushkit.storage.script import APART, Apart, Script, alone
 from pushkit.subscriptions.model import Current
 from pushkit.subscriptions.store import SubscriptionStore
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Attempted:
     """What became of a delivery that was claimed."""
 

@@ -14,13 +14,14 @@ from pushkit.outbox.destinations import DestinationKey, destination_of
 from pushkit.outbox.leases import Taken
 from pushkit.outbox.model import Claim, Delivery
 from pushkit.outbox.shares import owner_may_take, reserved_of
+from pushkit.record import record
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.work.pump import Slots
 
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Claimed:
     """A delivery in a slot."""
 

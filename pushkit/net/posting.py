@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.timing import Timing
+from pushkit.record import record
 from pushkit.webhook import Headers
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a destination answered.
 

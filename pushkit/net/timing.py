@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
 
 from pushkit.net.destination import Decision
+from pushkit.record import record
 from pushkit.url import host_and_port
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Timing:
     """The phases of one request; None is a phase that it never came to."""
 

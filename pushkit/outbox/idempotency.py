@@ -11,12 +11,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
 from pushkit.a2a import TaskUpdate
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
+from pushkit.record import record
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places
 
@@ -80,7 +81,7 @@ def _plain(value: object) -> object:
     raise TypeError(type(value).__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
     """A key, and the update that it stands for."""
 

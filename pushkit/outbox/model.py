@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
 from pushkit.net.timing import Timing
 from pushkit.outbox.states import DeliveryState, Outcome
+from pushkit.record import record
 
 
 class StatusMark(StrEnum):
@@ -21,7 +22,7 @@ class StatusMark(StrEnum):
     """Something that a receiver must not miss."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One update for one subscription."""
 
@@ -36,17 +37,17 @@ class Delivery:
     content_type: str  # the media type of the body
     # The bytes to send, frozen; sealed, where the sender seals them.
     body: bytes = field(repr=False)
-    state: DeliveryState  # where it stands
+    state: DeliveryState = DeliveryState.PENDING  # where it stands
     # How often a worker took it. It only grows: the fence that tells two claims apart.
-    claims: int
-    fruitless_claims: int  # how many claims in a row made no request, this one included
+    claims: int = 0
+    fruitless_claims: int = 0  # how many claims in a row made no request, this one included
     # How many requests were made, since it was redriven if it was: what uses up the schedule.
     # Counted when the attempt is settled.
-    attempts: int
+    attempts: int = 0
     notified_at: datetime  # when `notify()` accepted it: its age counts from here
     not_before: datetime  # the earliest moment of the next attempt
-    last_status: int | None  # the status of the last answer, if any
-    last_error: str | None  # a short code of what went wrong last, if anything did
+    last_status: int | None = None  # the status of the last answer, if any
+    last_error: str | None = None  # a short code of what went wrong last, if anything did
     # When somebody asked for it again, if anybody did: its age counts from there.
     redriven_at: datetime | None = None
     traceparent: str | None = None  # the trace that `notify()` was in, if it was in one
@@ -64,55 +65,19 @@ class Claim(NamedTuple):
     until: datetime
 
 
-@dataclass(slots=True, kw_only=True)  # one for each row: a frozen one takes twice as long to make
-class NewDelivery:
-    """A delivery that comes in; where a name is in `Delivery` too, it means the same."""
+@record(frozen=True, slots=True, kw_only=True)
+class NewDelivery(Delivery):
+    """A delivery that comes in."""
 
-    id: str  # see `new_delivery_id`
-    subscription_id: str  # whose it is
-    tenant: str
-    owner: str
-    task_id: str
-    config_id: str
-    seq: int  # the next one of its subscription
-    origin: str  # the destination
-    content_type: str  # the media type of the body
-    body: bytes = field(repr=False)  # as it is stored: sealed, where the sender seals them
-    notified_at: datetime  # the present
     head: bool  # whether nothing of its subscription is unfinished, and that is not paused
     status: StatusMark | None = None  # what it says of the task's status, if anything
     idempotency_key: str | None = None  # the caller's key, if any
     update_sha256: str | None = None  # the update that the key stands for
     # By whom it is in flight from the start; None if it waits for a claim.
     claim: Claim | None = None
-    traceparent: str | None = None  # the trace that `notify()` is in, if it is in one
-
-    def as_claimed(self) -> Delivery:
-        """Return it as its first claim would have."""
-        return Delivery(
-            id=self.id,
-            subscription_id=self.subscription_id,
-            tenant=self.tenant,
-            owner=self.owner,
-            task_id=self.task_id,
-            config_id=self.config_id,
-            seq=self.seq,
-            origin=self.origin,
-            content_type=self.content_type,
-            body=self.body,
-            state=DeliveryState.IN_FLIGHT,
-            claims=1,
-            fruitless_claims=1,
-            attempts=0,
-            notified_at=self.notified_at,
-            not_before=self.notified_at,
-            last_status=None,
-            last_error=None,
-            traceparent=self.traceparent,
-        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Made:
     """An attempt that was made, as its worker saw it."""
 
@@ -123,7 +88,7 @@ class Made:
     answer: bytes | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Result:
     """What one attempt came to; the worker settles its delivery with it."""
 

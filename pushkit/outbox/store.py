@@ -7,14 +7,15 @@ where SQLite would not see it.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from datetime import datetime
 
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.heads import mark_oldest
-from pushkit.outbox.model import Claim, Delivery, NewDelivery
+from pushkit.outbox.model import Delivery, NewDelivery
 from pushkit.outbox.rows import DELIVERY, delivery_of
-from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN, DeliveryState
+from pushkit.outbox.states import SUPERSEDED, UNFINISHED, WITHDRAWN
 from pushkit.storage.script import Script, Statement, among, rows_of_places, slices, to_micros
 
 
@@ -34,11 +35,7 @@ class OutboxStore:
             yield Statement(
                 "INSERT INTO pushkit_bodies (id, body, traceparent)"
                 f" VALUES {rows_of_places(len(new), 3)}",
-                tuple(
-                    itertools.chain.from_iterable(
-                        (each.id, each.body, each.traceparent) for each in new
-                    )
-                ),
+                tuple(itertools.chain.from_iterable(map(_body_of, new))),
             )
 
     def move(self, subscription_id: str, origin: str) -> Script[None]:
@@ -87,7 +84,7 @@ class OutboxStore:
                 f" FROM pushkit_subscriptions s WHERE s.id {clause}",
                 values,
             )
-            found.update((row["id"], row["oldest"]) for row in rows)
+            found |= {row["id"]: row["oldest"] for row in rows}
         return found
 
     def backlog(self, subscription_id: str, limit: int) -> Script[int]:
@@ -129,7 +126,7 @@ class OutboxStore:
 
 
 def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
-    notified_at = to_micros(new.notified_at)
+    claim = new.claim
     return (
         new.id,
         new.subscription_id,
@@ -140,19 +137,18 @@ def _row_of(new: NewDelivery) -> tuple[str | int | bytes | None, ...]:
         new.seq,
         new.origin,
         new.content_type,
-        notified_at,
-        notified_at,  # not_before
+        to_micros(new.notified_at),
+        to_micros(new.not_before),
         int(new.head),
-        new.status and new.status.value,  # what is a string and more is slow to bind
+        new.status and str(new.status),  # what is a string and more is slow to bind
         new.idempotency_key,
         new.update_sha256,
-        *_standing(new.claim, is_first=new.head),
+        str(new.state),
+        new.claims,
+        new.fruitless_claims,
+        claim and claim.worker,
+        claim and to_micros(claim.until),
     )
 
 
-def _standing(claim: Claim | None, *, is_first: bool) -> tuple[str | int | None, ...]:
-    if claim is None:
-        return (DeliveryState.PENDING.value, 0, 0, None, None)
-    # Behind another one it may come to nothing by no fault of its own.
-    fruitless = int(is_first)
-    return (DeliveryState.IN_FLIGHT.value, 1, fruitless, claim.worker, to_micros(claim.until))
+_body_of = operator.attrgetter("id", "body", "traceparent")

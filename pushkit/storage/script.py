@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from pushkit.errors import PushkitError
+from pushkit.record import record
 
 T = TypeVar("T")
 SqlValue: TypeAlias = "str | int | float | bytes | None"
@@ -52,7 +53,7 @@ class Row(Protocol):
 Rows: TypeAlias = "Sequence[Row]"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Statement:
     """One SQL statement and its parameters."""
 

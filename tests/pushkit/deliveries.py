@@ -36,6 +36,7 @@ def add_delivery(
         content_type="application/json",
         body=body,
         notified_at=now,
+        not_before=now,
         head=oldest[current.id] is None and not current.paused,
         idempotency_key=key.key if key else None,
         update_sha256=key.update_sha256 if key else None,

@@ -128,6 +128,7 @@ def _new(
     now: datetime,
     by: str,
 ) -> NewDelivery:
+    moment = now + timedelta(microseconds=seq * 10 + int(subscription[-1]))
     return NewDelivery(
         id=f"dlv_{subscription}_{seq}{by}",
         subscription_id=subscription,
@@ -139,7 +140,8 @@ def _new(
         origin=origin,
         content_type="application/json",
         body=b"{}",
-        notified_at=now + timedelta(microseconds=seq * 10 + int(subscription[-1])),
+        notified_at=moment,
+        not_before=moment,
         head=head,
         status=StatusMark.BARE,
     )
