@@ -405,7 +405,9 @@ def _taking_behind(number: int) -> str:
         f"(subscription_id = ${n} AND seq > ${n + 1} AND seq < ${n + 1} + {_AT_ONCE}"
         f" AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries b WHERE b.subscription_id = ${n}"
         f" AND b.seq > ${n + 1} AND b.seq <= pushkit_deliveries.seq AND b.{UNFINISHED}"
-        f" AND (b.attempts > 0 OR b.not_before > $3 OR b.origin <> ${n + 2})))"
+        f" AND (b.attempts > 0 OR b.not_before > $3 OR b.origin <> ${n + 2}"
+        # What a dead worker's lease still holds is not overtaken.
+        " OR b.state = 'in_flight')))"
         for n in range(4, 4 + 3 * number, 3)
     )
     return CHAINED.where(f"({lines}) RETURNING {DELIVERY}")

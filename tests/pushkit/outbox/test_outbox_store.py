@@ -379,3 +379,29 @@ def test_ids_are_unique_sort_by_time_and_have_no_dot() -> None:
 
 def test_no_repr_shows_a_body(ledger: Ledger) -> None:
     assert "canary" not in repr(ledger.find(ledger.enqueue(ledger.subscribe(), b"canary")))
+
+
+def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger) -> None:
+    subscription = ledger.subscribe()
+    ids = [ledger.enqueue(subscription) for _ in range(6)]
+    lease = timedelta(seconds=30)
+
+    def taken_behind(worker: str) -> list[str]:
+        [claimed] = ledger.claim(worker)
+        settling = ledger.leases.settle(
+            [(claimed, Result(outcome=Outcome.DELIVERED))],
+            worker,
+            ledger.now,
+            following=lambda *_: True,
+            until=ledger.now + lease,
+        )
+        return [each.id for each in ledger.run(settling).taken]
+
+    assert taken_behind("worker-1") == ids[1:]
+    # As if it had been stored a moment later than the others.
+    ledger.query(
+        f"UPDATE pushkit_deliveries SET lease_until = lease_until + 9 WHERE id = '{ids[4]}'"
+        " RETURNING id"
+    )
+    ledger.advance(lease.total_seconds())
+    assert taken_behind("worker-2") == ids[2:4]
