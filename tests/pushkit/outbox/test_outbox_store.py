@@ -400,8 +400,7 @@ def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger)
     assert taken_behind("worker-1") == ids[1:]
     # As if it had been stored a moment later than the others.
     ledger.query(
-        f"UPDATE pushkit_deliveries SET lease_until = lease_until + 9 WHERE id = '{ids[4]}'"
-        " RETURNING id"
+        "UPDATE pushkit_deliveries SET lease_until = lease_until + 9 WHERE seq = 5 RETURNING id"
     )
     ledger.advance(lease.total_seconds())
     assert taken_behind("worker-2") == ids[2:4]
