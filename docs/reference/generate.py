@@ -251,8 +251,16 @@ def command_line() -> Iterator[str]:
     from receiver.cli import cli as receiver
 
     yield "# Command line\n"
-    yield "Commands print errors with their code on stderr and end with 1 (a refusal), or 2 (a call"
-    yield "that is none)."
+    yield "## Exit status (exit codes)\n"
+    yield from _table(
+        ("status", "when"),
+        [
+            ("0", "done; of `worker` and `serve`: ended in good order, by SIGTERM or Ctrl-C"),
+            ("1", "refused, or at fault: the error stands on stderr with its code"),
+            ("2", "no such call: an option or an argument is wrong"),
+            ("130", "Ctrl-C cut long work off; the same command goes on with the rest"),
+        ],
+    )
     for program, root in (("pushkit", pushkit), ("receiver", receiver)):
         yield f"\n## {program}\n"
         yield from _commands(program, root)
@@ -346,7 +354,8 @@ def codes() -> Iterator[str]:
     from receiver.refusals import REFUSALS
 
     yield "# Codes\n"
-    yield "Codes are stable: match on them, not on messages."
+    yield "Codes are stable: match on them, not on messages. The exit codes of commands are in"
+    yield "[Command line](command-line.md#exit-status-exit-codes)."
     yield "\n## What the receiver answers\n"
     yield "`202 accepted` and `200 duplicate` take a notification; all others refuse it. The answer"
     yield "has the code alone, the receiver's log says what was found and expected.\n"

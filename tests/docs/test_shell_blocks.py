@@ -17,11 +17,15 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pushkit import PushSender
+from pushkit.keys.files import load_key_ring
 from tests.cli.test_inbox_cli import fill
 from tests.docs.bench import ISSUER, completed
 from tests.docs.blocks import ROOT, Block, of, pages_with
@@ -192,6 +196,14 @@ async def an_outbox(_world: World) -> dict[str, str]:
     }
 
 
+async def a_key_of_ones_own(_world: World) -> dict[str, str]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    Path("own.pem").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return {"KID": load_key_ring("keys.json").active_key(datetime.now(UTC)).kid}
+
+
 async def a_worker(world: World) -> dict[str, str]:
     await an_outbox(world)
     options = f"--database outbox.db --keys keys.json --issuer {ISSUER}"
@@ -234,6 +246,7 @@ async def a_pinned_card(_world: World) -> dict[str, str]:
 
 SCENES: dict[str, Callable[[World], Awaitable[dict[str, str]]]] = {
     "docs/dashboard.md": both,
+    "docs/keys.md": a_key_of_ones_own,
     "docs/migrations.md": both,
     "docs/operations.md": a_worker,
     "docs/outbox.md": an_outbox,

@@ -122,6 +122,8 @@ class Stage:
 def stage() -> Iterator[Stage]:
     stage = Stage()
     yield stage
+    stage.outbox.connection.close()
+    stage.inbox.connection.close()
     stage.world.loop.close()
 
 
