@@ -100,7 +100,7 @@ def _of_refusals(figures: InboxFigures, refusals: Iterable[Refused]) -> Iterator
     if strangers:
         yield Finding(
             severity=Severity.NOTE,
-            says=f"{strangers} refused within the last hour who proved to be nobody's sender.",
+            says=f"{strangers} refused within the last hour that proved no trusted sender.",
             mend="Strangers, or an agent that is set up wrongly: the reasons tell.",
             link="/refusals",
         )

@@ -1,11 +1,17 @@
 // Keeps a page with data-live fresh: the server says when to look, and <main> is put in place of
-// the old one. Not while somebody types, selects, or has a box ticked. Without it all works as well.
+// the old one. Not while somebody types, selects, presses, or has a box ticked. Without it all works
+// as well.
 "use strict";
 (() => {
   const main = document.querySelector("main[data-live]");
   if (!main || !window.EventSource) return;
 
+  // A link that is replaced between press and release is not followed.
+  let pressedAt = 0;
+  document.addEventListener("pointerdown", () => { pressedAt = Date.now(); });
+
   const busy = () =>
+    Date.now() - pressedAt < 1000 ||
     (document.activeElement && document.activeElement.closest("main form")) ||
     String(window.getSelection()) !== "" ||
     document.querySelector("main input:checked, main details[open]") !== null;
