@@ -26,7 +26,7 @@ __all__ = ["forked"]
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # These run anew in each fork, as what `-m` names; all others are there once and for all.
-RUN = ("pushkit.cli.main", "receiver.cli", "tests.docs.world")
+RUN = ("pushkit.cli.main", "receiver.cli", "tests.docs.world", "tests.soak.agent_process")
 
 
 def forked(module: str) -> list[str]:
@@ -134,7 +134,10 @@ def _keep(connection: socket.socket) -> str:
     """Fork once more, and tell the caller how that ends; return, in the fork, what is to run."""
 
     head, files, _, _ = socket.recv_fds(connection, 4, 3)
-    asked = json.loads(_read(connection, int.from_bytes(head, "big")))
+    try:
+        asked = json.loads(_read(connection, int.from_bytes(head, "big")))
+    except (EOFError, ValueError):  # killed before it had asked
+        os._exit(0)
     running, end = os.pipe()
     fork = os.fork()
     if fork == 0:

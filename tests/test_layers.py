@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -107,35 +108,65 @@ DOORS = {
 }
 
 PACKAGES = ("pushkit", "receiver")
-MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
-@cache
-def imports_of(path: Path) -> set[str]:
-    """Return the full names that a module imports, those for type checking alone left out."""
-    found: set[str] = set()
-    tree = ast.parse(path.read_text("utf-8"))
+@dataclass(frozen=True)
+class Module:
+    """What a module imports, as far as it runs: what only types need is left out.
+
+    Attributes:
+        path: Where it is.
+        names: The full names that it imports.
+        private: What it takes of our modules that has an underscore.
+    """
+
+    path: Path
+    names: frozenset[str]
+    private: frozenset[str]
+
+    @property
+    def package(self) -> str:
+        return self._place[0]
+
+    @property
+    def room(self) -> str:
+        return self._place[1]
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        return self.path.relative_to(ROOT).with_suffix("").parts
+
+
+def read(path: Path) -> Module:
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
     typing_only = {
         id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for node in nodes
+        if isinstance(node, ast.If)
+        if isinstance(node.test, ast.Name)
+        if node.test.id == "TYPE_CHECKING"
         for child in ast.walk(node)
     }
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+    names: set[str] = set()
+    private: set[str] = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names if id(node) not in typing_only)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            found.add(node.module or "")
+            of = node.module or ""
+            if id(node) not in typing_only:
+                names.add(of)
+            if of.startswith(PACKAGES):
+                private.update(each.name for each in node.names if re.match("_[^_]", each.name))
+    return Module(path, frozenset(names), frozenset(private))
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    found = [read(path) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    assert len(found) > 300
     return found
-
-
-def room_of(path: Path) -> tuple[str, str]:
-    """Return the package and the room of a module."""
-    package, *rest = path.relative_to(ROOT).with_suffix("").parts
-    return package, rest[0]
 
 
 def row_of(rows: list[set[str]], room: str) -> int:
@@ -145,39 +176,43 @@ def row_of(rows: list[set[str]], room: str) -> int:
     raise AssertionError(f"{room} stands in no row: give it one")
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_down_only(path: Path) -> None:
-    package, room = room_of(path)
-    rows = SENDER_ROWS if package == "pushkit" else RECEIVER_ROWS
-    for name in imports_of(path):
+def imports(modules: list[Module]) -> Iterator[tuple[Module, str]]:
+    return ((module, name) for module in modules for name in sorted(module.names))
+
+
+def told(wrong: Iterable[tuple[Module, str]]) -> list[str]:
+    return [f"{module.path.relative_to(ROOT)} imports {name}" for module, name in wrong]
+
+
+def test_imports_go_down_only(modules: list[Module]) -> None:
+    def goes_down(module: Module, name: str) -> bool:
+        rows = SENDER_ROWS if module.package == "pushkit" else RECEIVER_ROWS
         top, _, rest = name.partition(".")
         other = rest.partition(".")[0] or "__init__"
-        if top == package and other != room:
-            assert row_of(rows, other) > row_of(rows, room), f"{path}: imports {name}"
+        if top != module.package or other == module.room:
+            return True
+        return row_of(rows, other) > row_of(rows, module.room)
+
+    assert told(each for each in imports(modules) if not goes_down(*each)) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_two_packages_meet_in_the_kernel_only(path: Path) -> None:
-    package, _ = room_of(path)
-    for name in imports_of(path):
+def test_the_two_packages_meet_in_the_kernel_only(modules: list[Module]) -> None:
+    def stays_apart(module: Module, name: str) -> bool:
         top, _, rest = name.partition(".")
-        if package == "pushkit":
-            assert top != "receiver", f"{path}: imports {name}"
-        elif top == "pushkit":
-            assert rest.partition(".")[0] in KERNEL, f"{path}: imports {name}"
+        if module.package == "pushkit":
+            return top != "receiver"
+        return top != "pushkit" or rest.partition(".")[0] in KERNEL
+
+    assert told(each for each in imports(modules) if not stays_apart(*each)) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_dependency_has_one_door(path: Path) -> None:
-    package, room = room_of(path)
-    for name in imports_of(path):
+def test_each_dependency_has_one_door(modules: list[Module]) -> None:
+    def uses_the_door(module: Module, name: str) -> bool:
         doors = DOORS.get(name.partition(".")[0])
-        assert doors is None or f"{package}.{room}" in doors, f"{path}: imports {name}"
+        return doors is None or f"{module.package}.{module.room}" in doors
+
+    assert told(each for each in imports(modules) if not uses_the_door(*each)) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_name_with_an_underscore_stays_in_its_module(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGES):
-            private = [name.name for name in node.names if re.match("_[^_]", name.name)]
-            assert not private, f"{path}: imports {', '.join(private)} of {node.module}"
+def test_a_name_with_an_underscore_stays_in_its_module(modules: list[Module]) -> None:
+    assert told((each, name) for each in modules for name in sorted(each.private)) == []

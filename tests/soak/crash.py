@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import sys
@@ -48,6 +47,7 @@ from pushkit.storage.database import Database, open_location  # noqa: E402
 from pushkit.storage.migrations import Migration  # noqa: E402
 from pushkit.storage.script import Script, Statement  # noqa: E402
 from pushkit.terminal.progress import showing_progress  # noqa: E402
+from tests.forked import forked  # noqa: E402
 from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
 
 TASKS = 8  # of each process
@@ -213,14 +213,12 @@ class Killer:
         starts = (("--start", f"{task}={agent.acknowledged.get(task, 0)}") for task in tasks)
         agent.worker = ""
         agent.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(ROOT / "tests" / "soak" / "agent_process.py"),
+            *forked("tests.soak.agent_process"),
             *("--database", self._location, "--webhook", self._url),
             *("--timeout", str(timeout), "--margin", str(margin)),
             *(word for start in starts for word in start),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         return asyncio.create_task(agent.read())
 
@@ -230,7 +228,7 @@ class Killer:
             raise RuntimeError(f"an agent ended by itself, with {agent.process.returncode}")
         agent.process.send_signal(signal.SIGKILL)
         await agent.process.wait()
-        await reading
+        await reading  # it ends with the process that writes, which the killed one stands for
 
     def _count(self) -> None:
         report = self.report

@@ -62,7 +62,6 @@ from tests.soak.call_log import CallLog  # noqa: E402
 from tests.soak.reporting import until, utc_now, write_report  # noqa: E402
 from tests.soak.webhook_process import ISSUER, TOKEN, Settings, reserved_port, start  # noqa: E402
 
-TASKS = 100
 AHEAD = 20  # a task's updates that are accepted and not yet called back
 
 
@@ -111,6 +110,7 @@ class Killer:
         seed: Of the moments of the kills and of the callbacks' slowness.
         receivers: How many processes at once, behind one port.
         lease: Of a notification in hand, in seconds.
+        tasks: Of how many tasks updates are sent.
     """
 
     def __init__(
@@ -122,12 +122,14 @@ class Killer:
         seed: int = 0,
         receivers: int = 1,
         lease: float = 60,
+        tasks: int = 100,
     ) -> None:
         self._folder = folder
         self._database_location = database
         self._replay = replay
         self._seed = seed
         self._lease = lease
+        self._tasks = range(tasks)
         self._patience = 60 + lease
         self._random = random.Random(seed)  # repeatable, not secret
         self._keys = KeyRing.create(utc_now())
@@ -150,7 +152,7 @@ class Killer:
         with reserved_port() as self._port:
             async with self._sending() as sender, self._reading() as inbox:
                 reading = asyncio.create_task(self._follow())
-                accepting = [asyncio.create_task(self._accept(sender, n)) for n in range(TASKS)]
+                accepting = [asyncio.create_task(self._accept(sender, n)) for n in self._tasks]
                 left = iter(range(kills))
                 await asyncio.gather(*(self._lives(each, left, inbox) for each in self._places))
                 for task in accepting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,7 @@ def test_who_is_caught_and_who_survives_is_told_with_a_diff(
     # A process of its own: it forks.
     ran = subprocess.run(
         [sys.executable, "-c", ALL_MUTANTS, str(mutate.ROOT), str(root), str(results)],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # its tests need none
         capture_output=True,
         text=True,
         timeout=DEADLINE * 20,  # a busy machine

@@ -10,13 +10,14 @@ from tests.soak.call_log import CallLog
 from tests.soak.receiver_crash import Killer
 
 KILLS = 30
+TASKS = 25
 LEASE = 4  # seconds: it ends within the test, and not only because the machine is busy
 DONE = ("BEGIN 1 first task 1 a", "END 1 first task 1 a")
 ELSE = ("BEGIN 1 second task 1 a", "END 1 second task 1 a")
 
 
 async def test_30_kills_on_sqlite_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
-    killer = Killer(tmp_path, database=str(tmp_path / "inbox.db"), seed=1)
+    killer = Killer(tmp_path, database=str(tmp_path / "inbox.db"), seed=1, tasks=TASKS)
     report = await killer.run(KILLS)
     assert report.holds, report
     assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
@@ -28,7 +29,7 @@ async def test_30_kills_on_sqlite_lose_repeat_and_reorder_nothing(tmp_path: Path
 async def test_30_kills_of_two_receivers_on_postgresql_lose_repeat_and_reorder_nothing(
     tmp_path: Path, postgres_dsn: str
 ) -> None:
-    killer = Killer(tmp_path, database=postgres_dsn, seed=2, receivers=2, lease=LEASE)
+    killer = Killer(tmp_path, database=postgres_dsn, seed=2, receivers=2, lease=LEASE, tasks=TASKS)
     report = await killer.run(KILLS)
     assert report.holds, report
     assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
