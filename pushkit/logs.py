@@ -7,6 +7,7 @@ not fill a disk, nor hide what else goes wrong: each cause gets one line in an i
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -38,11 +39,15 @@ class RepeatedLog:
         log: logging.Logger,
         *,
         interval: timedelta = _INTERVAL,  # how long a cause is only counted, once it was said
+        most: int | None = None,  # how many lines an interval may have of all causes; None for any
         clock: Callable[[], float] = time.monotonic,  # seconds that only go forward
     ) -> None:
         self._log = log
         self._interval = interval.total_seconds()
         self._clock = clock
+        self._most = most
+        self._began, self._lines = -math.inf, 0  # an interval, and its lines
+        self._left_out = 0  # for there were too many
         self._said: dict[Hashable, _Said] = {}
         self._lock = threading.Lock()
 
@@ -76,7 +81,20 @@ class RepeatedLog:
                 said.unsaid += 1
                 self._said[cause] = said
                 return None
+            if self._is_full(now):
+                self._left_out += 1 + (said.unsaid if said else 0)
+                return None
             if len(self._said) >= _MAX_CAUSES:
                 del self._said[next(iter(self._said))]
             self._said[cause] = _Said(now)
-            return said.unsaid if said else 0
+            unsaid, self._left_out = self._left_out, 0
+            return unsaid + (said.unsaid if said else 0)
+
+    def _is_full(self, now: float) -> bool:
+        """Say whether the interval has as many lines as it may have; count one more."""
+        if now - self._began >= self._interval:
+            self._began, self._lines = now, 0
+        if self._most is not None and self._lines >= self._most:
+            return True
+        self._lines += 1
+        return False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -308,13 +309,16 @@ class Verdict:
 
 _REFUSED = "refused %d %s peer=%s%s: %s"
 _SHORT = {"delivery_id": "id"}
+# Lines in an interval: a network has more addresses than a disk has room.
+_OF_STRANGERS, _OF_A_SENDER = 10, 100
 
 
 class Refusals:
     """Makes verdicts of refusals, and logs the reason of each, as often as its row says.
 
-    The lines say how many were left out. What a sender was refused after its signature is always
-    logged, unless it is to come again, for it names its task and delivery.
+    The lines say how many were left out. What a sender was refused after its signature is logged
+    each time, unless it is to come again, for it names its task and delivery: up to a hundred times
+    a second. All addresses that have proven nothing have ten lines in an interval together.
     """
 
     def __init__(
@@ -322,7 +326,14 @@ class Refusals:
     ) -> None:
         self._events = events or Listeners(_log)
         self._clock = clock
-        self._by_interval = {span: RepeatedLog(_log, interval=span) for span in (_SECOND, _MINUTE)}
+        spans = (_SECOND, _MINUTE)
+        self._by_interval = {span: RepeatedLog(_log, interval=span) for span in spans}
+        self._of_strangers = {
+            span: RepeatedLog(_log, interval=span, most=_OF_STRANGERS) for span in spans
+        }
+        self._of_senders = defaultdict[str, RepeatedLog](
+            lambda: RepeatedLog(_log, interval=_SECOND, most=_OF_A_SENDER)
+        )
 
     def verdict(
         self, error: InboundError, *, peer: str, proven: Mapping[str, str | None] | None = None
@@ -351,12 +362,15 @@ class Refusals:
         known, about = _known(proven)
         args = (status, code, peer, about, reason)
         facts = {"status": status, "code": code, "peer": peer, "reason": reason} | known
+        sender = known.get("sender")
+        cause: Hashable
         if row.once_in is None and known:
-            _log.log(row.level, _REFUSED, *args, extra=facts)
-            return
-        who = (row.once_in is not None and known.get("sender")) or rate_key(peer)
-        log = self._by_interval[row.once_in or _SECOND]
-        log.say((code, who), row.level, _REFUSED, *args, extra=facts)
+            log, cause = self._of_senders[sender or ""], object()
+        elif row.once_in is not None and sender:
+            log, cause = self._by_interval[row.once_in], (code, sender)
+        else:
+            log, cause = self._of_strangers[row.once_in or _SECOND], (code, rate_key(peer))
+        log.say(cause, row.level, _REFUSED, *args, extra=facts)
 
     def fault(
         self,

@@ -190,6 +190,22 @@ class Metrics(Collector):
             yield family
 
 
+def count_in_place(place: str | None) -> None:
+    """Count on in the files of the process in whose place this one was started.
+
+    Otherwise those of every process that died would stay, and be read at every scrape. It does
+    nothing where processes do not count together, or without a place; call it before anything is
+    counted.
+    """
+    directory = os.environ.get(DIRECTORY)
+    if place is None or not directory:
+        return
+    for path in Path(directory).glob(f"gauge_live*_{place}.db"):
+        path.unlink(missing_ok=True)  # what was in use is not any more
+    counting = prometheus_client.values
+    counting.ValueClass = counting.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
+
+
 def _forget_the_dead(directory: Path) -> None:
     """Leave out the gauges of processes that ended."""
     for path in directory.glob("gauge_live*_*.db"):

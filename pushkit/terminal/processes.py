@@ -148,6 +148,14 @@ def is_first_process() -> bool:
     return multiprocessing.current_process().name.endswith("-1")
 
 
+def place_in_service() -> str | None:
+    """Return in whose place a supervisor started this process: the same after each death."""
+    supervisor = multiprocessing.parent_process()
+    if supervisor is None:
+        return None
+    return f"{supervisor.pid}-{multiprocessing.current_process().name.rpartition('-')[2]}"
+
+
 def run_service_loop(main: Coroutine[Any, Any, None], *, uvloop: bool = True) -> None:
     """Run a process of ours from start to end, on uvloop where it is installed, and may be used."""
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop

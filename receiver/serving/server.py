@@ -27,6 +27,7 @@ _log = logging.getLogger("receiver")
 Handler: TypeAlias = Callable[[Head, ReadBody], Awaitable[Answer]]
 
 _TLS_CLOSE_SECONDS = 5.0
+_LINES = 100  # of the log, in a minute, of connections that were broken off
 _LAST_WORDS = 1.0  # seconds in which the last answers are sent
 
 
@@ -50,7 +51,7 @@ class HttpServer:
         self.handler: Handler = handler
         self.max_head_bytes = max_head_bytes
         self.refusals: Refusals = refusals or Refusals()
-        self.repeated_log: RepeatedLog = RepeatedLog(_log)
+        self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
         self._in_work: set[asyncio.Task[None]] = set()
 
     def __call__(self) -> asyncio.Protocol:

@@ -28,6 +28,7 @@ from pushkit.terminal.processes import (
     Supervisor,
     accept_signal,
     is_first_process,
+    place_in_service,
     run_service_loop,
     until_stopped,
 )
@@ -193,7 +194,9 @@ async def _operated(receiver: Receiver, sockets: Sequence[socket.socket]) -> Asy
         yield
         return
     from pushkit.telemetry.endpoints import Endpoints, serving
+    from pushkit.telemetry.metrics import count_in_place
 
+    count_in_place(place_in_service())
     endpoints = Endpoints(
         metrics=receiver.metrics, unready=receiver.unready, degraded=receiver.degraded
     )

@@ -35,6 +35,7 @@ from pushkit.signing.notification_jwt import (
 from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
+from tests.metrics_page import MetricsRead
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow
@@ -364,6 +365,32 @@ def test_a_process_that_dies_is_started_again_and_nothing_is_lost(start: Start) 
     output = service.output.read_text()
     assert f"error: process {first} ended with -9" in output
     assert "Traceback" not in output
+
+
+def test_one_that_is_started_again_counts_where_the_dead_one_did(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, port = tmp_path / "counted", free_port()
+    folder.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+    service = start("--processes", "2", first=f'ops_listen = "127.0.0.1:{port}"\n')
+    process_ids = serving(service, 2)
+    for deaths in range(3):
+        assert service.send("--id", f"dlv_{deaths}", "--seq", str(deaths + 1)).status == 0
+        os.kill(process_ids[-1], signal.SIGKILL)
+        process_ids = serving(service, 3 + deaths)
+
+    def accepted() -> float | None:
+        _, page = page_at(port, "/metrics")
+        return MetricsRead.of(page.encode()).value(
+            "receiver_notifications_total", sender="agent", result="accepted"
+        )
+
+    assert eventually_sync(lambda: accepted() == 3)
+    files = sorted(path.name for path in folder.iterdir())
+    places = {name.rpartition("_")[2] for name in files}
+    assert len(places) == 2, files
+    assert service.stop() == 0
 
 
 def test_a_dashboard_shows_what_any_of_the_processes_refused(start: Start) -> None:

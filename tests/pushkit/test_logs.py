@@ -79,3 +79,23 @@ def test_remembers_no_more_causes_than_its_bound(
 
     assert not log.say(1_000, logging.WARNING, "the newest is remembered")
     assert log.say(0, logging.WARNING, "the oldest is forgotten")
+
+
+def test_of_all_causes_an_interval_has_so_many_lines(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = RepeatedLog(logging.getLogger("repeated"), most=3, clock=clock)
+    said = []
+    for minute in range(2):
+        clock.now = 60.0 * minute
+        said += [log.say(("away", n), logging.WARNING, "away: %d", n) for n in range(2_000)]
+
+    assert sum(said) == 6
+    assert [record.getMessage() for record in caplog.records] == [
+        "away: 0",
+        "away: 1",
+        "away: 2",
+        "away: 0 (and 1997 more like it since the last such line)",
+        "away: 1",
+        "away: 2",
+    ]

@@ -11,6 +11,7 @@ import pytest
 from pushkit.keys.jwk import Algorithm, generate_key
 from pushkit.signing.scheme import Scheme
 from receiver import InboundError, Limits, RateLimit, SenderProfile, load_trust, verify_notification
+from receiver.refusals import Refusals
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
@@ -213,3 +214,22 @@ async def test_a_signature_that_does_not_hold_names_the_url_that_it_must_be_for(
     ]
     assert (await world.receive(draft)).code == "invalid_signature"
     assert f"(its @target-uri must be {BASE}/a2a/push)" in said(caplog)[0]
+
+
+def test_a_flood_from_many_networks_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals()
+    for network in range(2_000):
+        peer = f"2001:db8:0:{network:x}::1"
+        refusals.note(404, "not_found", peer=peer, reason="no sender posts to /")
+    # Ten a second: of more than one if this machine is slow.
+    assert 10 <= len(said(caplog)) <= 100
+
+
+def test_a_flood_of_one_sender_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals()
+    for sender in (*["mallory"] * 2_000, "alice"):
+        known = {"sender": sender, "task": "task-1", "delivery_id": "dlv_1"}
+        refusals.note(401, "invalid_token", peer="192.0.2.1", reason="", proven=known)
+    lines = said(caplog)
+    assert "alice" in lines[-1]
+    assert 101 <= len(lines) <= 1_001
