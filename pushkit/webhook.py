@@ -22,13 +22,11 @@ class Headers:
         if not isinstance(fields, list) and isinstance(fields, Mapping):  # a list is known sooner
             fields = fields.items()
         self._fields: tuple[tuple[str, str], ...] = tuple(fields)
-        self._values: dict[str, list[str]] = {}
-        for name, value in self._fields:
-            self._values.setdefault(name.lower(), []).append(value)
+        self._values: dict[str, list[str]] | None = None  # by name, once somebody asks for one
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
-        return list(self._values.get(name.lower(), ()))
+        return list(self._of(name) or ())
 
     def one(self, name: str) -> str | None:
         """Return the value of a field that may stand once, without surrounding white space.
@@ -36,7 +34,7 @@ class Headers:
         Raises:
             MalformedRequestError: The field stands more than once.
         """
-        values = self._values.get(name.lower())
+        values = self._of(name)
         if values is None:
             return None
         if len(values) > 1:
@@ -62,6 +60,13 @@ class Headers:
     def size(self) -> int:
         """Return the length of the header section in bytes, as HTTP/1.1 writes it."""
         return sum(map(len, chain.from_iterable(self._fields))) + 4 * len(self._fields)
+
+    def _of(self, name: str) -> list[str] | None:
+        if self._values is None:
+            self._values = {}
+            for known, value in self._fields:
+                self._values.setdefault(known.lower(), []).append(value)
+        return self._values.get(name.lower())
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._fields)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -670,23 +669,25 @@ class PushSender:
             )
         if isinstance(snapshot, Task) and snapshot.id != update.task_id:
             raise InvalidUpdateError("snapshot: expected the task that the update is about")
-        key = _key_of(idempotency_key, update)
-        await self._ready()
-        with self._tracing.notifying(update.task_id) if self._tracing else nullcontext() as span:
-            result = await self._enqueuer.store(
-                Notice(
-                    update=update,
-                    bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
-                    tenant=tenant,
-                    task_id=update.task_id,
-                    idempotency_key=key,
-                    traceparent=span.traceparent if span else None,
-                    # A caller's own connection begins nothing: there is nothing to see before it
-                    # commits.
-                    worker=None if connection is not None else self._worker,
-                ),
-                connection,
-            )
+        if isinstance(idempotency_key, str):
+            idempotency_key = _key_of(idempotency_key, update)
+        if not self._is_open:
+            await self.start()
+        notice = Notice(
+            update=update,
+            bodies=self._bodies.begin(update, snapshot, now=self._clock(), tenant=tenant),
+            tenant=tenant,
+            task_id=update.task_id,
+            idempotency_key=idempotency_key,
+            # A caller's own connection begins nothing: there is nothing to see before it commits.
+            worker=None if connection is not None else self._worker,
+        )
+        if self._tracing is None:
+            result = await self._enqueuer.store(notice, connection)
+        else:
+            with self._tracing.notifying(update.task_id) as span:
+                notice = replace(notice, traceparent=span.traceparent)
+                result = await self._enqueuer.store(notice, connection)
         self._reports.report(update, tenant, result)
         return result
 
@@ -716,9 +717,7 @@ def _secret_keys(secrets: SecretKeys | str | Path | None) -> SecretKeys | None:
     return secrets if isinstance(secrets, SecretKeys) else SecretKeys.from_file(secrets)
 
 
-def _key_of(key: str | IdempotencyKey | None, update: AnyUpdate) -> IdempotencyKey | None:
-    if not isinstance(key, str):
-        return key
+def _key_of(key: str, update: AnyUpdate) -> IdempotencyKey:
     return IdempotencyKey.of(key, update.neutral if isinstance(update, NativeUpdate) else update)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +31,10 @@ class Attempted:
     claimed: Claimed  # as it was claimed, with its subscription as it was then
     result: Result  # what the attempt came to, by this worker's clock
 
-    @property
-    def delivery(self) -> Delivery:
-        """The delivery."""
-        return self.claimed.delivery
+
+_BY_DESTINATION = operator.attrgetter(
+    "claimed.delivery.tenant", "claimed.delivery.owner", "claimed.delivery.origin"
+)
 
 
 @dataclass(slots=True)
@@ -72,7 +73,8 @@ class Settler:
         Raises:
             StorageError: The database refused; nothing was settled.
         """
-        if all(each.result.outcome is Outcome.DELIVERED for each in attempted):
+        # Behind one that did not arrive nothing of its line is begun.
+        if attempted[-1].result.outcome is Outcome.DELIVERED:
             return await self.database.write_together(self.lines, attempted)
         # Failures count one after another: the breaker opens with the last of them.
         return await self.database.write_patiently(lambda: alone(self.lines, attempted))
@@ -81,14 +83,12 @@ class Settler:
         self, lines: Sequence[Sequence[Attempted]], /, *, wait: bool = True
     ) -> Script[list[list[Settled] | Apart]]:
         """Settle deliveries of several lines, as `script` does."""
-        settled = iter(
-            (yield from self.script([each for line in lines for each in line], wait=wait))
-        )
-        together: list[list[Settled] | Apart] = []
+        settled = yield from self.script([each for line in lines for each in line], wait=wait)
+        together, end = list[list[Settled] | Apart](), 0
         for line in lines:
-            found = [next(settled) for _ in line]
-            of_line = [each for each in found if isinstance(each, Settled)]
-            together.append(of_line if len(of_line) == len(found) else APART)
+            start, end = end, end + len(line)
+            of_line = [each for each in settled[start:end] if isinstance(each, Settled)]
+            together.append(of_line or APART)  # all of it is held, or nothing
         return together
 
     def script(
@@ -103,16 +103,15 @@ class Settler:
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
                 theirs.
         """
-        lines = {each.delivery.subscription_id for each in attempted}
+        lines = {each.claimed.delivery.subscription_id for each in attempted}
         current = yield from self.subscriptions.lock_current(list(lines), wait=wait)
         missing = [] if wait else lines.difference(current)
         held = (yield from self.subscriptions.there(list(missing))) if missing else ()
         since = time.perf_counter()
         now = yield from self.database.now()
-        mine = sorted(
-            (each for each in attempted if each.delivery.subscription_id not in held),
-            key=lambda each: destination_of(each.delivery),
-        )
+        mine = sorted(attempted, key=_BY_DESTINATION)
+        if held:
+            mine = [each for each in mine if each.claimed.delivery.subscription_id not in held]
         settled = yield from self._settle(mine, current, now, since)
         return [settled.get(id(each), APART) for each in attempted]
 
@@ -125,9 +124,9 @@ class Settler:
     ) -> Script[dict[int, Settled]]:
         """Settle what is held; return what followed, by the identity of each."""
         ahead = now - self.clock()
-        deliveries = [each.delivery for each in attempted]
+        deliveries = [each.claimed.delivery for each in attempted]
         results = [
-            _as_settled(each, current.get(each.delivery.subscription_id), now, ahead)
+            _as_settled(each, current.get(each.claimed.delivery.subscription_id), now, ahead)
             for each in attempted
         ]
         passed = yield from self.leases.settle(
@@ -154,7 +153,7 @@ class Settler:
             if not is_ours:
                 settled[id(each)] = Settled(now)
                 continue
-            delivery = each.delivery
+            delivery = each.claimed.delivery
             line = delivery.subscription_id
             if result.outcome is Outcome.NOT_BEGUN:
                 settled[id(each)] = Settled(now, is_ours=True, some_wait=line in passed.passed_on)
@@ -204,7 +203,7 @@ def _as_settled(
     attempted: Attempted, current: Current | None, now: datetime, ahead: timedelta
 ) -> Result:
     result = attempted.result
-    if is_folded(attempted.delivery, result):
+    if is_folded(attempted.claimed.delivery, result):
         return result
     result = _by_clock_of_database(result, ahead)
     if result.outcome is Outcome.GONE and _has_moved(attempted.claimed.url, current):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from pushkit.delivery.chain import Chain
@@ -38,7 +37,7 @@ class Claimed:
         return None if self.to is None else self.to.subscription.config.url
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """Where a delivery that is being stored may begin.
 

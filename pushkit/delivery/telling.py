@@ -41,7 +41,8 @@ def about_delivery(delivery: Delivery) -> AboutDelivery:
 def tell_settled(events: Listeners, delivery: Delivery, result: Result, settled: Settled) -> None:
     """Tell of an attempt that is written down, and of what followed from it."""
     level = logging.INFO if result.error is None else logging.WARNING
-    if result.made is not None and events.wants(level):
+    is_heard = events.wants(level)
+    if is_heard and result.made is not None:
         events.tell(
             AttemptMade(
                 at=settled.at,
@@ -55,7 +56,8 @@ def tell_settled(events: Listeners, delivery: Delivery, result: Result, settled:
                 **about_delivery(delivery),
             )
         )
-    if result.outcome is Outcome.DELIVERED and settled.is_ours and events.wants(logging.NOTSET):
+    is_delivered = result.outcome is Outcome.DELIVERED and settled.is_ours
+    if is_heard and is_delivered and events.wants(logging.NOTSET):
         events.tell(
             Delivered(
                 at=settled.at,

@@ -126,13 +126,13 @@ class Worker:
         is_on_probation = recipient.failures >= self._consequences.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
-        claim = Claim(worker=self.name, until=now + self._lease)
+        claim, destination = Claim(self.name, now + self._lease), recipient.destination
         chain = self.slots.chains.get(recipient.id)
         may_join = chain is not None and size <= CHAINED_BYTES and not recipient.failures
         if chain is not None and may_join and chain.promise(seq):
-            return Place(claim, recipient.destination, chain)
-        if is_next and self.slots.reserve(recipient.destination):
-            return Place(claim, recipient.destination)
+            return Place(claim, destination, chain)
+        if is_next and self.slots.reserve(destination):
+            return Place(claim, destination)
         return None
 
     def begin(self, claimed: Claimed) -> None:
@@ -250,7 +250,7 @@ class Worker:
             lambda: self._settler.settle(attempted), through=StorageError, within=self._lease_margin
         )
         for each, what in zip(attempted, settled, strict=True):
-            tell_settled(self._events, each.delivery, each.result, what)
+            tell_settled(self._events, each.claimed.delivery, each.result, what)
         chain.settled(attempted)
         chain.follow(settled[-1].following)
         if not settled[-1].may_go_on:

@@ -105,7 +105,6 @@ class EnqueueBuffer:
         Raises:
             PushkitError: It was not stored and never will be: it is not valid, or too many wait.
         """
-        update = _Kept(enqueue, size, is_last)
         queue = self._queues.get(task_id)
         if queue is None:
             queue = self._queues[task_id] = _Queue()
@@ -113,9 +112,15 @@ class EnqueueBuffer:
         try:
             async with queue.turn:
                 if queue.waiting:  # what came first goes first
-                    self._keep(task_id, queue, update, _EARLIER)
-                else:
-                    await self._store(task_id, queue, update)
+                    self._keep(task_id, queue, _Kept(enqueue, size, is_last), _EARLIER)
+                    return
+                try:
+                    await enqueue(True)
+                except PushkitError as exc:
+                    if not isinstance(exc, StorageError) or self._closing.is_set():
+                        self._refuse(exc)
+                        raise
+                    self._keep(task_id, queue, _Kept(enqueue, size, is_last), exc)
         finally:
             queue.callers -= 1
             self._forget(task_id, queue)
@@ -125,15 +130,6 @@ class EnqueueBuffer:
         self._closing.set()
         await asyncio.gather(*(self._finish(queue) for queue in list(self._queues.values())))
         self._queues.clear()
-
-    async def _store(self, task_id: str, queue: _Queue, update: _Kept) -> None:
-        try:
-            await update.enqueue(True)
-        except PushkitError as exc:
-            if not isinstance(exc, StorageError) or self._closing.is_set():
-                self._refuse(exc)
-                raise
-            self._keep(task_id, queue, update, exc)
 
     def _keep(self, task_id: str, queue: _Queue, update: _Kept, reason: PushkitError) -> None:
         fits = (
@@ -251,14 +247,14 @@ class Buffered:
         self._keys = _keys_of_calls()
         self.buffer: EnqueueBuffer = buffer or EnqueueBuffer()
 
-    async def _enqueue(
+    def _enqueue(
         self,
         task_id: str,
         update: AnyUpdate,
         *,
         size: int,
         snapshot: SnapshotProvider | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
         name = next(self._keys)
@@ -267,9 +263,8 @@ class Buffered:
             key = IdempotencyKey(key=name, update_sha256="", is_new=first)
             return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
 
-        await self.buffer.run(
-            task_id, store, size=size, is_last=update.state is not None and update.state.terminal
-        )
+        is_last = update.state is not None and update.state.terminal
+        return self.buffer.run(task_id, store, size=size, is_last=is_last)
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

@@ -97,7 +97,7 @@ class Dialler:
         except BaseException:
             transport.abort()
             raise
-        lane.peer = (address, way.port)
+        lane.address = authority
         lane.connection_made(transport)
 
 
@@ -168,7 +168,7 @@ async def _connected(
 async def _open(lane: Lane, sock: socket.socket, way: Way) -> None:
     tls = None if way.tls is None else _TLS_SHUTDOWN_SECONDS
     try:
-        lane.peer = sock.getpeername()
+        lane.address = host_and_port(*sock.getpeername()[:2])
         await asyncio.get_running_loop().create_connection(
             lambda: lane,
             sock=sock,

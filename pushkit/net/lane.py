@@ -45,7 +45,7 @@ class Lane(asyncio.BufferedProtocol):
     """One connection.
 
     Attributes:
-        peer: The address at its other end, and the port.
+        address: That of its other end, as `host:port`.
         asked: How many requests went over it.
         heard: Whether any byte has come back since the last one.
         idle_since: When its last answer ended, by the event loop's clock.
@@ -58,7 +58,7 @@ class Lane(asyncio.BufferedProtocol):
         on_free: Callable[[Lane], None],
         on_closed: Callable[[Lane], None],  # told once, when none may any more
     ) -> None:
-        self.peer: tuple[str, int] = ("", 0)
+        self.address: str = ""
         self.asked: int = 0
         self.heard: bool = False
         self.idle_since: float = 0.0
@@ -247,7 +247,7 @@ class Lane(asyncio.BufferedProtocol):
     def _answer(self, *, complete: bool) -> None:
         waiter = self._end()
         if not waiter.done():
-            self._probe.dialled(self.peer)
+            self._probe.address = self.address
             waiter.set_result(
                 Answer(
                     status=self._status,

@@ -32,15 +32,16 @@ class Probe:
     """Adds up the phases of one request, one after another.
 
     Attributes:
+        address: The address that was dialled, as `host:port`.
         refused: Why an address that the request led to may not be dialled; None if all may.
     """
 
     def __init__(self) -> None:
+        self.address: str | None = None
+        self.refused: Decision | None = None
         self._spent: dict[str, float] = {}
         self._phase: str | None = None
         self._since = 0.0
-        self._address: str | None = None
-        self.refused: Decision | None = None
 
     def enter(self, phase: str | None) -> None:
         """End the phase that runs, and begin another, named as in `Timing`; None for no other."""
@@ -52,13 +53,13 @@ class Probe:
     def dialled(self, sockaddr: object) -> None:
         """Take down the address that a socket goes to."""
         if isinstance(sockaddr, tuple) and len(sockaddr) >= 2:
-            self._address = host_and_port(str(sockaddr[0]), sockaddr[1])
+            self.address = host_and_port(str(sockaddr[0]), sockaddr[1])
 
     def timing(self) -> Timing:
         """End the phase that runs, and return what there was."""
         self.enter(None)
         spent = {phase: timedelta(seconds=seconds) for phase, seconds in self._spent.items()}
-        return Timing(**spent, address=self._address)
+        return Timing(**spent, address=self.address)
 
 
 current_probe: ContextVar[Probe | None] = ContextVar("pushkit_probe", default=None)

@@ -69,7 +69,14 @@ class WebhookClient:
         )
         probe = Probe()
         try:
-            return await self._ask(way, question, probe)
+            lane = self._lanes.take_idle(way) or await self._open(way, question, probe)
+            try:
+                return await lane.ask(question, probe)
+            except (ConnectionError, ssl.SSLError):
+                if lane.asked == 1 or lane.heard:
+                    raise
+            lane = await self._open(way, question, probe, anew=True)
+            return await lane.ask(question, probe)
         except Exception as exc:  # whatever an answer brings about is its sender's doing
             seconds = timeout.total_seconds()
             raise transport_error(exc, destination, seconds=seconds, probe=probe) from exc
@@ -79,23 +86,19 @@ class WebhookClient:
         self._lanes.close()
         await self._resolver.close()
 
-    async def _ask(self, way: Way, question: Question, probe: Probe) -> Answer:
-        lane = self._lanes.take_idle(way)
-        if lane is None:
-            async with asyncio.timeout_at(question.until):
-                lane = await self._lanes.take(way)
-                if not lane.asked:
-                    await self._dial(way, lane, probe)
-        try:
-            return await lane.ask(question, probe)
-        except (ConnectionError, ssl.SSLError):
-            if lane.asked == 1 or lane.heard:
-                raise
+    async def _open(
+        self, way: Way, question: Question, probe: Probe, *, anew: bool = False
+    ) -> Lane:
+        """Return a lane for a request as soon as there is one; `anew`, one that is dialled now."""
         probe.enter(None)
         async with asyncio.timeout_at(question.until):
-            lane = await self._lanes.take_new(way)  # others were left alone as long, or longer
-            await self._dial(way, lane, probe)
-        return await lane.ask(question, probe)
+            if anew:  # others were left alone as long as the one that was closed, or longer
+                lane = await self._lanes.take_new(way)
+            else:
+                lane = await self._lanes.take(way)
+            if not lane.asked:
+                await self._dial(way, lane, probe)
+        return lane
 
     async def _dial(self, way: Way, lane: Lane, probe: Probe) -> None:
         probe.enter("connect")

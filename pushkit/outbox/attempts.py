@@ -101,7 +101,7 @@ def fold(made: Made, status: int | None, ahead: timedelta) -> str:
     """
     timing = made.timing
     took = (made.duration, timing.resolve, timing.connect, timing.wait, timing.body)
-    micros = ("" if each is None else str(each // _MICROSECOND) for each in took)
+    micros = ["" if each is None else str(each // _MICROSECOND) for each in took]
     started_at = to_micros(made.started_at + ahead)
     return f"{started_at} {status or ''} {' '.join(micros)} {timing.address or ''}"
 

@@ -6,14 +6,18 @@ A destination is one origin for one owner. It has a row only once it failed or a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TypeAlias
 
 from pushkit.outbox.model import Delivery
 from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places, to_micros
 
 DestinationKey: TypeAlias = tuple[str, str, str]
+
+# What tells the destination of a delivery from others.
+destination_of: Callable[[Delivery], DestinationKey] = attrgetter("tenant", "owner", "origin")
 
 DESTINATIONS_TABLE = """
     CREATE TABLE pushkit_destinations (
@@ -118,8 +122,3 @@ class DestinationStore:
             " WHERE tenant = $1 AND owner = $2 AND origin = $3",
             destination_of(delivery),
         )
-
-
-def destination_of(delivery: Delivery) -> DestinationKey:
-    """Return tenant, owner and origin: what tells destinations apart."""
-    return (delivery.tenant, delivery.owner, delivery.origin)

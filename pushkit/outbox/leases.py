@@ -471,7 +471,7 @@ def _columns_after(delivery: Delivery, result: Result, now: int) -> tuple[SqlVal
     state = SETTLED[result.outcome]
     return (
         is_folded(delivery, result),
-        state.value,
+        str(state),  # what is a string and more is slow to bind
         result.status,
         result.error,
         to_micros(result.retry_at) if result.retry_at else None,

@@ -39,22 +39,28 @@ class _Waiting(Generic[Item, T]):
     pause: float = _FIRST_PAUSE
 
     def succeed(self, result: T) -> None:
-        self._end(result)
+        if self.ended is not None:
+            self._end(self.ended, result)
         if not self.future.done():  # whoever asked may be gone
             self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        self._end(error)
+        if self.ended is not None:
+            self._end(self.ended, error)
         if not self.future.done():
             self.future.set_exception(error)
 
     def cancel(self) -> None:
-        self._end(asyncio.CancelledError())
+        if self.ended is not None:
+            self._end(self.ended, asyncio.CancelledError())
         self.future.cancel()
 
-    def _end(self, came_to: T | BaseException) -> None:
-        if self.ended is not None:
-            self.future.get_loop().call_soon(self.ended, came_to)
+    def _end(self, ended: Ending[T], came_to: T | BaseException) -> None:
+        try:
+            ended(came_to)
+        except Exception as exc:  # noqa: BLE001  # nobody else hears of it, as of any callback
+            context = {"message": f"{ended!r} failed", "exception": exc}
+            self.future.get_loop().call_exception_handler(context)
 
 
 @dataclass(slots=True, eq=False)

@@ -411,32 +411,31 @@ def _stored_subscription(row: Row) -> StoredSubscription:
 
 
 def _current(row: Row) -> Current:
-    return Current(
-        id=row["id"],
-        url=row["url"],
-        revision=row["revision"],
-        active=bool(row["active"]),
-        ended=bool(row["ended"]),
-        failing_since=moment_or_none(row["failing_since"]),
-    )
+    subscription_id, url, revision, active, ended, since = row
+    return Current(subscription_id, url, revision, bool(active), bool(ended), moment_or_none(since))
+
+
+_VERSIONS = {version.value: version for version in WireVersion}
 
 
 def _recipient(row: Row) -> Recipient:
+    subscription_id, tenant, task_id, owner, config_id, version, origin, *others = row
+    last_seq, wanted, paused, ended, revision, until, failures = others
     return Recipient(
-        id=row["id"],
-        tenant=row["tenant"],
-        task_id=row["task_id"],
-        owner=row["owner"],
-        config_id=row["config_id"],
-        version=WireVersion(row["version"]),
-        origin=row["origin"],
-        last_seq=row["last_seq"],
-        wanted=_filter(row["filter"]),
-        paused=bool(row["paused"]),
-        ended=bool(row["ended"]),
-        revision=row["revision"],
-        waits_until=row["until"],
-        failures=row["failures"],
+        subscription_id,
+        tenant,
+        task_id,
+        owner,
+        config_id,
+        _VERSIONS[version],
+        origin,
+        last_seq,
+        _filter(wanted),
+        bool(paused),
+        bool(ended),
+        revision,
+        until,
+        failures,
     )
 
 
@@ -451,7 +450,7 @@ def read_subscription(row: Row) -> Subscription:
             owner=row["owner"],
             config_id=row["config_id"],
         ),
-        version=WireVersion(row["version"]),
+        version=_VERSIONS[row["version"]],
         config=PushConfig(
             url=row["url"],
             id=row["config_id"],

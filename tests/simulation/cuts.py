@@ -270,12 +270,12 @@ CUTS = (
         "A redirect is not followed.",
         "pushkit.net.webhook_client",
         (
-            "            return await self._ask(way, question, probe)\n",
-            "            answer = await self._ask(way, question, probe)\n"
-            "            moved = answer.headers.one('Location')\n"
-            "            if moved is None:\n"
-            "                return answer\n"
-            "            return await self.post(self.policy.check(moved), headers, body, timeout=timeout)\n",
+            "                return await lane.ask(question, probe)\n",
+            "                answer = await lane.ask(question, probe)\n"
+            "                moved = answer.headers.one('Location')\n"
+            "                if moved is None:\n"
+            "                    return answer\n"
+            "                return await self.post(self.policy.check(moved), headers, body, timeout=timeout)\n",
         ),
     ),
     _cut(

@@ -502,9 +502,7 @@ class PostgresServer:
             finally:
                 self._dawdling.remove(statement)
 
-    def _tried(
-        self, statement: _Statement
-    ) -> tuple[list[sqlite3.Row], dict[Key, tuple[Any, ...] | None]]:
+    def _tried(self, statement: _Statement) -> tuple[list[Any], dict[Key, tuple[Any, ...] | None]]:
         """Return what it answers, and the rows that it locks, as they are after it."""
         storage, transaction = self._storage, statement.transaction
         inserts = "INSERT" in statement.sql
@@ -526,6 +524,7 @@ class PostgresServer:
                 self._current = None
             if rows and "touched_" in rows[0].keys():  # noqa: SIM118  # a row has no `in`
                 touched = [touched[row["touched_"]] for row in rows]
+                rows = [_Selected(row) for row in rows]
             if "DO NOTHING" in statement.sql:  # not without the end of who changes the other one
                 self._lock_others(transaction)
             images = {key: self._image(key) for key in touched}
@@ -762,6 +761,17 @@ def _manner_of(sql: str) -> tuple[bool, bool]:
     """Say whether a statement is about no row, and whether it only looks."""
     is_special = sql.startswith(_SPECIAL) or sql.endswith(_TRY_ADVISORY)
     return is_special, _READING.match(sql) is not None
+
+
+class _Selected(dict[str, Any]):
+    """A row that was selected: its columns, and in their order its values."""
+
+    def __init__(self, row: sqlite3.Row) -> None:
+        super().__init__(row)
+        del self["touched_"]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values())
 
 
 def _depth(sql: str) -> int:
