@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 from aiohttp import web
 
@@ -31,13 +34,32 @@ class Gate:
     ids: list[str] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    open: asyncio.Event = field(default_factory=asyncio.Event)
+    is_open: bool = False
+    held: list[asyncio.Event] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.ids.append(request.headers["webhook-id"])
         self.queries.append(request.query_string)
-        await self.open.wait()
+        if not self.is_open:
+            self.held.append(asyncio.Event())
+            await self.held[-1].wait()
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
+
+
+    def open(self) -> None:
+        """Answer what is there, and all that comes."""
+        self.is_open = True
+        for each in self.held:
+            each.set()
+
+    async def answer_next(self) -> None:
+        """Answer the newest request, once that is there."""
+
+        async def is_there() -> bool:
+            return bool(self.held) and not self.held[-1].is_set()
+
+        await eventually(is_there)
+        self.held[-1].set()
 
 
 @pytest.fixture
@@ -51,12 +73,16 @@ async def gate() -> AsyncIterator[Gate]:
     await site.start()
     gate.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
     yield gate
-    gate.open.set()
+    gate.open()
     await runner.cleanup()
 
 
 @pytest.fixture
 async def sender(senders: Senders, gate: Gate) -> PushSender:
+    return await start(senders, gate)
+
+
+async def start(senders: Senders, gate: Gate) -> PushSender:
     """Deliver `task-1` to the gate, which holds the first update of it."""
     senders.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
     sender = await senders.open(retry=SOON, poll_interval=timedelta(milliseconds=50))
@@ -68,6 +94,18 @@ async def sender(senders: Senders, gate: Gate) -> PushSender:
 
     await eventually(is_ready)
     return sender
+
+
+@asynccontextmanager
+async def line_held(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Hold the subscription's row: of its line nothing is stored or settled meanwhile."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT id FROM pushkit_subscriptions FOR UPDATE")
+            yield connection
+    finally:
+        await connection.close()
 
 
 async def tell(sender: PushSender, status: MakeStatus, gate: Gate, number: int) -> list[str]:
@@ -100,7 +138,7 @@ async def test_what_is_told_behind_a_delivery_under_way_is_in_flight_and_waits_f
     told = await tell(sender, status, gate, 4)
     assert await states(sender) == [DeliveryState.IN_FLIGHT] * 4
     assert gate.ids == told[:1]
-    gate.open.set()
+    gate.open()
     await until_all_are_delivered(sender)
     assert gate.ids == told
     report = [await sender.outbox.show(each) for each in told]
@@ -113,7 +151,7 @@ async def test_what_is_more_than_a_chain_holds_follows_in_order(
     told = await tell(sender, status, gate, 40)
     found = await states(sender)
     assert DeliveryState.PENDING in found
-    gate.open.set()
+    gate.open()
     await until_all_are_delivered(sender)
     assert gate.ids == told
 
@@ -123,7 +161,7 @@ async def test_behind_one_that_failed_nothing_is_sent_before_it_is_sent_again(
 ) -> None:
     gate.statuses += [200, 503]
     told = await tell(sender, status, gate, 5)
-    gate.open.set()
+    gate.open()
     await until_all_are_delivered(sender)
     assert gate.ids == [*told[:2], *told[1:]]
     assert [each.attempts for each in await sender.deliveries("task-1")] == [1, 2, 1, 1, 1]
@@ -134,7 +172,7 @@ async def test_behind_one_that_is_given_up_the_others_follow(
 ) -> None:
     gate.statuses += [400]
     told = await tell(sender, status, gate, 4)
-    gate.open.set()
+    gate.open()
 
     async def all_over() -> bool:
         return await states(sender) == [DeliveryState.DEAD, *[DeliveryState.DELIVERED] * 3]
@@ -148,7 +186,7 @@ async def test_a_webhook_that_is_gone_gets_nothing_that_stood_behind(
 ) -> None:
     gate.statuses += [410]
     told = await tell(sender, status, gate, 4)
-    gate.open.set()
+    gate.open()
 
     async def all_over() -> bool:
         return await states(sender) == [DeliveryState.DEAD, *[DeliveryState.CANCELLED] * 3]
@@ -163,7 +201,7 @@ async def test_a_pause_lets_nothing_go_but_what_is_in_flight(
     told = await tell(sender, status, gate, 30)
     in_flight = (await states(sender)).count(DeliveryState.IN_FLIGHT)
     assert await sender.pause("task-1") == 1
-    gate.open.set()
+    gate.open()
 
     async def all_at_rest() -> bool:
         return DeliveryState.IN_FLIGHT not in await states(sender)
@@ -243,7 +281,7 @@ async def test_a_sender_that_is_closed_gives_back_what_it_has_not_begun(
         return not slots.is_open
 
     await eventually(is_closing)
-    gate.open.set()
+    gate.open()
     await closing
     later = await senders.open()
     assert await states(later) == [DeliveryState.DELIVERED, *[DeliveryState.PENDING] * 3]
@@ -266,5 +304,48 @@ async def test_a_chain_takes_one_of_the_places_at_its_destination(
         return len(gate.ids) == 2
 
     await eventually(is_there)
-    gate.open.set()
+    gate.open()
     await running
+
+
+@pytest.mark.parametrize(
+    ("told", "answered"),
+    [
+        pytest.param(6, 6, id="nothing follows"),
+        pytest.param(9, 8, id="no more may be unsettled"),
+    ],
+)
+async def test_of_a_line_one_settlement_ends_before_another_begins(
+    senders: Senders,
+    gate: Gate,
+    status: MakeStatus,
+    postgres_dsn: str,
+    caplog: pytest.LogCaptureFixture,
+    told: int,
+    answered: int,
+) -> None:
+    senders.database = postgres_dsn
+    sender = await start(senders, gate)
+    ids = await tell(sender, status, gate, told)
+    [chain] = sender.worker.slots.chains.values()
+
+    async def somebody_waits() -> bool:
+        count = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
+        return bool(await connection.fetchval(count))
+
+    async def all_are_answered() -> bool:
+        return len(chain.answered) == answered
+
+    async with line_held(postgres_dsn) as connection:
+        await gate.answer_next()
+        await eventually(somebody_waits)  # to settle the first
+        for _ in range(1, answered):
+            await gate.answer_next()
+        await eventually(all_are_answered)
+        assert gate.ids == ids[:answered]
+    gate.open()
+    await until_all_are_delivered(sender)
+    assert gate.ids == ids
+    reports = [await sender.outbox.show(each) for each in ids]
+    assert [len(each.attempts) for each in reports if each is not None] == [1] * told
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
