@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from pushkit.delivery.route import Routes
 from pushkit.delivery.slots import Claimed, DeliverySlots
 from pushkit.events.sender import DeliveryEvent
 from pushkit.outbox.attempts import AttemptLog, is_folded
-from pushkit.outbox.destinations import DestinationStore, destination_of
+from pushkit.outbox.destinations import DestinationKey, DestinationStore, destination_of
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Delivery, Result
 from pushkit.outbox.states import Outcome
@@ -32,9 +31,13 @@ class Attempted:
     result: Result  # what the attempt came to, by this worker's clock
 
 
-_BY_DESTINATION = operator.attrgetter(
-    "claimed.delivery.tenant", "claimed.delivery.owner", "claimed.delivery.origin"
-)
+def _line_of(attempted: Sequence[Attempted]) -> str:
+    """Return whose line some deliveries are."""
+    return attempted[0].claimed.delivery.subscription_id
+
+
+def _by_destination(attempted: Sequence[Attempted]) -> DestinationKey:
+    return destination_of(attempted[0].claimed.delivery)
 
 
 @dataclass(slots=True)
@@ -75,26 +78,14 @@ class Settler:
         """
         # Behind one that did not arrive nothing of its line is begun.
         if attempted[-1].result.outcome is Outcome.DELIVERED:
-            return await self.database.write_together(self.lines, attempted)
+            return await self.database.write_together(self.script, attempted)
         # Failures count one after another: the breaker opens with the last of them.
-        return await self.database.write_patiently(lambda: alone(self.lines, attempted))
-
-    def lines(
-        self, lines: Sequence[Sequence[Attempted]], /, *, wait: bool = True
-    ) -> Script[list[list[Settled] | Apart]]:
-        """Settle deliveries of several lines, as `script` does."""
-        settled = yield from self.script([each for line in lines for each in line], wait=wait)
-        together, end = list[list[Settled] | Apart](), 0
-        for line in lines:
-            start, end = end, end + len(line)
-            of_line = [each for each in settled[start:end] if isinstance(each, Settled)]
-            together.append(of_line or APART)  # all of it is held, or nothing
-        return together
+        return await self.database.write_patiently(lambda: alone(self.script, attempted))
 
     def script(
-        self, attempted: Sequence[Attempted], /, *, wait: bool = True
-    ) -> Script[list[Settled | Apart]]:
-        """Settle deliveries.
+        self, lines: Sequence[Sequence[Attempted]], /, *, wait: bool = True
+    ) -> Script[list[list[Settled] | Apart]]:
+        """Settle deliveries of several lines, those of each in order.
 
         The rows of their subscriptions are held first, in id order. Destinations come last, in
         order: their rows are the ones that many settle at once.
@@ -103,17 +94,19 @@ class Settler:
             wait: Whether to wait for subscriptions that somebody holds, or to leave apart what is
                 theirs.
         """
-        lines = {each.claimed.delivery.subscription_id for each in attempted}
-        current = yield from self.subscriptions.lock_current(list(lines), wait=wait)
-        missing = [] if wait else lines.difference(current)
+        asked = {_line_of(line) for line in lines}
+        current = yield from self.subscriptions.lock_current(list(asked), wait=wait)
+        missing = [] if wait else asked.difference(current)
         held = (yield from self.subscriptions.there(list(missing))) if missing else ()
         since = time.perf_counter()
         now = yield from self.database.now()
-        mine = sorted(attempted, key=_BY_DESTINATION)
-        if held:
-            mine = [each for each in mine if each.claimed.delivery.subscription_id not in held]
-        settled = yield from self._settle(mine, current, now, since)
-        return [settled.get(id(each), APART) for each in attempted]
+        mine = sorted((line for line in lines if _line_of(line) not in held), key=_by_destination)
+        attempted = [each for line in mine for each in line]
+        settled = yield from self._settle(attempted, current, now, since)
+        return [
+            APART if _line_of(line) in held else [settled[id(each)] for each in line]
+            for line in lines
+        ]
 
     def _settle(
         self,

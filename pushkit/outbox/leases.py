@@ -236,50 +236,24 @@ class Leases:
         An attempt that is folded into its delivery's row (`is_folded`) is written down here.
         """
         moment = to_micros(now)
-        ends = {each[0].subscription_id: each for each in settled}
-        alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
-        for each in settled:
-            is_end = ends[each[0].subscription_id] is each
-            alike.setdefault((is_end, *_columns_after(*each, moment)), []).append(each)
-        found: dict[tuple[str, int], Row] = {}
-        # The end of a line comes after the rest of it: it finds what is next.
-        for (_, folds, *columns), those in sorted(alike.items(), key=lambda item: bool(item[0][0])):
-            for some in chunks(those):
-                values = padded([_which(*each, ahead if folds else None) for each in some])
-                rows = yield Statement(
-                    _settling(len(values), folds=bool(folds)),
-                    (*columns, worker, *itertools.chain.from_iterable(values)),
-                )
-                found |= {(row["id"], row["claims"]): row for row in rows}
-        are_ours, held, lost, again = list[bool](), set[str](), set[str](), set[str]()
-        for delivery, result in settled:
-            line, is_ours = delivery.subscription_id, (delivery.id, delivery.claims) in found
-            are_ours.append(is_ours)
-            (held if is_ours else lost).add(line)
-            # It is the oldest again, unless an older one was redriven meanwhile.
-            if is_ours and result.outcome in _AGAIN:
-                again.add(line)
-        left = held & (lost | again)
-        chained, wanted = dict[str, Row](), list[tuple[str, str]]()
-        for line, (delivery, result) in ends.items():
-            if line in left or line not in held:
-                continue
-            row = found[delivery.id, delivery.claims]
-            if row["chained_id"] is not None:
-                chained[line] = row
-            elif row["next_id"] is not None:
-                left.add(line)
-                if until is not None and following(delivery, result):
-                    wanted.append((row["next_id"], delivery.origin))
-        stopped = lost | (yield from _go_on(chained, moment))
+        found = yield from _write_down(settled, worker, moment, ahead)
+        behind = _behind(settled, found)
+        stopped = behind.lost | (yield from _go_on(behind.chained, moment))
+        wanted = [
+            (each.next_id, each.delivery.origin)
+            for each in behind.waiting
+            if until is not None and following(each.delivery, each.result)
+        ]
         taken: list[Delivery] = []
         if wanted and until is not None:
             claim = Claim(worker=worker, until=until)
             taken = yield from _take_next(wanted, claim, now)
             taken += yield from _take_behind(taken, claim, now)
+        left = behind.left.union(each.delivery.subscription_id for each in behind.waiting)
         passed_on = sorted(left.difference(each.subscription_id for each in taken))
         if passed_on:
             yield from pass_heads_on(passed_on)
+        are_ours = [(delivery.id, delivery.claims) in found for delivery, _ in settled]
         return Passed(are_ours, taken, frozenset(passed_on), frozenset(stopped))
 
     def working(self) -> Script[list[str]]:
@@ -466,6 +440,79 @@ def _give_back(lost: Rows, error: str, now: datetime) -> Script[None]:
             yield Statement(LOST.where(f"id {clause}"), (error, again_at, *values))
 
 
+class _Waiting(NamedTuple):
+    """What is next of a line, and what was settled last of that."""
+
+    next_id: str
+    delivery: Delivery
+    result: Result
+
+
+@dataclass(slots=True)
+class _Behind:
+    """What stands behind what was settled."""
+
+    lost: set[str]  # the lines of which not all was this worker's any more
+    left: set[str]  # the lines of which something else is the oldest, or the same again
+    # Where that is in flight already: by line, what is next of it, and what of its chain.
+    chained: dict[str, Row] = field(default_factory=dict)
+    waiting: list[_Waiting] = field(default_factory=list)
+
+
+def _behind(
+    settled: Sequence[tuple[Delivery, Result]], found: Mapping[tuple[str, int], Row]
+) -> _Behind:
+    """Say what is next of each line; `found` has the rows that were settled, by id and claim."""
+    held, lost, again = set[str](), set[str](), set[str]()
+    for delivery, result in settled:
+        is_ours = (delivery.id, delivery.claims) in found
+        (held if is_ours else lost).add(delivery.subscription_id)
+        # It is the oldest again, unless an older one was redriven meanwhile.
+        if is_ours and result.outcome in _AGAIN:
+            again.add(delivery.subscription_id)
+    behind = _Behind(lost, held & (lost | again))
+    for line, (delivery, result) in _ends(settled).items():
+        if line in behind.left or line not in held:
+            continue
+        row = found[delivery.id, delivery.claims]
+        if row["chained_id"] is not None:
+            behind.chained[line] = row
+        elif row["next_id"] is not None:
+            behind.waiting.append(_Waiting(row["next_id"], delivery, result))
+    return behind
+
+
+def _ends(
+    settled: Sequence[tuple[Delivery, Result]],
+) -> dict[str, tuple[Delivery, Result]]:
+    """Return what is settled last of each line."""
+    return {each[0].subscription_id: each for each in settled}
+
+
+def _write_down(
+    settled: Sequence[tuple[Delivery, Result]], worker: str, now: int, ahead: timedelta
+) -> Script[dict[tuple[str, int], Row]]:
+    """Settle rows; return those that were still this worker's, by id and claim.
+
+    The end of a line comes after the rest of it, and finds what is next.
+    """
+    ends = _ends(settled)
+    alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
+    for each in settled:
+        ends_it = ends[each[0].subscription_id] is each
+        alike.setdefault((ends_it, *_columns_after(*each, now)), []).append(each)
+    found: dict[tuple[str, int], Row] = {}
+    for (is_end, folds, *columns), those in sorted(alike.items(), key=lambda of: bool(of[0][0])):
+        for some in chunks(those):
+            values = padded([_which(*each, ahead if folds else None) for each in some])
+            rows = yield Statement(
+                _settling(len(values), folds=bool(folds), is_end=bool(is_end)),
+                (*columns, worker, *itertools.chain.from_iterable(values)),
+            )
+            found |= {(row["id"], row["claims"]): row for row in rows}
+    return found
+
+
 def _columns_after(delivery: Delivery, result: Result, now: int) -> tuple[SqlValue, ...]:
     """Return whether the attempt is folded; and the first six parameters of `_settling`."""
     state = SETTLED[result.outcome]
@@ -489,11 +536,11 @@ def _which(
 
 
 @functools.cache
-def _settling(number: int, *, folds: bool) -> str:
+def _settling(number: int, *, folds: bool, is_end: bool) -> str:
     """Return what settles so many deliveries that are alike.
 
     Parameters from `$8` on: the id of each, and its claim; or, of those of a first claim, the
-    attempt that is folded into the row.
+    attempt that is folded into the row. What is the end of its line finds what is next of it.
     """
     firsts = range(8, 8 + 2 * number, 2)
     if folds:
@@ -506,7 +553,7 @@ def _settling(number: int, *, folds: bool) -> str:
         which = f"({' OR '.join(f'(id = ${n} AND claims = ${n + 1})' for n in firsts)})"
     return (
         f"{SETTLING}{folded} WHERE lease_worker = $7 AND state = 'in_flight'"
-        f" AND {which} RETURNING id, claims, {_NEXT_ID}, {_CHAINED_ID}"
+        f" AND {which} RETURNING id, claims{f', {_NEXT_ID}, {_CHAINED_ID}' if is_end else ''}"
     )
 
 

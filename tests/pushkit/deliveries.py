@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from pushkit.outbox.idempotency import IdempotencyKey
-from pushkit.outbox.model import NewDelivery, new_delivery_id
+from pushkit.outbox.model import Claim, NewDelivery, new_delivery_id
+from pushkit.outbox.states import DeliveryState
 from pushkit.outbox.store import OutboxStore
 from pushkit.storage.script import Script
 from pushkit.subscriptions.model import Subscription
@@ -18,12 +19,14 @@ def add_delivery(
     now: datetime,
     body: bytes = b"{}",
     key: IdempotencyKey | None = None,
-) -> Script[str]:
-    """Add the next delivery of a subscription; return its id."""
+    claim: Claim | None = None,
+) -> Script[NewDelivery]:
+    """Add the next delivery of a subscription, in flight from the start if there is a claim."""
     outbox, subscriptions = OutboxStore(), SubscriptionStore()
     current = yield from subscriptions.lock(subscription.id)
     assert current is not None
     oldest = yield from outbox.oldest([current.id])
+    is_head = oldest[current.id] is None and not current.paused
     new = NewDelivery(
         id=new_delivery_id(now),
         subscription_id=current.id,
@@ -37,10 +40,14 @@ def add_delivery(
         body=body,
         notified_at=now,
         not_before=now,
-        head=oldest[current.id] is None and not current.paused,
+        head=is_head,
         idempotency_key=key.key if key else None,
         update_sha256=key.update_sha256 if key else None,
+        claim=claim,
+        state=DeliveryState.IN_FLIGHT if claim else DeliveryState.PENDING,
+        claims=int(claim is not None),
+        fruitless_claims=int(claim is not None and is_head),
     )
     yield from outbox.add([new])
     yield from subscriptions.take_seqs({current.id: 1})
-    return new.id
+    return new

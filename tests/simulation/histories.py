@@ -51,8 +51,9 @@ _MARKS = {
     " AND EXISTS (SELECT 1 FROM pushkit_deliveries d WHERE d.subscription_id = s.id"
     " AND d.state IN ('pending', 'in_flight')) AND NOT EXISTS (SELECT 1 FROM pushkit_deliveries d"
     " WHERE d.subscription_id = s.id AND d.head > 0)",
-    "two in flight of a subscription": "SELECT subscription_id FROM pushkit_deliveries"
-    " WHERE state = 'in_flight' GROUP BY subscription_id HAVING COUNT(*) > 1",
+    "the mark behind something in flight": "SELECT h.id FROM pushkit_deliveries h"
+    " WHERE h.head > 0 AND EXISTS (SELECT 1 FROM pushkit_deliveries d"
+    " WHERE d.subscription_id = h.subscription_id AND d.state = 'in_flight' AND d.seq < h.seq)",
     "not one head of a task": "SELECT task_id FROM pushkit_inbox"
     " WHERE status IN ('received', 'in_progress') GROUP BY task_id HAVING SUM(head) <> 1",
 }

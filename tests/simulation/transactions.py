@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from pushkit.outbox.retention import Purge
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
 from pushkit.storage.script import Script, Statement, to_micros
+from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.store import Inbox, task_lock
@@ -78,6 +79,23 @@ class Memory:
         default_factory=lambda: {w: [] for w in _WORKERS}
     )
 
+    def worker_at_the_end_of(self, recipient: Recipient) -> str | None:
+        """Return who has the newest of a line in hand, as far as he knows."""
+        for worker, hand in self.claimed.items():
+            if (recipient.id, recipient.last_seq) in {(d.subscription_id, d.seq) for d in hand}:
+                return worker
+        return None
+
+    def chain_of(self, worker: str) -> list[Delivery]:
+        """Return what a worker has in hand of one line, in order."""
+        hand = self.claimed[worker]
+        line = [each for each in hand if each.subscription_id == hand[0].subscription_id]
+        return sorted(line, key=lambda each: each.seq)
+
+    def let_go(self, worker: str, settled: Sequence[Delivery]) -> None:
+        """Forget what was settled."""
+        self.claimed[worker] = [each for each in self.claimed[worker] if each not in settled]
+
 
 Make: TypeAlias = Callable[[Memory], Script[Callable[[], object]]]
 
@@ -127,6 +145,7 @@ def _new(
     head: bool,
     now: datetime,
     by: str,
+    claim: Claim | None = None,
 ) -> NewDelivery:
     moment = now + timedelta(microseconds=seq * 10 + int(subscription[-1]))
     return NewDelivery(
@@ -144,6 +163,10 @@ def _new(
         not_before=moment,
         head=head,
         status=StatusMark.BARE,
+        claim=claim,
+        state=DeliveryState.IN_FLIGHT if claim else DeliveryState.PENDING,
+        claims=int(claim is not None),
+        fruitless_claims=int(claim is not None and head),
     )
 
 
@@ -168,33 +191,42 @@ def _nothing() -> None:
 
 def _enqueue(chance: random.Random, number: int) -> Make:
     task, wait, drops = chance.choice(_TASKS), chance.random() < 0.5, chance.random() < 0.3
+    # Who stores has a free slot, if he delivers; or it is whoever has the line in a chain.
+    worker, joins, updates = (
+        chance.choice((*_WORKERS, None)),
+        chance.random() < 0.8,
+        chance.choice((1, 1, 3)),
+    )
 
     def script(memory: Memory) -> Script[Callable[[], object]]:
         store, outbox = SubscriptionStore(), OutboxStore()
+        now, new = memory.stage.moment, list[NewDelivery]()
         held = yield from store.lock_recipients([("", task)], wait=wait)
         if held:
             oldest = yield from outbox.oldest([each.id for each in held])
-            yield from store.take_seqs({each.id: 1 for each in held})
-            yield from outbox.add(
-                [
-                    _new(
-                        each.id,
-                        task,
-                        each.owner,
-                        each.origin,
-                        each.last_seq + 1,
-                        oldest.get(each.id) is None and not each.paused,
-                        memory.stage.moment,
-                        f"_{number}",
+            yield from store.take_seqs({each.id: updates for each in held})
+            for each in held:
+                is_free = oldest.get(each.id) is None and not each.paused
+                by = memory.worker_at_the_end_of(each) if joins and not each.paused else None
+                by = worker if is_free else by
+                claim = None if by is None else Claim(worker=by, until=now + _LEASE)
+                for n in range(1, updates + 1):
+                    seq, head = each.last_seq + n, is_free and n == 1
+                    mark = f"_{number}"
+                    new.append(
+                        _new(each.id, task, each.owner, each.origin, seq, head, now, mark, claim)
                     )
-                    for each in held
-                ]
-            )
+            yield from outbox.add(new)
             if drops:
-                now = memory.stage.moment
                 yield from outbox.supersede(held[0].id, by_new_status=False, now=now)
         yield from memory.stage.wake()
-        return _nothing
+
+        def done() -> None:
+            for each in new:
+                if each.claim is not None:
+                    memory.claimed[each.claim.worker].append(each)
+
+        return done
 
     return script
 
@@ -229,15 +261,10 @@ def _settle(chance: random.Random, _number: int) -> Make:
         if not chosen:
             yield from ()
             return _nothing
-        status, error = _TRIED[outcome]
-        result = Result(
-            outcome=outcome,
-            status=status,
-            error=error,
-            retry_at=now + timedelta(seconds=pause) if outcome is Outcome.RETRY else None,
-            hold_until=now + timedelta(seconds=pause) if outcome is Outcome.RETRY else None,
-            made=Made(started_at=now, duration=timedelta(0), timing=Timing()),
-        )
+        result = _came_to(outcome, now)
+        if outcome is Outcome.RETRY:
+            until = now + timedelta(seconds=pause)
+            result = replace(result, retry_at=until, hold_until=until)
         database: Any = memory.stage
         settler = Settler(
             database=database,
@@ -246,11 +273,58 @@ def _settle(chance: random.Random, _number: int) -> Make:
             consequences=Consequences(breaker=_BREAKER, disable_after=timedelta(seconds=20)),
         )
         yield from settler.script(
-            [Attempted(Claimed(each, None, 0.0), result) for each in chosen], wait=wait
+            [[Attempted(Claimed(each, None, 0.0), result)] for each in chosen], wait=wait
         )
-        return lambda: hand.__delitem__(slice(0, len(chosen)))
+        return lambda: memory.let_go(worker, chosen)
 
     return script
+
+
+def _settle_chain(chance: random.Random, _number: int) -> Make:
+    """Settle the front of a chain; behind one that failed all goes back, or the next are taken."""
+    worker, arrived, goes_on = (
+        chance.choice(_WORKERS),
+        chance.choice((0, 1, 2, 9)),
+        chance.random() < 0.7,
+    )
+    failed = chance.choice((Outcome.RETRY, Outcome.DEAD, Outcome.NOT_BEGUN))
+
+    def script(memory: Memory) -> Script[Callable[[], object]]:
+        now = memory.stage.moment
+        if not memory.claimed[worker]:
+            yield from ()
+            return _nothing
+        line = memory.chain_of(worker)
+        settled = [(each, _came_to(Outcome.DELIVERED, now)) for each in line[:arrived]]
+        if not goes_on or not settled:
+            settled += [(each, _came_to(failed, now)) for each in line[arrived : arrived + 1]]
+            behind = line[arrived + 1 :]
+            settled += [(each, _came_to(Outcome.NOT_BEGUN, now)) for each in behind]
+        yield from SubscriptionStore().lock_current([line[0].subscription_id], wait=True)
+        passed = yield from Leases(memory.stage.exclusively).settle(
+            settled,
+            worker,
+            now,
+            following=lambda _, result: result.outcome is Outcome.DELIVERED,
+            until=now + _LEASE,
+        )
+
+        def done() -> None:
+            memory.let_go(worker, [each for each, _ in settled])
+            memory.claimed[worker].extend(passed.taken)
+
+        return done
+
+    return script
+
+
+def _came_to(outcome: Outcome, now: datetime) -> Result:
+    if outcome is Outcome.NOT_BEGUN:
+        return Result(outcome=outcome)
+    status, error = _TRIED[outcome]
+    retry_at = now + timedelta(seconds=5) if outcome is Outcome.RETRY else None
+    made = Made(started_at=now, duration=timedelta(0), timing=Timing())
+    return Result(outcome=outcome, status=status, error=error, retry_at=retry_at, made=made)
 
 
 def _ids(chance: random.Random) -> list[str]:
@@ -440,9 +514,10 @@ def _called(chance: random.Random, _number: int) -> Make:
 
 
 _WORKS: dict[str, tuple[int, Callable[[random.Random, int], Make]]] = {
-    "enqueue": (4, _enqueue),
+    "enqueue": (7, _enqueue),
     "claim": (6, _claim),
-    "settle": (6, _settle),
+    "settle": (4, _settle),
+    "settle a chain": (9, _settle_chain),
     "retry": (2, _retry),
     "revive": (2, _revive),
     "pause": (2, _pause),

@@ -45,12 +45,15 @@ class Gate:
             await self.held[-1].wait()
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200)
 
-
     def open(self) -> None:
         """Answer what is there, and all that comes."""
         self.is_open = True
         for each in self.held:
             each.set()
+
+    def close(self) -> None:
+        """Hold what comes from here on."""
+        self.is_open = False
 
     async def answer_next(self) -> None:
         """Answer the newest request, once that is there."""
@@ -227,7 +230,7 @@ async def test_nothing_goes_to_who_left_while_the_one_before_it_was_slow(
 ) -> None:
     told = await tell(sender, status, gate, 6)
     await getattr(sender, end)("task-1")
-    gate.open.set()
+    gate.open()
 
     async def all_at_rest() -> bool:
         return not sender.worker.slots.chains
@@ -243,7 +246,7 @@ async def test_nothing_goes_to_the_old_url_once_the_one_before_it_was_answered(
 ) -> None:
     told = await tell(sender, status, gate, 6)
     await sender.subscribe("task-1", {"id": "1", "url": f"{gate.url}?new"}, version="1.0")
-    gate.open.set()
+    gate.open()
     await until_all_are_delivered(sender)
     assert gate.ids == told
     assert gate.queries == ["", *["new"] * 5]
@@ -254,18 +257,18 @@ async def test_what_is_redriven_goes_ahead_of_what_is_not_begun(
     sender: PushSender, gate: Gate, status: MakeStatus
 ) -> None:
     gate.statuses += [400]
-    gate.open.set()
+    gate.open()
     [dead] = (await sender.notify(status())).ids
 
     async def is_dead() -> bool:
         return await states(sender) == [DeliveryState.DEAD]
 
     await eventually(is_dead)
-    gate.open.clear()
+    gate.close()
     gate.ids.clear()
     told = await tell(sender, status, gate, 6)
     await sender.outbox.redrive([dead])
-    gate.open.set()
+    gate.open()
     await until_all_are_delivered(sender)
     assert gate.ids == [told[0], dead, *told[1:]]
 
@@ -319,11 +322,14 @@ async def test_of_a_line_one_settlement_ends_before_another_begins(
     senders: Senders,
     gate: Gate,
     status: MakeStatus,
+    *,
     postgres_dsn: str,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
     told: int,
     answered: int,
 ) -> None:
+    monkeypatch.setattr("pushkit.delivery.chain._KNOWN_FOR", 3600)
     senders.database = postgres_dsn
     sender = await start(senders, gate)
     ids = await tell(sender, status, gate, told)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
-from pushkit.delivery.settle import Attempted, Settled
+from pushkit.delivery.settle import Attempted
 from pushkit.events.model import EventKind
 from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog
@@ -128,9 +128,12 @@ async def test_what_is_settled_together_is_what_is_settled_one_by_one(
         attempted = await attempt(sender, chance, clock)
         one_by_one = []
         for each in attempted["one by one"]:
-            one_by_one += (await database.write(alone(settler.script, each))).events
-        found = await together(database, settler.script, attempted["together"])
-        events = [event for each in found if isinstance(each, Settled) for event in each.events]
+            [settled] = await database.write(alone(settler.script, [each]))
+            one_by_one += settled.events
+        lines = [[each] for each in attempted["together"]]
+        found = await together(database, settler.script, lines)
+        settled_together = [each for line in found if isinstance(line, list) for each in line]
+        events = [event for each in settled_together for event in each.events]
         assert told(events, "together") == told(one_by_one, "one by one")
         assert await everything_of(sender, "together") == await everything_of(sender, "one by one")
 
@@ -155,7 +158,7 @@ async def test_the_same_delivery_twice_is_settled_by_its_newer_attempt(
     ]
     if not newer_first:
         settled.reverse()
-    await sender._database.write(sender.worker._settler.script(settled))
+    await sender._database.write(sender.worker._settler.script([settled]))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert sorted(each.status or 0 for each in report.attempts) == [200, 204]
@@ -175,7 +178,7 @@ async def test_an_attempt_that_is_settled_again_is_in_the_log_once(
     result = Result(outcome=outcome, retry_at=clock.now, made=made)
     attempted = Attempted(claimed, result)
     for _ in range(2):  # as after a commit of which nobody heard
-        await sender._database.write(alone(sender.worker._settler.script, attempted))
+        await sender._database.write(alone(sender.worker._settler.script, [attempted]))
     report = await sender.outbox.show(delivery_id)
     assert report is not None
     assert [each.number for each in report.attempts] == [1]
@@ -190,10 +193,10 @@ async def test_what_is_of_no_subscription_any_more_is_not_left_apart(
         await sender.notify(status(task_id=f"task-{n}"))
     made = Made(started_at=clock.now, duration=timedelta(0), timing=Timing())
     result = Result(outcome=Outcome.DELIVERED, status=200, made=made)
-    attempted = [Attempted(each, result) for each in await sender.worker._claim()]
+    lines = [[Attempted(each, result)] for each in await sender.worker._claim()]
     await sender.unsubscribe("task-0")
-    found = await sender._database.write(sender.worker._settler.script(attempted, wait=False))
-    settled = [each for each in found if isinstance(each, Settled)]
+    found = await sender._database.write(sender.worker._settler.script(lines, wait=False))
+    settled = [each for line in found if isinstance(line, list) for each in line]
     assert sorted(each.is_ours for each in settled) == [False, True]
 
 
@@ -228,11 +231,11 @@ async def test_of_two_who_end_a_row_of_failures_one_tells(
     settler, database = sender.worker._settler, sender._database
     found = await asyncio.gather(
         *(
-            database.write(slowly(alone(settler.script, Attempted(each, result))))
+            database.write(slowly(alone(settler.script, [Attempted(each, result)])))
             for each in claimed
         )
     )
-    assert [event.kind for each in found for event in each.events] == [EventKind.BREAKER_CLOSED]
+    assert [event.kind for [each] in found for event in each.events] == [EventKind.BREAKER_CLOSED]
     await sender.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +16,7 @@ from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
-from pushkit.outbox.leases import Leases
+from pushkit.outbox.leases import Leases, Passed
 from pushkit.outbox.model import Claim, Delivery, Made, Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore
@@ -106,7 +106,15 @@ class Ledger:
             for each in enqueued:
                 if each.subscription_id == subscription.id:
                     return each.id
-        return (yield from add_delivery(subscription, now=self.now, body=body, key=key or None))
+        new = yield from add_delivery(subscription, now=self.now, body=body, key=key or None)
+        return new.id
+
+    def enqueue_claimed(
+        self, subscription: Subscription, worker: str = "worker-1", body: bytes = b"{}"
+    ) -> Delivery:
+        """Store a delivery that is in flight from the start: in a slot, or in a chain."""
+        claim = Claim(worker=worker, until=self.now + LEASE)
+        return self.run(add_delivery(subscription, now=self.now, body=body, claim=claim))
 
     def claim(
         self, worker: str = "worker-1", *, limit: int = 100, per_origin: int = 100
@@ -126,15 +134,37 @@ class Ledger:
     ) -> bool:
         is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
         retry = outcome is Outcome.RETRY or is_unasked
-        made = Made(started_at=self.now, duration=timedelta(0), timing=Timing())
-        result = Result(
-            outcome=outcome,
-            status=200,
+        result = replace(
+            self.came_to(outcome),
             retry_at=self.now + timedelta(seconds=retry_in) if retry else None,
             hold_until=None if hold is None else self.now + timedelta(seconds=hold),
-            made=None if is_unasked else made,
         )
         return self.run(self._settle(delivery, worker, result))
+
+    def came_to(self, outcome: Outcome) -> Result:
+        """Return what an attempt came to that took no time."""
+        is_unasked = outcome in {Outcome.LOCAL_FAULT, Outcome.NOT_BEGUN}
+        made = Made(started_at=self.now, duration=timedelta(0), timing=Timing())
+        return Result(outcome=outcome, status=200, made=None if is_unasked else made)
+
+    def settle_together(
+        self, *settled: tuple[Delivery, Outcome], worker: str = "worker-1", takes: bool = False
+    ) -> Passed:
+        """Settle deliveries of a line in one transaction.
+
+        Args:
+            takes: Whether what follows is taken, where that may be.
+        """
+        results = [(delivery, self.came_to(outcome)) for delivery, outcome in settled]
+        return self.run(
+            self.leases.settle(
+                results,
+                worker,
+                self.now,
+                following=lambda *_: takes,
+                until=self.now + LEASE,
+            )
+        )
 
     def _settle(self, delivery: Delivery, worker: str, result: Result) -> Script[bool]:
         passed = yield from self.leases.settle([(delivery, result)], worker, self.now)

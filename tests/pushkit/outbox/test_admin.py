@@ -77,7 +77,7 @@ class Desk:
         for _ in range(count):
             self.now += timedelta(milliseconds=1)  # ids sort by the millisecond
             script = add_delivery(subscription, now=self.now, body=b'{"secret":"payload"}')
-            ids.append(await self.database.write(script))
+            ids.append((await self.database.write(script)).id)
         return ids
 
     async def claim(self) -> list[Delivery]:

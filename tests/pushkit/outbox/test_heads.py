@@ -34,8 +34,8 @@ def one_dead_and_one_in_flight() -> Script[tuple[str, str, str]]:
         vault=Vault(None),
         now=NOW,
     )
-    dead = yield from add_delivery(subscription, now=NOW)
-    in_flight = yield from add_delivery(subscription, now=NOW)
+    dead = (yield from add_delivery(subscription, now=NOW)).id
+    in_flight = (yield from add_delivery(subscription, now=NOW)).id
     yield Statement(
         "UPDATE pushkit_deliveries SET state = 'dead', head = 0, finished_at = 1 WHERE id = $1",
         (dead,),
