@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 from redis import Redis
 
 from tests.databases import (
@@ -80,6 +81,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     fast = config.getoption("markexpr") == "not slow"
     slow = collection_path.parent == Path(__file__).parent and collection_path.name in SLOW_ROOMS
     return True if fast and slow else None
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test; of what ends well a worker tells the outcome alone: six messages cost more."""
+    if not hasattr(item.config, "workerinput") or item.config.option.durations is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(autouse=True)
