@@ -501,4 +501,6 @@ def _reason(exc: BaseException) -> str:
     # The message names tables and limits, its detail the row that was refused: with tokens and
     # bodies, and in every traceback.
     exc.detail = None
+    if isinstance(exc, asyncpg.DataError):  # it quotes the value
+        exc.args = (f"a value cannot be stored: {type(exc).__name__}",)
     return str(exc)

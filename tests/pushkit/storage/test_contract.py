@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
@@ -109,6 +110,18 @@ def versions() -> Script[dict[str, int]]:
 async def test_what_was_written_is_read(database: Database) -> None:
     assert await database.write(insert("a")) == "a"
     assert await database.read(names()) == ["a"]
+
+
+@pytest.mark.parametrize("value", ["canary\ud800", 2**80], ids=["surrogate", "large"])
+async def test_no_error_quotes_a_value_that_cannot_be_stored(
+    database: Database, value: Any
+) -> None:
+    script = insert(value) if isinstance(value, str) else insert("a", value)
+    with pytest.raises(StorageError, match="a value cannot be stored") as caught:
+        await database.write(script)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "canary" not in told
+    assert str(2**80) not in told
 
 
 async def test_what_was_written_is_there_after_a_restart(location: str) -> None:
