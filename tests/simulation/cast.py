@@ -118,6 +118,7 @@ class SendingUnit(Unit):
         keys_at: The address at which it publishes its keys, if it does.
         on_published: Shown each document of keys.
         keys_for: For how many seconds these may be kept.
+        crowded: Whether its claims look at little of what is due.
 
     Attributes:
         secrets: What its next start seals with, if anything is sealed.
@@ -137,6 +138,7 @@ class SendingUnit(Unit):
         keys_at: str | None = None,
         on_published: Callable[[bytes], object] = lambda _: None,
         keys_for: int = 60,
+        crowded: bool = False,
     ) -> None:
         super().__init__(world, name, machine)
         self._keys = keys
@@ -145,6 +147,7 @@ class SendingUnit(Unit):
         self._keys_at = keys_at
         self._on_published = on_published
         self._keys_for = keys_for
+        self._crowded = crowded
         self.sender: PushSender | None = None
         self.running_secrets: SecretKeys | None = None
 
@@ -171,6 +174,9 @@ class SendingUnit(Unit):
 
         self.running_secrets = self.secrets
         await (sender.start() if self._delivers else sender.open())
+        if self._crowded:
+            leases = sender.worker._leases
+            leases.window, leases.destinations = 1, 8
         self.sender = sender
         if self._keys_at is not None:
             with contextlib.suppress(OSError):

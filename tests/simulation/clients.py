@@ -332,6 +332,7 @@ class Clients:
         if how == "planned":
             self._keys.current = ring.rotate(now)
         elif how == "at once":
+            self._world.trouble("hasty key")
             self._keys.current = ring.rotate(now, activate_now=True, force=True)
         else:
             self._keys.revoke(now, moment)

@@ -18,6 +18,7 @@ __all__ = ["Conduct"]
 
 _SETTLED = 0.5  # seconds after which an answer that was heard is written down
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
+_SAME = 1_000_000  # microseconds within which no two attempts take the same time to one more
 _TRIES = 8  # what the schedule has
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
 # What an answer may say for good; the rest is given up when the schedule is used up.
@@ -49,6 +50,7 @@ class Conduct:
         self._inboxes = inboxes
         self._arrivals: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
         self._claims: dict[str, tuple[int, Arrival]] = {}
+        self._of_delivery: dict[str, list[Arrival]] = defaultdict(list)
         self._hurries: list[float] = []
 
     def step(self, kind: str) -> None:
@@ -62,6 +64,7 @@ class Conduct:
         """Judge a request that reached a webhook."""
         if "elsewhere" in arrival.path:
             self._world.violated(f"followed a redirect: {arrival.delivery_id}")
+        self._check_alone(arrival)
         rows = self._outbox.select(
             "SELECT d.*, s.id AS known, s.active, s.paused FROM pushkit_deliveries d"
             " LEFT JOIN pushkit_subscriptions s ON s.id = d.subscription_id WHERE d.id = ?",
@@ -97,6 +100,21 @@ class Conduct:
             self._world.violated(f"sent for a subscription that is no more: {row['id']}")
         elif row["paused"] and row["head"]:
             self._world.violated(f"sent for a subscription that is paused: {row['id']}")
+
+    def _check_alone(self, arrival: Arrival) -> None:
+        """A process has one attempt of a delivery under way."""
+        process = arrival.process
+        for last in self._of_delivery[arrival.delivery_id]:
+            if (
+                process is not None
+                and last.process is process
+                and last.at > process.thawed_at  # else it knew of nothing meanwhile
+                and last.answered_at is None
+                and last.is_open()
+                and not self._world.had_trouble("clock", last.at - 60, arrival.at)
+            ):
+                self._world.violated(f"two attempts of one process at once: {arrival.delivery_id}")
+        self._of_delivery[arrival.delivery_id].append(arrival)
 
     def _check_number(self, row: sqlite3.Row, arrival: Arrival) -> None:
         """A claim has a number that no claim of the delivery had before."""
@@ -163,6 +181,12 @@ class Conduct:
         for (subscription, body), number in bodies.items():
             if number > 1:
                 self._world.violated(f"stored {number} times for {subscription}: {body[-60:]!r}")
+        logged: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+        for row in self._outbox.select("SELECT * FROM pushkit_attempts"):
+            one = (row["delivery_id"], row["duration"], row["error"] or "")
+            if any(abs(row["started_at"] - at) < _SAME for at in logged[one]):
+                self._world.violated(f"an attempt is in the log twice: {one[0]} {one[2]}")
+            logged[one].append(row["started_at"])
         for row in rows:
             what = f"{row['id']} {row['attempts']} of {row['logged']} {row['last_error']}"
             if row["attempts"] > row["logged"]:

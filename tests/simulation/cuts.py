@@ -199,8 +199,8 @@ CUTS = (
         "Whoever settles holds the subscription, so that the mark is never lost.",
         _SUBSCRIPTIONS,
         (
-            '_by_ids("*", ids, read_subscription, f"FOR UPDATE{_or_not(wait)}")',
-            '_by_ids("*", ids, read_subscription)',
+            '_by_ids(columns, ids, _current, f"FOR UPDATE{_or_not(wait)}")',
+            "_by_ids(columns, ids, _current)",
         ),
     ),
     _cut(

@@ -129,6 +129,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._batch: deque[asyncio.Handle] = deque()  # what of this round is left to do
         # Kept: of a killed process's tasks, collecting them would run `finally` after all.
         self.graveyard: list[object] = []
+        self.on_thaw: Callable[[Process], object] = lambda _: None
         self.set_task_factory(_task)
         self.set_exception_handler(self._note_error)
 
@@ -304,6 +305,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         held, process.frozen = process.frozen, None
         process.thawed_at = self._now
+        self.on_thaw(process)
         self._ready.extend(held)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109

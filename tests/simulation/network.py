@@ -18,7 +18,7 @@ import itertools
 import random
 import socket
 import ssl as ssl_module
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +91,7 @@ class Network:
         self.random = random.Random(f"network {seed}")
         self.names: dict[str, Sequence[str] | Callable[[], Sequence[str]]] = {}
         # Who overhears what goes to an address, by it: told the client's port, and the bytes.
-        self.taps: dict[str, Callable[[int, bytes], None]] = {}
+        self.taps: dict[str, list[Callable[[int, bytes], None]]] = defaultdict(list)
         self.certificates: dict[str, set[str]] = {}
         self.dialled = 0
         self.most_open: Counter[str] = Counter()  # connections at once, by process
@@ -506,8 +506,7 @@ class _End(asyncio.Transport):
         if self._lost or self._pipe.link.cut:
             return  # a cut link loses it; TCP would try again, for longer than anybody waits
         if piece and self is self._pipe.far:
-            listen = self._pipe.network.taps.get(self._facts["sockname"][0])  # type: ignore[index]
-            if listen is not None:
+            for listen in self._pipe.network.taps.get(self._facts["sockname"][0], ()):  # type: ignore[index]
                 listen(self._facts["peername"][1], piece)  # type: ignore[index]
         self._inbox.append(piece)
         self.catch_up()

@@ -97,6 +97,7 @@ _AFTER_DAYS = RetryPolicy(wait=wait_schedule((3600, 7200)), stop=stop_after_atte
 _DRAIN = 4 * 3600.0  # seconds
 _PATIENCE = 5.0  # seconds
 _CUT_OFF = CALLBACK_TIMEOUT.total_seconds() - 1  # seconds after which a callback is cut off
+_LOOKS_FOR_HEADS = "SELECT d.id, d.tenant, d.owner, d.origin"
 _AGENTS, _HOOKS, _KEYS = "198.51.100", "93.184.216", "93.184.217"
 _RECEIVERS, _TWINS = "93.184.218", "93.184.219"
 _CALLS = (0.0, 0.01, 1.0, 5.0, 80.0)  # seconds that the client's own code takes
@@ -150,6 +151,7 @@ class _Play:
                 delivers=delivers,
                 keys_at=keys_at,
                 on_published=self._published,
+                crowded=scenario.crowded,
                 keys_for=36_000 if scenario.slow else 60 if scenario.seed % 4 == 0 else 600,
             )
             for name, delivers, keys_at in self._roles()
@@ -193,7 +195,7 @@ class _Play:
             for name in self.receivers:
                 for address in self.addresses[name]:
                     tap = functools.partial(self.attacker.overhear, name)
-                    self.world.network.taps[address] = tap
+                    self.world.network.taps[address].append(tap)
         self._doing: dict[str, Callable[..., None]] = {
             name.removeprefix("do_"): getattr(hand, name)
             for hand in (self, self.clients, self.attacker)
@@ -201,6 +203,9 @@ class _Play:
             if name.startswith("do_")
         }
         self.strikes = Strikes(self.world, self.units, self._ask_about)
+        for each in (*self.receivers.values(), *self.twins.values()):
+            tap = functools.partial(self._comes_in, each)
+            self.world.network.taps[each.machine.address].append(tap)
         self.conduct = Conduct(
             self.world,
             self.outbox,
@@ -232,6 +237,10 @@ class _Play:
         if self.strikes.moment("request", arrival.process, arrival.delivery_id):
             self.webhooks[_host_of(f"https://{arrival.host}")].odd.insert(0, mood_of("slow"))
 
+    def _comes_in(self, unit: Unit, port: int, piece: bytes) -> None:
+        if piece.startswith(b"POST"):
+            self.strikes.moment("intake", unit.process, f"{unit.name} {port}")
+
     def _add_receiver(self, number: int, machine: Machine) -> None:
         name, twin = f"recv{number}", f"twin{number}"
         self.hosts[name] = machine
@@ -257,6 +266,7 @@ class _Play:
             server.fault = self.faults.before
             server.on_move = self._moved
             server.dawdles = True
+            server.on_wait = self._waits
             server.on_deadlock = lambda: world.violated("two transactions waited for each other")
             return server
         disk = Disk(world.loop)
@@ -270,6 +280,10 @@ class _Play:
             writer = disk.running
             if disk.is_upgraded and writer is not None and writer not in new:
                 self.world.violated(f"{writer.name} writes beside an upgrade that may not roll")
+
+    def _waits(self, sql: str) -> None:
+        if sql.startswith(_LOOKS_FOR_HEADS):
+            self.world.violated(f"a claim waits for a row: {sql[:60]}")
 
     def _published(self, document: bytes) -> None:
         """Judge a key set as an agent serves it."""

@@ -123,6 +123,8 @@ class PostgresServer:
     Attributes:
         fault: Called before each statement, and before and after each commit, with the process and
             what it does; may raise one of asyncpg's errors, upon which the connection is broken.
+        on_deadlock: Called when transactions wait for each other in a circle.
+        on_wait: Called with each statement that waits for a row.
         dawdles: Whether time passes within some statements that lock several rows, after the first.
         closed_on_waking: How many circles were closed by who had waited: of two of them, a server
             may tell the other one.
@@ -133,6 +135,7 @@ class PostgresServer:
         self.fault: Callable[[Process | None, str], None] | None = None
         self.on_move: OnMove | None = None
         self.on_deadlock: Callable[[], object] = lambda: None
+        self.on_wait: Callable[[str], object] = lambda _: None
         self.is_away = False
         self.dawdles = False
         self.closed_on_waking = 0
@@ -393,6 +396,8 @@ class PostgresServer:
         if found is transaction or blocked.holder is transaction:
             self.on_deadlock()
             raise asyncpg.DeadlockDetectedError("deadlock detected")
+        if blocked.key[0] in self._keys:
+            self.on_wait(statement.sql)
         statement.answer = statement.answer or self.loop.create_future()
         statement.waits_for = blocked.key
         statement.seen_anew.add(blocked.key)
@@ -814,6 +819,7 @@ class _Connection:
         self._broken = False
         self._terminated: list[Callable[[Any], None]] = []
         self._idle_since: float | None = None
+        self._busy_at = 0.0  # when it was last seen to work, or to wait for a row
         self.process = PROCESS.get()
 
     def transaction(self, *, isolation: str = "", readonly: bool = False) -> _TransactionContext:
@@ -828,7 +834,7 @@ class _Connection:
         transaction = self._transaction
         alone = transaction is None
         transaction = transaction or server.begin()
-        self._idle_since = None
+        self._idle_since, self._busy_at = None, server.loop.time()
         try:
             rows = await server.run(transaction, sql, values, timeout=self._timeout)
             if alone:
@@ -845,7 +851,11 @@ class _Connection:
         server = self._server
         if self._transaction is not transaction or self._broken:
             return
-        since = server.loop.time() if self._idle_since is None else self._idle_since
+        stands_still = self.process is not None and self.process.frozen is not None
+        if transaction.waits_for is not None or not stands_still:
+            self._busy_at = server.loop.time()
+        # Of who stands still nothing more comes, though he has not read the answer.
+        since = self._busy_at if self._idle_since is None else self._idle_since
         left = since + timeout - server.loop.time()
         if left > 0:
             server.loop.call_later(left, self.watch, transaction, timeout, context=Context())

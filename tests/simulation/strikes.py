@@ -1,9 +1,10 @@
 """Faults that hit whoever is in the middle of something: a request, an answer, a callback.
 
 A process that is stopped by the clock alone is idle, nearly always. A strike waits for its moment:
-the n-th request that reaches a webhook from now on, or the n-th callback that begins, and hits who
-made it a few milliseconds later. One that is frozen goes on when somebody else has its work. Owners
-and operators strike, too: they ask for something just when a delivery of theirs is on its way.
+the n-th request that reaches a webhook from now on, the n-th that reaches a receiver (`intake`), or
+the n-th callback that begins, and hits who made it, or takes it in, a few milliseconds later. One
+that is frozen goes on when somebody else has its work. Owners and operators strike, too: they ask
+for something just when a delivery of theirs is on its way.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def add_strikes(chance: random.Random, add: Callable[..., Any], cast: Cast) -> N
     """Add some to a story, and what makes for a crowd: odd answers, updates that come at once."""
     span = SPAN * 0.7
     for _ in range(chance.choice((0, 1, 2, 3, 5))):
-        where = chance.choice(("request", "request", "callback"))
-        what = chance.choice(_ENDS if where == "callback" else (*_ENDS, *_ASKED_FOR))
+        where = chance.choice(("request", "request", "callback", "intake"))
+        what = chance.choice((*_ENDS, *_ASKED_FOR) if where == "request" else _ENDS)
         seconds = chance.choice((0.1, 1.0, 40.0))
         add(2 + chance.random() * span, "strike", what, where, chance.randint(0, 3), seconds)
     for _ in range(chance.choice((0, 0, 1, 3, 5))):

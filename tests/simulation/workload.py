@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.simulation.attacks import FORGERIES
 
-__all__ = ["CHAPTERS", "SPAN", "Cast", "Step", "any_mood", "subscriptions", "updates"]
+__all__ = ["CHAPTERS", "SPAN", "Cast", "Step", "any_mood", "subscriptions", "together", "updates"]
 
 SPAN: Final = 120.0  # seconds of a story; the rest is for it to come to an end
 
@@ -67,6 +67,22 @@ _WORDS = (
 )
 
 
+# How hostile owners' webhooks answer; how many of them there are; how many subscriptions each has,
+# at least and at most, where twelve are allowed; and how many updates there are at once.
+_FLOODS = (
+    # One that takes its time and answers well is left alone by no breaker.
+    ("sluggish", 1, 8, 14, (3, 9, 12)),
+    ("sluggish", 1, 8, 14, (3, 9, 12)),
+    ("hang", 3, 8, 14, (3,)),
+    # As many as take all slots but those that are left to others.
+    ("sluggish", 6, 3, 5, (3,)),
+    # What waits for one that asks for it is in the way of whoever looks for what is due.
+    ("503 Retry-After 30", 6, 9, 10, (1,)),
+    # Each has one slot, and would go on and on in it.
+    ("leisurely", 18, 1, 1, (8,)),
+)
+
+
 def _step(at: float, kind: str, *args: Any) -> Step:
     return Step(round(at, 3), kind, args)
 
@@ -108,6 +124,19 @@ def updates(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(at, "finish", chance.randrange(cast.agents), task, chance.choice(_ENDS))
             if chance.random() < 0.2:
                 yield _step(at + 1, "notify", chance.randrange(cast.agents), task, 99, "status")
+
+
+def together(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """Agents tell of one task in the same moment, while others of its updates are under way."""
+    task = cast.tasks[0]
+    for number in range(3):
+        host = chance.choice(cast.hosts)
+        at = chance.random() * 2
+        yield _step(at, "subscribe", 0, task, f"owner{number}", host, "1.0", "jwt", "")
+    for _ in range(chance.choice((3, 6, 9))):
+        at = _moment(chance)
+        for agent in range(cast.agents):
+            yield _step(at + chance.random() * 0.003, "shout", agent, task, 1)
 
 
 def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
@@ -206,17 +235,16 @@ def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
     No step of this chapter is a fault: the others are to notice nothing.
     """
     evils = cast.webhooks[-2:]
-    # One that takes its time and answers well is left alone by no breaker; what waits for one that
-    # asks for it is in the way of whoever looks for what is due.
-    mood = chance.choice(("sluggish", "sluggish", "hang", "503 Retry-After 30"))
+    mood, owners, fewest, most, updates = chance.choice(_FLOODS)
     for evil in evils:
         yield _step(0.0, "mood", evil, mood)
-    for owner in ["mallory", "mallory1", "mallory2"][: chance.choice((1, 1, 3))]:
-        for number in range(chance.randint(8, 14)):  # more than one may have
-            task, evil, more = f"evil{number % 2}", chance.choice(evils), f"copy{number}"
-            yield _step(chance.random(), "subscribe", 0, task, owner, evil, "1.0", "jwt", more)
+    for owner in range(owners):
+        for number in range(chance.randint(fewest, most)):
+            task, evil = f"evil{number % 2}", evils[(owner + number) % 2]
+            at, whose, more = chance.random(), f"mallory{owner}", f"copy{number}"
+            yield _step(at, "subscribe", 0, task, whose, evil, "1.0", "jwt", more)
     for task in ("evil0", "evil1"):
-        yield _step(2.0, "burst", 0, task, chance.choice((3, 9, 12)))
+        yield _step(2.0, "burst", 0, task, chance.choice(updates))
         yield _step(4.0, "finish", 0, task, "completed")
     for receiver in cast.receivers:
         yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 25, 40)))

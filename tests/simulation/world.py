@@ -27,7 +27,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _DRAIN = 19.9  # seconds that programs have to end in good order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trouble:
     """Something that goes wrong: `death` of a process, `disk`, `clock`, `network`."""
 
@@ -59,6 +59,7 @@ class World:
         self._faults: dict[str, float] = {}
         self.secrets = Secrets(self.violated)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.loop.on_thaw = self._end_freeze
 
     def note(self, what: str) -> None:
         process = PROCESS.get()
@@ -73,6 +74,13 @@ class World:
         now = self.loop.time()
         self.note(f"trouble: {kind} {whom} for {lasts:g} s")
         self.troubles.append(Trouble(kind, whom, now, now + lasts))
+
+    def _end_freeze(self, process: Process) -> None:
+        """Excuse nothing any more by a process that goes on, maybe earlier than it was to."""
+        now = self.loop.time()
+        for each in self.troubles:
+            if (each.kind, each.whom) == ("freeze", process.name):
+                each.end = min(each.end, now)
 
     def strikes(self, kind: str) -> None:
         """Note that a step of the story is a fault (see `coverage.FAULTS`)."""
