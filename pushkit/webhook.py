@@ -26,7 +26,7 @@ class Headers:
 
     def all(self, name: str) -> list[str]:
         """Return every value of a field, in order."""
-        return list(self._of(name) or ())
+        return list(self.values().get(name.lower(), ()))
 
     def one(self, name: str) -> str | None:
         """Return the value of a field that may stand once, without surrounding white space.
@@ -34,7 +34,7 @@ class Headers:
         Raises:
             MalformedRequestError: The field stands more than once.
         """
-        values = self._of(name)
+        values = (self._values or self.values()).get(name.lower())
         if values is None:
             return None
         if len(values) > 1:
@@ -61,12 +61,13 @@ class Headers:
         """Return the length of the header section in bytes, as HTTP/1.1 writes it."""
         return sum(map(len, chain.from_iterable(self._fields))) + 4 * len(self._fields)
 
-    def _of(self, name: str) -> list[str] | None:
+    def values(self) -> Mapping[str, list[str]]:
+        """Return the values of each field in order, by its name in lower case."""
         if self._values is None:
             self._values = {}
-            for known, value in self._fields:
-                self._values.setdefault(known.lower(), []).append(value)
-        return self._values.get(name.lower())
+            for name, value in self._fields:
+                self._values.setdefault(name.lower(), []).append(value)
+        return self._values
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._fields)

@@ -256,9 +256,11 @@ class Acceptance:
         behind = yield from self._inbox.unfinished_tasks(sorted(tasks))
         sequences, lease = Sequences(), self._hands.lease(now, taken)
         yield from sequences.read(
-            (*each.task, said.config_id or "")
-            for each in candidates
-            if each.task is not None and (said := each.verified.notification).seq is not None
+            [
+                (*each.task, said.config_id or "")
+                for each in candidates
+                if each.task is not None and (said := each.verified.notification).seq is not None
+            ]
         )
         heads: list[Candidate] = []
         for each in candidates:

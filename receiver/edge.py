@@ -108,29 +108,21 @@ class Edge:
             read: Reads its body; called only once the head is proven.
         """
         try:
-            return await self._answer(head, read)
+            peer = self.peers.of(head.socket_peer, head.headers)
+            # Never counted: a flood must not have the process restarted by those who probe it.
+            if head.method in _READS and head.path in (_LIVENESS, _READINESS):
+                return await self._probe(head.path)
+            path = self._intake.trust.path(head.path)
+            if path is not None and head.method == "POST":
+                if not self._health.is_open:
+                    fault = self._intake.refusals.fault
+                    return problem(fault("not_started", _HOW_TO_START, peer=peer))
+                verdict = await self._intake.take(head, path, read, peer=peer)
+                return problem(verdict) if verdict.refused else Answer(status=verdict.status)
+            return self._neither(head, path, peer)
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
             fault = self._intake.refusals.fault
             return problem(fault("internal", peer=head.socket_peer, error=exc))
-
-    async def _answer(self, head: Head, read: ReadBody) -> Answer:
-        peer = self.peers.of(head.socket_peer, head.headers)
-        # Never counted: a flood must not have the process restarted by those who probe it.
-        if head.method in _READS and head.path in (_LIVENESS, _READINESS):
-            return await self._probe(head.path)
-        path = self._intake.trust.path(head.path)
-        if path is not None and head.method == "POST":
-            if not self._health.is_open:
-                fault = self._intake.refusals.fault
-                return problem(fault("not_started", _HOW_TO_START, peer=peer))
-            verdict = await self._intake.take(head, path, read, peer=peer)
-            return problem(verdict) if verdict.refused else Answer(status=verdict.status)
-        limited = self._intake.admit_peer(peer)
-        if limited is not None:
-            return problem(limited)
-        if head.method in _READS and path is not None and self._validation_echo:
-            return _echo(head.target)
-        return self._not_here(head, path, peer)
 
     async def _probe(self, path: str) -> Answer:
         if path == _LIVENESS:
@@ -154,7 +146,13 @@ class Edge:
         until = utc_now() + _READINESS_HOLDS
         return Held(value=answer, since=since, fresh_until=until, good_until=until)
 
-    def _not_here(self, head: Head, path: str | None, peer: str) -> Answer:
+    def _neither(self, head: Head, path: str | None, peer: str) -> Answer:
+        """Answer what is neither a notification nor a probe."""
+        limited = self._intake.admit_peer(peer)
+        if limited is not None:
+            return problem(limited)
+        if head.method in _READS and path is not None and self._validation_echo:
+            return _echo(head.target)
         verdict = Verdict.of("not_found" if path is None else "method_not_allowed")
         reason = "expected POST"
         if path is None:

@@ -215,7 +215,7 @@ class ExpectedStore:
             )
             rows = yield Statement(
                 f"WITH asked (sender, sha256) AS (VALUES {texts(len(asked), 2)}) {by_column}",
-                tuple(text for sender, secret in asked for text in (sender, secret.sha256)),
+                tuple([text for sender, secret in asked for text in (sender, secret.sha256)]),
             )
             for row in rows:
                 secret = ProvenSecret(sha256=row["sha256"], static=bool(row["static"]))

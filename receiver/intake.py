@@ -102,7 +102,7 @@ class Intake:
     def admit_peer(self, peer: str) -> Verdict | None:
         """Count one request of an address that is no notification; None to go on."""
         try:
-            self._house.admit_peer(peer)
+            self._house.admit_peer(peer, self._clock())
         except InboundError as exc:
             return self.refusals.verdict(exc, peer=peer)
         return None
@@ -116,10 +116,12 @@ class Intake:
             peer: The address that it came from.
         """
         facts: Facts = {}
+        now = self._clock()
         try:
-            self._house.admit_peer(peer)  # 1
-            verified = await self._verified(head, path, read, facts)  # 1 to 6
-            verdict = await self._traced(verified, head)  # 7, 8, 9
+            self._house.admit_peer(peer, now)  # 1
+            verified = await self._verified(head, path, read, now, facts)  # 1 to 6
+            store = self._store if self._tracing is None else self._traced
+            verdict = await store(verified, _traceparent_of(head), now)  # 7, 8, 9
         except StorageError as exc:
             proven = _within_trace(facts, head)
             return self.refusals.fault("storage", peer=peer, error=exc, proven=proven)
@@ -128,13 +130,15 @@ class Intake:
         self._tell(verdict, verified, head)
         return verdict
 
-    async def _verified(self, head: Head, path: str, read: ReadBody, facts: Facts) -> Verified:
+    async def _verified(
+        self, head: Head, path: str, read: ReadBody, now: datetime, facts: Facts
+    ) -> Verified:
         trust = self.trust
         steps = verify(
             head,
             trust.at(path),
             own_url=f"{trust.url}{path}",
-            clock=self._clock,
+            now=now,
             house=self._house,
             facts=facts,
         )
@@ -186,29 +190,27 @@ class Intake:
             raise body_too_large("more", asked.limit, asked.sender)
         return body
 
-    async def _traced(self, verified: Verified, head: Head) -> Verdict:
+    async def _traced(self, verified: Verified, traceparent: str | None, now: datetime) -> Verdict:
         """Store a notification within the trace that its sender says it belongs to."""
-        traceparent = _traceparent_of(head)
-        if self._tracing is None:
-            return await self._store(verified, traceparent)
         said = verified.notification
+        assert self._tracing is not None  # noqa: S101  # else there is no trace
         with self._tracing.accepting(
             traceparent, sender=said.sender, task=said.task_id, delivery_id=said.delivery_id
         ) as span:
-            verdict = await self._store(verified, span.traceparent)
+            verdict = await self._store(verified, span.traceparent, now)
             span.note(code=verdict.code)
             return verdict
 
-    async def _store(self, verified: Verified, traceparent: str | None) -> Verdict:
+    async def _store(self, verified: Verified, traceparent: str | None, began: datetime) -> Verdict:
         """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
-        notification, began = verified.notification, self._clock()
+        notification = verified.notification
         seen = Seen(
             sender=notification.sender,
             # Without an id a repetition cannot be told from a new one: each is stored.
             delivery_id=notification.delivery_id or f"none_{uuid.uuid4().hex}",
             body_sha256=notification.body_sha256,
         )
-        if self._was_just_accepted(seen):
+        if self._was_just_accepted(seen, began):
             return _DUPLICATE
         reservation = await self._replay.reserve(seen)
         if reservation is None:
@@ -232,7 +234,7 @@ class Intake:
         self._recent[seen.sender, seen.delivery_id] = seen.body_sha256, began
         return Verdict(status=202, code="accepted", notification_id=notification_id)
 
-    def _was_just_accepted(self, seen: Seen) -> bool:
+    def _was_just_accepted(self, seen: Seen, now: datetime) -> bool:
         """Say whether this process stored the same a moment ago: the database need not be asked.
 
         It still remembers the id then. Another body is for the transaction to refuse.
@@ -240,7 +242,7 @@ class Intake:
         body_sha256, at = self._recent.get((seen.sender, seen.delivery_id), ("", None))
         if at is None or body_sha256 != seen.body_sha256:
             return False
-        return timedelta(0) <= self._clock() - at < self._recent_for
+        return timedelta(0) <= now - at < self._recent_for
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
         """Hand over what was stored in hand, or let go of what was not stored."""

@@ -49,9 +49,9 @@ class Claimed(NamedTuple):
     def kids(self, sender: TrustedSender) -> list[str]:
         """Return the keys that it names, of a sender that signs so."""
         kids: list[str] = []
-        if self.jwt is not None and self.jwt.kid and sender.signs_with(Scheme.JWT):
+        if self.jwt is not None and self.jwt.kid and Scheme.JWT in sender.signing:
             kids.append(self.jwt.kid)
-        if sender.signs_with(Scheme.HTTP_MESSAGE_SIGNATURES):
+        if Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing:
             kids.extend(signature.keyid for signature in self.signatures)
         return list(dict.fromkeys(kids))
 
@@ -142,8 +142,8 @@ def select(
     if len(held) != 1:
         raise UnknownSenderError(_unknown(says, [entry.sender for entry in held], among))
     sender = held[0].sender
-    by_jwt = sender.signs_with(Scheme.JWT)
-    by_http = sender.signs_with(Scheme.HTTP_MESSAGE_SIGNATURES)
+    by_jwt = Scheme.JWT in sender.signing
+    by_http = Scheme.HTTP_MESSAGE_SIGNATURES in sender.signing
     return Selected(
         sender=sender,
         jwt=says.jwt if by_jwt else None,
@@ -210,7 +210,7 @@ def _no_key(held: HeldKeys, kid: str | None) -> InboundError:
 
 def _may_issue(sender: TrustedSender) -> bool:
     """Say whether a sender need not be named by `iss`: the legacy profiles state no issuer."""
-    return sender.profile is not SenderProfile.STANDARD or not sender.signs_with(Scheme.JWT)
+    return sender.profile is not SenderProfile.STANDARD or Scheme.JWT not in sender.signing
 
 
 def _with_key(held: Sequence[HeldKeys], says: Claimed) -> list[HeldKeys]:

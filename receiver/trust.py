@@ -113,11 +113,12 @@ class TrustedSender:
             without a `webhook-id`, such a sender's repetitions are not recognised.
         card: Its agent card, verified by whoever configures this (`receiver pin`): data parts are
             held against the schemas in it.
-        schemas: Those schemas; these last five follow from the others.
+        schemas: Those schemas; these last six follow from the others.
         verifiers: What Standard Webhooks signatures are verified with.
         token_hashes: The SHA-256 of each static token.
         credential_hashes: The SHA-256 of each static `Authorization` value or API key.
         audiences: What its `aud` may name, in one spelling; empty for the receiver's own URL.
+        signing: The schemes of which a signature must hold; empty if it does not sign.
     """
 
     name: str
@@ -171,14 +172,10 @@ class TrustedSender:
         put("token_hashes", frozenset(map(hash_token, self.tokens)))
         put("credential_hashes", frozenset(map(hash_credentials, self.credentials)))
 
-    def signs_with(self, scheme: Scheme) -> bool:
-        """Say whether a signature of this scheme must hold."""
-        return scheme in self.signing
-
     @property
     def has_keys(self) -> bool:
         """Whether it signs with keys of a JWK Set."""
-        return any(self.signs_with(scheme) for scheme in _BY_KEY)
+        return not self.signing.isdisjoint(_BY_KEY)
 
 
 def _member_of(kind: type[_E], value: str, setting: str) -> _E:
@@ -231,7 +228,7 @@ def _mistakes_of_signed(sender: TrustedSender) -> Iterable[str]:
     if not sender.has_keys and _sources(sender):
         yield f"expected no keys: {Scheme.STANDARD_WEBHOOKS} has webhook_secrets"
     standard = sender.profile is SenderProfile.STANDARD
-    if standard and sender.signs_with(Scheme.JWT) and not sender.issuer:
+    if standard and Scheme.JWT in sender.signing and not sender.issuer:
         yield "expected issuer, the `iss` that it states"
     if sender.id_field is not None:
         yield "id_field: only an unsigned sender needs one: the others sign their ids"
@@ -245,7 +242,7 @@ def _mistakes_of_schemes(sender: TrustedSender) -> Iterable[str]:
         yield f"schemes: found {unknown[0]!r}, expected some of {known}"
     if sender.profile is not SenderProfile.STANDARD and set(sender.schemes) != _JWT_ALONE:
         yield f"schemes: {sender.profile.value} has the JWT alone"
-    if bool(sender.webhook_secrets) != sender.signs_with(Scheme.STANDARD_WEBHOOKS):
+    if bool(sender.webhook_secrets) != (Scheme.STANDARD_WEBHOOKS in sender.signing):
         yield f"webhook_secrets: expected with scheme {Scheme.STANDARD_WEBHOOKS}, and only there"
 
 

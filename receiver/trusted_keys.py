@@ -119,9 +119,10 @@ class Trust:
 
     async def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
         """Answer what `selection.select` asks, with keys that are fetched where that is due."""
-        entries, says = [self._by_name[sender.name] for sender in asked.senders], asked.says
-        if len(entries) == 1:
-            return [await _named_keys(entries[0], says)]
+        says = asked.says
+        if len(asked.senders) == 1:
+            return [await _named_keys(self._by_name[asked.senders[0].name], says)]
+        entries = [self._by_name[sender.name] for sender in asked.senders]
         # Whose keys have to be fetched does not hold up one whose keys are at hand.
         at_hand = [await _all_keys(entry, fetched=False) for entry in entries]
         if any(kid in held.keys for held in at_hand for kid in says.kids(held.sender)):

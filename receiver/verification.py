@@ -126,13 +126,13 @@ class House:
         self._senders = RateLimiter(limits.sender_rate)
         self._own_rates: dict[tuple[str, RateLimit], RateLimiter] = {}
 
-    def admit_peer(self, peer: str) -> None:
+    def admit_peer(self, peer: str, now: datetime) -> None:
         """Count one request of an address.
 
         Raises:
             RateLimitedError: It is over its rate.
         """
-        self._peers.take(rate_key(peer), self._clock())
+        self._peers.take(rate_key(peer), now)
 
     def admit_sender(self, sender: TrustedSender) -> None:
         """Count one notification of a sender.
@@ -292,7 +292,7 @@ def verify(
     among: Sequence[TrustedSender],  # the trusted senders at the path where it arrived
     *,
     own_url: str,  # the URL of this webhook, from the configuration
-    clock: Callable[[], datetime],
+    now: datetime,
     # The limits and rates of the service; None for who has seen to step 1, and has none.
     house: House | None = None,
     facts: Facts,  # takes up what is proven
@@ -310,7 +310,7 @@ def verify(
         raise MethodNotAllowedError(f"method {printable(head.method)}, expected POST")
     selected = yield from select(among, headers)  # 2
     sender = selected.sender
-    proven = verify_head(selected, head, own_url=own_url, now=clock())  # 3, 4
+    proven = verify_head(selected, head, own_url=own_url, now=now)  # 3, 4
     facts["sender"] = sender.name
     secret = presented(headers, sender, selected.jwt)  # 5
     handed_out: Sequence[HandedOut] = ()
@@ -359,7 +359,7 @@ def verify_notification(
     path = path or request.target.partition("?")[0]
     head = Head(method=request.method, path=path, target=request.target, headers=request.headers)
     own_url = f"{trust.url}{path}"
-    steps = verify(head, trust.at(path), own_url=own_url, clock=lambda: now, facts={})
+    steps = verify(head, trust.at(path), own_url=own_url, now=now, facts={})
     try:
         question = next(steps)
         while True:
@@ -398,8 +398,12 @@ def verify_head(selected: Selected, head: Head, *, own_url: str, now: datetime) 
     sender, headers = selected.sender, head.headers
     audiences = sender.audiences or (_audience(own_url),)
     claims = _verified_jwt(selected, headers, head.target, audiences, now)
-    signature = _verified_signature(selected, head, audiences, now)
-    webhook = _read_webhook(sender, headers, now)
+    signature = webhook = None
+    if selected.signatures:
+        signature = _verified_signature(selected, head, audiences, now)
+    if Scheme.STANDARD_WEBHOOKS in sender.signing:
+        webhook = read_unverified_webhook(headers)
+        check_timestamp(webhook.timestamp, now, sender.tolerance)
     if claims is not None and selected.jwt is not None:
         # Every scheme signs `webhook-id`, and `jti` has been held against it.
         delivery_id = claims.delivery_id or _id_of_signed(selected.jwt)
@@ -437,15 +441,15 @@ def read_notification(head: VerifiedHead, body: bytes, sha256: str) -> VerifiedN
         UnrecognisedBodyError: JSON of no A2A version.
         MalformedRequestError: The body speaks of another task than the signature.
     """
-    update, claims = decode_update(body), head.claims
-    if update.task_id and head.task_id and update.task_id != head.task_id:
+    update, claims, signed = decode_update(body), head.claims, head.task_id
+    if update.task_id and signed and update.task_id != signed:
         raise MalformedRequestError("the signed `taskId` is another task than the body's")
     return VerifiedNotification(
         sender=head.sender.name,
         delivery_id=head.delivery_id or _id_in_body(body, head.sender),
         body_sha256=sha256,
         update=update,
-        task_id=update.task_id or head.task_id,
+        task_id=update.task_id or signed,
         config_id=claims.config_id if claims else None,
         seq=claims.seq if claims else None,
         kid=head.kid,
@@ -477,9 +481,9 @@ def _audience(own_url: str) -> str:
 
 def _verified_signature(
     selected: Selected, head: Head, audiences: Sequence[str], now: datetime
-) -> VerifiedHttpSignature | None:
-    """Return the first HTTP message signature that holds; None if the sender has none to make."""
-    refusal: InvalidSignatureError | None = None
+) -> VerifiedHttpSignature:
+    """Return the first HTTP message signature that holds."""
+    refusal = InvalidSignatureError("no HTTP message signature")
     for unverified, key in selected.signatures:
         try:
             verified = verify_http_signature(
@@ -496,20 +500,8 @@ def _verified_signature(
             continue
         check_times(verified, now, tolerance=selected.sender.tolerance)
         return verified
-    if refusal is not None:
-        own = " or ".join(masked_url(url) for url in audiences)
-        raise InvalidSignatureError(f"{refusal} (its @target-uri must be {own})") from refusal
-    return None
-
-
-def _read_webhook(
-    sender: TrustedSender, headers: Headers, now: datetime
-) -> UnverifiedWebhook | None:
-    if not sender.signs_with(Scheme.STANDARD_WEBHOOKS):
-        return None
-    webhook = read_unverified_webhook(headers)
-    check_timestamp(webhook.timestamp, now, sender.tolerance)
-    return webhook
+    own = " or ".join(masked_url(url) for url in audiences)
+    raise InvalidSignatureError(f"{refusal} (its @target-uri must be {own})") from refusal
 
 
 def _check_hash(claims: VerifiedJwt, sender: TrustedSender, body: bytes, sha256: str) -> None:

@@ -76,7 +76,8 @@ class Kind(NamedTuple):
     null_says: bool = False  # whether none does, too
     table: Table | None = None  # of an object, or of several
     several: bool = False  # whether it is a list of objects
-    # The class whose values are JSON already, and are not handed to `write`.
+    # The class whose values are JSON already, and mean themselves: they are not handed to `write`,
+    # nor to `read` unless they are empty or false.
     as_it_is: type | None = None
 
 
@@ -146,8 +147,11 @@ class Table:
         self.rows = rows
         members = [row for row in rows if isinstance(row, Member)]
         written = [row for row in members if not row.kept]
-        self._build = build or _constructor(node, extra)
+        self._build = build
+        if not (build or extra):
+            self._build = lambda found, _: node(**found)
         self._take = take or _attributes(written)
+        self._rest = extra
         self._extra = attrgetter(extra) if extra else None
         self._fixed: JsonObject = {row.wire: row.value for row in rows if isinstance(row, Fixed)}
         self._written = [
@@ -186,8 +190,9 @@ class Table:
                 raise MismatchError(f"{row.wire} is given in both spellings")
             if value is None and row.need is not Need.BOTH:
                 continue
+            means_itself = value and value.__class__ is row.kind.as_it_is
             try:
-                said = row.kind.read(value)
+                said = value if means_itself else row.kind.read(value)
             except MismatchError as exc:
                 raise exc.inside(row.wire) from None
             if said is not None and row.neutral:
@@ -197,7 +202,10 @@ class Table:
         for row in self._needed:
             if found.get(row.neutral) is None:
                 raise MismatchError("expected, but missing", row.wire)
-        return self._build(found, rest)
+        if self._build is not None:
+            return self._build(found, rest)
+        found[self._rest] = rest
+        return self.node(**found)
 
     def write(self, node: Any, writing: Writing) -> JsonObject:
         """Write one object. Raises MismatchError."""
@@ -256,12 +264,6 @@ def json_copy(document: Mapping[str, JsonValue]) -> JsonObject:
     """Return a copy of what somebody else made. Raises ValueError: it is no JSON."""
     copy: JsonObject = json.loads(write_json(dict(document)))
     return copy
-
-
-def _constructor(node: Callable[..., Any], extra: str) -> Build:
-    if not extra:
-        return lambda found, _: node(**found)
-    return lambda found, rest: node(**found, **{extra: rest})
 
 
 def _attributes(rows: Sequence[Member]) -> Callable[[Any], Sequence[Any]]:

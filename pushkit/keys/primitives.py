@@ -78,7 +78,7 @@ def signature_holds(
             return False
         r, s = signature[:size], signature[size:]
         signature = encode_dss_signature(int.from_bytes(r, "big"), int.from_bytes(s, "big"))
-    verify = cast("Callable[..., None]", key.public_key.verify)
+    verify: Callable[..., None] = key.public_key.verify
     try:
         verify(signature, data, *arguments)
     except InvalidSignature:

@@ -40,6 +40,7 @@ SIGNATURE_HEADER = "X-A2A-Signature"
 _MAX_SEQ = 2**63 - 1  # what a database column holds
 _MAX_LIFETIME = int(TOKEN_LIFETIME.total_seconds())
 _SHOWN_URLS = 3
+_TEXTS = ("iss", "jti", "taskId", "configId", "request_body_sha256")
 
 
 # --- signing ------------------------------------------------------------------------------------
@@ -240,8 +241,13 @@ def _names_algorithm(unverified: UnverifiedJwt, key: VerificationKey) -> bool:
 
 
 def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
-    issued_at = _moment(claims, "iat")
-    digest = _text(claims, "request_body_sha256")
+    said: dict[str, str | None] = {}
+    for name in _TEXTS:
+        value = claims.get(name)
+        if value is not None and not (isinstance(value, str) and value):
+            raise InvalidSignatureError(f"claim `{name}`: expected a non-empty string")
+        said[name] = value
+    issued_at, digest = _moment(claims, "iat"), said["request_body_sha256"]
     if issued_at is None or digest is None:
         raise InvalidSignatureError("the JWT must state `iat` and `request_body_sha256`")
     seq = claims.get("seq")
@@ -251,13 +257,13 @@ def _read_claims(kind: type[_Claims], claims: JsonObject, kid: str) -> _Claims:
         raise InvalidSignatureError("claim `seq`: expected a positive integer of 64 bits")
     return kind(
         kid=kid,
-        issuer=_text(claims, "iss"),
+        issuer=said["iss"],
         audience=_audience(claims.get("aud")),
         issued_at=issued_at,
         expires_at=_moment(claims, "exp"),
-        delivery_id=_text(claims, "jti"),
-        task_id=_text(claims, "taskId"),
-        config_id=_text(claims, "configId"),
+        delivery_id=said["jti"],
+        task_id=said["taskId"],
+        config_id=said["configId"],
         seq=seq,
         body_sha256=digest,
     )
@@ -267,13 +273,6 @@ def _moment(claims: JsonObject, name: str) -> datetime | None:
     if name in claims and claims[name] is None:  # not stated is another thing
         raise InvalidSignatureError(f"claim `{name}`: expected seconds since the epoch, found null")
     return read_moment(claims.get(name), f"claim `{name}`")
-
-
-def _text(claims: JsonObject, name: str) -> str | None:
-    value = claims.get(name)
-    if value is None or (isinstance(value, str) and value):
-        return value
-    raise InvalidSignatureError(f"claim `{name}`: expected a non-empty string")
 
 
 def _audience(value: JsonValue) -> tuple[str, ...]:
@@ -310,8 +309,10 @@ def check_audience(verified: JwtClaims, audiences: Collection[str], target: str)
     `audiences` are the receiver's own URLs, normalised, from its configuration; the query of the
     request target may stand in `aud`.
     """
-    accepted = {*audiences, *[audience_with_query(own, target) for own in audiences]}
-    if accepted.isdisjoint(verified.audience):
+    if not set(audiences).isdisjoint(verified.audience):
+        return
+    with_query = [audience_with_query(own, target) for own in audiences]
+    if set(with_query).isdisjoint(verified.audience):
         raise AudienceError(
             f"`aud` is {_shown(verified.audience)}, expected {_shown(audiences)}: the URL of this"
             " receiver and the sender's path, or what the sender's `audience` names"

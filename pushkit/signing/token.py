@@ -16,6 +16,7 @@ from pushkit.webhook import Headers
 _API_KEY = "apikey"
 
 TOKEN_HEADERS = ("X-A2A-Token", "X-A2A-Notification-Token", "A2A-Notification-Token")
+_IN_LOWER_CASE = tuple(name.lower() for name in TOKEN_HEADERS)
 
 
 def token_headers(token: str | None, *, go_spelling: bool = False) -> list[tuple[str, str]]:
@@ -32,7 +33,8 @@ def read_token(headers: Headers) -> str | None:
     Raises:
         TokenError: Two headers carry different tokens.
     """
-    values = {value.strip(" \t") for name in TOKEN_HEADERS for value in headers.all(name)}
+    fields = headers.values()
+    values = {value.strip(" \t") for name in _IN_LOWER_CASE for value in fields.get(name, ())}
     if len(values) > 1:
         raise TokenError("the token headers carry different tokens, expected one token")
     return values.pop() if values else None

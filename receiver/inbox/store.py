@@ -106,7 +106,7 @@ class Inbox:
                 " AND i.task_id = asked.task_id AND i.status IN ('received', 'in_progress'))",
                 tuple(itertools.chain.from_iterable(padded(each))),
             )
-            found.update((row["sender"], row["task_id"]) for row in rows)
+            found.update([(row["sender"], row["task_id"]) for row in rows])
         return found
 
     def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
@@ -121,7 +121,7 @@ class Inbox:
                 " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING id, sender, delivery_id",
                 tuple(itertools.chain.from_iterable(map(_columns, each))),
             )
-            ids.update(((row["sender"], row["delivery_id"]), int(row["id"])) for row in rows)
+            ids.update([((row["sender"], row["delivery_id"]), int(row["id"])) for row in rows])
         return ids
 
     def has(self, sender: str, delivery_id: str, body: bytes) -> Script[bool]:
@@ -233,10 +233,11 @@ class Inbox:
                 " last_error = excluded.last_error, last_at = excluded.last_at"
                 " WHERE pushkit_callbacks.done = 0",
                 tuple(
-                    itertools.chain.from_iterable(
-                        (one, callback, int(error is None), 1, error, to_micros(now))
+                    [
+                        value
                         for one, callback, error in each
-                    )
+                        for value in (one, callback, int(error is None), 1, error, to_micros(now))
+                    ]
                 ),
             )
 
@@ -295,7 +296,7 @@ class Inbox:
                     f" AND attempts = $3 AND id {clause} RETURNING id",
                     (to_micros(now), worker, attempts, *ids),
                 )
-                settled.update(int(row["id"]) for row in rows)
+                settled.update([int(row["id"]) for row in rows])
         return settled
 
     def oldest_unfinished(
@@ -484,11 +485,7 @@ class Sequences:
                 f" VALUES {rows_of_places(len(each), 5)}"
                 " ON CONFLICT (sender, task_id, config_id)"
                 " DO UPDATE SET last_seq = excluded.last_seq, updated_at = excluded.updated_at",
-                tuple(
-                    itertools.chain.from_iterable(
-                        (*key, self._last[key], to_micros(now)) for key in each
-                    )
-                ),
+                tuple([value for key in each for value in (*key, self._last[key], to_micros(now))]),
             )
 
 

@@ -73,17 +73,12 @@ class DatabaseReplay:
                 "INSERT INTO pushkit_replay (sender, delivery_id, body_sha256, accepted_at)"
                 f" VALUES {rows_of_places(len(each), 4)}"
                 " ON CONFLICT (sender, delivery_id) DO NOTHING RETURNING sender, delivery_id",
-                tuple(
-                    itertools.chain.from_iterable(
-                        (seen.sender, seen.delivery_id, seen.body_sha256, to_micros(now))
-                        for seen in each
-                    )
-                ),
+                tuple([value for seen in each for value in (*seen, to_micros(now))]),
             )
-            fresh.update((row["sender"], row["delivery_id"]) for row in rows)
+            fresh.update([(row["sender"], row["delivery_id"]) for row in rows])
         known: dict[tuple[str, str], str] = {}
         # Read anew: on PostgreSQL a row may have been committed while the insert waited.
-        unknown = [_key(one) for one in reservations if _key(one) not in fresh]
+        unknown = [key for one in reservations if (key := one.seen[:2]) not in fresh]
         for asked in map(padded, chunks(unknown)):
             rows = yield Statement(
                 f"WITH asked (sender, delivery_id) AS (VALUES {texts(len(asked), 2)})"
@@ -94,7 +89,7 @@ class DatabaseReplay:
             )
             known.update(((row["sender"], row["delivery_id"]), row["body_sha256"]) for row in rows)
         return [
-            Replay.FRESH if _key(one) in fresh else _judge(one.seen, known.get(_key(one)))
+            Replay.FRESH if one.seen[:2] in fresh else _judge(one.seen, known.get(one.seen[:2]))
             for one in reservations
         ]
 
@@ -102,7 +97,7 @@ class DatabaseReplay:
         """Take back what is refused after all."""
         for one in reservations:
             yield Statement(
-                "DELETE FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2", _key(one)
+                "DELETE FROM pushkit_replay WHERE sender = $1 AND delivery_id = $2", one.seen[:2]
             )
 
     async def commit(self, reservation: Reservation) -> None:
@@ -121,10 +116,6 @@ class DatabaseReplay:
             (to_micros(now - self._remember_for), limit),
         )
         return len(rows)
-
-
-def _key(reservation: Reservation) -> tuple[str, str]:
-    return reservation.seen.sender, reservation.seen.delivery_id
 
 
 def _judge(seen: Seen, known: str | None) -> Replay | InboundError:

@@ -238,9 +238,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Read on, unless there is enough to be answered first: of requests that follow at once."""
-        if self._messages.held_bytes > _MOST_HELD:
-            return
-        if self._is_paused and self._wire is not None:
+        if self._is_paused and self._wire is not None and self._messages.held_bytes <= _MOST_HELD:
             self._is_paused = False
             self._wire.resume_reading()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pushkit.errors import InboundError
@@ -135,10 +136,12 @@ class Messages:
             raise MalformedHttpError("no request line")
         if len(others) > _MAX_FIELDS:
             raise MalformedHttpError(f"more than {_MAX_FIELDS} header fields")
-        headers, minor_version = Headers(list(map(_field, others))), int(line[3])
-        if len(headers.all("host")) > 1 or (minor_version and not headers.all("host")):
+        headers, minor_version = Headers(_fields(others)), int(line[3])
+        values = headers.values()
+        hosts = len(values.get("host", ()))
+        if hosts > 1 or (minor_version and not hosts):
             raise MalformedHttpError("Host: expected one")  # RFC 9112 §3.2
-        lengths, codings = headers.all("content-length"), headers.all("transfer-encoding")
+        lengths, codings = values.get("content-length"), values.get("transfer-encoding")
         if lengths and (len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0])):
             raise MalformedHttpError("Content-Length: expected one number")
         if codings and ([each.lower() for each in codings] != ["chunked"] or not minor_version):
@@ -147,7 +150,7 @@ class Messages:
             raise MalformedHttpError("both Content-Length and Transfer-Encoding")
         self._is_chunked = bool(codings)
         self._length = None if codings else int(lengths[0]) if lengths else 0
-        stated = ",".join(headers.all("connection")).lower()
+        stated = ",".join(values.get("connection", ())).lower()
         options = [option.strip(" \t") for option in stated.split(",")] if stated else []
         return RequestHead(
             method=line[1],
@@ -155,7 +158,7 @@ class Messages:
             headers=headers,
             keep_alive="close" not in options and (minor_version == 1 or "keep-alive" in options),
             expects_continue=minor_version == 1
-            and [each.lower() for each in headers.all("expect")] == ["100-continue"],
+            and ",".join(values.get("expect", ())).lower() == "100-continue",
             minor_version=minor_version,
         )
 
@@ -208,7 +211,7 @@ class Messages:
             self._in_trailers = int(self._length == 2)
         elif line:
             self._in_trailers += len(line) + 2
-            _field(line)
+            _fields([line])
         else:
             self._in_trailers, self.is_whole = 0, True
         return True
@@ -222,11 +225,14 @@ def _lines(data: bytes) -> list[str]:
     return lines
 
 
-def _field(line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not (colon and _is_name(name)):
-        raise MalformedHttpError("a header field is malformed")
-    return name, value.strip(" \t")
+def _fields(lines: Sequence[str]) -> list[tuple[str, str]]:
+    fields = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not (colon and _is_name(name)):
+            raise MalformedHttpError("a header field is malformed")
+        fields.append((name, value.strip(" \t")))
+    return fields
 
 
 @functools.lru_cache(maxsize=256)  # the same few in all requests

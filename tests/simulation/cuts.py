@@ -447,7 +447,9 @@ CUTS = (
                 " SET status = 'received', head = 1 RETURNING id, sender",
             ),
             Edit(
-                "receiver.intake", "        if self._was_just_accepted(seen):", "        if False:"
+                "receiver.intake",
+                "        if self._was_just_accepted(seen, began):",
+                "        if False:",
             ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
