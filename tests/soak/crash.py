@@ -56,10 +56,35 @@ _NOTHING = Migration(1, ())
 
 
 @dataclass(slots=True)
+class WorkingTime:
+    """A clock that stands still while nobody works: a busy machine starts processes slowly."""
+
+    workers: int = 0
+    _passed: float = 0.0
+    _since: float = 0.0
+
+    def now(self) -> float:
+        """Return the seconds in which at least one has worked."""
+        return self._passed + (time.monotonic() - self._since if self.workers else 0.0)
+
+    def begin(self) -> None:
+        """Count one that works from now on."""
+        if not self.workers:
+            self._since = time.monotonic()
+        self.workers += 1
+
+    def end(self) -> None:
+        """Count one less."""
+        self._passed, self._since = self.now(), time.monotonic()
+        self.workers -= 1
+
+
+@dataclass(slots=True)
 class Webhook:
     """What arrived, in order."""
 
     random: random.Random
+    clock: WorkingTime
     numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     ids: Counter[str] = field(default_factory=Counter)
     awaited: dict[str, float] = field(default_factory=dict)
@@ -73,7 +98,7 @@ class Webhook:
         self.ids[delivery_id] += 1
         since = self.awaited.pop(delivery_id, None)
         if since is not None:
-            self.slowest_resume = max(self.slowest_resume, time.monotonic() - since)
+            self.slowest_resume = max(self.slowest_resume, self.clock.now() - since)
         if self.random.random() < 0.05:
             await asyncio.sleep(0.02)
         return web.Response(status=202)
@@ -105,6 +130,7 @@ class Agent:
     """One process at a time, and what it said."""
 
     tasks: tuple[str, ...]
+    clock: WorkingTime
     acknowledged: dict[str, int] = field(default_factory=dict)
     worker: str = ""
     process: asyncio.subprocess.Process | None = None
@@ -119,6 +145,7 @@ class Agent:
             words = line.decode().split()
             if words[0] == "WORKER":
                 self.worker = words[1]
+                self.clock.begin()
             else:
                 self.acknowledged[words[1]] = int(words[2])
 
@@ -141,10 +168,12 @@ class Killer:
         self._lease = lease
         self._url = ""
         self._exposed: Counter[str] = Counter()
+        self._clock = WorkingTime()
         self._agents = [
-            Agent(tuple(f"task-{place}-{n}" for n in range(TASKS))) for place in range(workers)
+            Agent(tuple(f"task-{place}-{n}" for n in range(TASKS)), self._clock)
+            for place in range(workers)
         ]
-        self.webhook = Webhook(random.Random(seed))
+        self.webhook = Webhook(random.Random(seed), self._clock)
         self.report = Report()
 
     async def run(self, kills: int) -> Report:
@@ -180,6 +209,7 @@ class Killer:
     async def _lives(self, agent: Agent, left: Iterable[int], database: Database) -> None:
         for _ in left:
             reading = await self._start(agent, agent.tasks)
+            await until(lambda: agent.worker != "", seconds=60)
             seen = sum(self.webhook.ids.values())
             await until(lambda: sum(self.webhook.ids.values()) > seen, seconds=60)  # noqa: B023
             await asyncio.sleep(self._random.uniform(0.0, 0.3))
@@ -187,18 +217,15 @@ class Killer:
             await self._look_at_what_it_held(agent, database)
 
     async def _look_at_what_it_held(self, agent: Agent, database: Database) -> None:
-        now = time.monotonic()
-        if len(self._agents) == 1:  # nobody else could go on meanwhile
-            self.webhook.awaited = dict.fromkeys(self.webhook.awaited, now)
         held = await database.read(_held_by(agent.worker))
         self._exposed.update(held)
-        self.webhook.awaited.update(dict.fromkeys(held, now))
+        self.webhook.awaited.update(dict.fromkeys(held, self._clock.now()))
         self.report.in_flight_at_kills += len(held)
         self.report.kills += 1
         advance(1)
 
     async def _deliver_the_rest(self, database: Database) -> None:
-        agent = Agent(())
+        agent = Agent((), self._clock)
         reading = await self._start(agent, ())
         arrived, deadline = 0, time.monotonic() + _PATIENCE
         while await database.read(_count_unfinished()) and time.monotonic() < deadline:
@@ -229,6 +256,8 @@ class Killer:
         agent.process.send_signal(signal.SIGKILL)
         await agent.process.wait()
         await reading  # it ends with the process that writes, which the killed one stands for
+        if agent.worker:
+            self._clock.end()
 
     def _count(self) -> None:
         report = self.report

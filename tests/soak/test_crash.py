@@ -28,4 +28,5 @@ async def test_30_kills_of_three_workers_on_postgresql_lose_and_reorder_nothing(
     report = await killer.run(KILLS)
     assert report.holds, report
     assert (report.kills, report.acknowledged > KILLS) == (KILLS, True)
-    assert report.slowest_resume < sum(LEASE) + 20, report  # a lease, and a busy machine
+    # A lease, and a busy machine; the time in which all of them start is not counted.
+    assert report.slowest_resume < sum(LEASE) + 20, report
