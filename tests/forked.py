@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["forked"]
+__all__ = ["RUN", "forked"]
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # These run anew in each fork, as what `-m` names; all others are there once and for all.

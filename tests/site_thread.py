@@ -15,10 +15,11 @@ from schemathesis.schemas import APIOperation
 
 from pushkit.webui.site import Site
 from tests.eventually import DEADLINE
+from tests.long_runs import examples
 
 __all__ = ["SiteThread", "check_answers"]
 
-_EXAMPLES = 25
+_EXAMPLES = examples(12)
 
 
 class SiteThread(threading.Thread):

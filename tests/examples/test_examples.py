@@ -29,6 +29,7 @@ from a2a.types import (
 )
 
 from tests.eventually import DEADLINE, eventually
+from tests.forked import RUN, forked
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,11 +79,14 @@ class Copy:
     async def run(self, *arguments: str) -> AsyncIterator[Running]:
         """Run a Python command line from the copy's root."""
         log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
+        program, rest = [sys.executable], arguments
+        if arguments[0] == "-m" and arguments[1] in RUN:
+            program, rest = forked(arguments[1]), arguments[2:]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RECEIVER_")}
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
+                *program,
+                *rest,
                 cwd=self.folder,
                 env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
                 stdout=output,

@@ -20,7 +20,7 @@ from pushkit.keys.ring import KeyRing
 START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # it is made once: RSA takes its time
 def ring() -> KeyRing:
     rotated = KeyRing.create(START, max_age=timedelta(seconds=60)).rotate(START)
     return rotated.add(START, Algorithm.RS256).revoke(rotated.keys[0].kid, START)
