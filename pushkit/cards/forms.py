@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -42,8 +41,7 @@ class CardForm(StrEnum):
     PYTHON_0_3 = "python-0.3"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canonical:
+class Canonical(NamedTuple):
     """A card in a canonical form.
 
     Attributes:

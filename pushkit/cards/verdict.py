@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonObject, json_pointer
 from pushkit.cards.forms import FORMS, CardForm
@@ -57,8 +57,7 @@ class Coverage(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldCoverage:
+class FieldCoverage(NamedTuple):
     """A member of the card, or a part of one that is not signed.
 
     Attributes:

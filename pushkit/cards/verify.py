@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.cards.document import CardSignature, read_card, read_signatures
@@ -25,8 +24,7 @@ from pushkit.signing.jose import holding_key
 _MAX_TRIES: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardPolicy:
+class CardPolicy(NamedTuple):
     """Which signatures count.
 
     Attributes:

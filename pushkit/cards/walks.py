@@ -8,10 +8,9 @@ security requirement without scopes is made of nothing but empty values and stil
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.bounded_json import JsonObject, JsonValue, json_pointer
 from pushkit.cards.schema import Container, Field, Presence, Schema, is_read_by_a2a
@@ -52,8 +51,7 @@ class Omission(Enum):
     SECURITY_SCHEMES = Gap.CONTENT, "this form leaves out every security scheme"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uncovered:
+class Uncovered(NamedTuple):
     """A part of the card as served that a signature does not protect.
 
     Attributes:

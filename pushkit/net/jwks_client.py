@@ -4,7 +4,7 @@ The URL is configured, never taken from a message: `jku` as a trust root would l
 their own key (RFC 8725 §3.10).
 
 * A set is fresh for the answer's max-age, counted from the start of its fetch.
-* An unknown kid asks again, at most once in `refetch_interval`.
+* An unknown kid asks again, at most once in 30 seconds.
 * One fetch at a time, and none for a while after a failure; while fetches fail, the last set stays
   good for `stale_for`, without anybody waiting (`pushkit.work.renewing`).
 """
@@ -44,6 +44,10 @@ _REQUEST_HEADERS: Final = (
     ("User-Agent", USER_AGENT),
 )
 _DEFAULT_AGE: Final = timedelta(seconds=300)
+# Kept so long, whatever the headers say. No more than the shortest `max-age`: a sender may sign
+# with a key that was published for that long.
+_MIN_AGE: Final = timedelta(seconds=1)
+_REFETCH_INTERVAL: Final = timedelta(seconds=30)  # how often unknown kids may cause a fetch
 _MAX_AGE: Final = re.compile(r'(?:^|[,\s])max-age="?(\d{1,10})"?(?=$|[,\s])', re.IGNORECASE)
 _NO_STORE: Final = re.compile(r"(?:^|[,\s])no-(?:store|cache)(?=$|[,\s])", re.IGNORECASE)
 
@@ -118,12 +122,7 @@ class JwksClient:
         # Gets it, see `FetchJwks`; `functools.partial(fetch_jwks, transport)` will do.
         fetch: FetchJwks,
         clock: Callable[[], datetime] = utc_now,  # the present, aware and in UTC
-        # A set is kept at least so long, whatever its headers say. No more than the shortest
-        # `max-age`: a sender may sign with a key that was published for that long.
-        min_age: timedelta = timedelta(seconds=1),
-        max_age: timedelta = timedelta(hours=24),  # and at most so long
-        # How often unknown kids may cause a fetch.
-        refetch_interval: timedelta = timedelta(seconds=30),
+        max_age: timedelta = timedelta(hours=24),  # a set is kept at most so long
         # How long a set may be used after it ceased to be fresh, while fetches fail: for so long a
         # revoked key may count. With 0 whoever asks waits for the fetch.
         stale_for: timedelta = timedelta(0),
@@ -132,9 +131,7 @@ class JwksClient:
         self._shown = masked_url(url)
         self._fetch = fetch
         self._clock = clock
-        self._min_age = min_age
         self._max_age = max_age
-        self._refetch_interval = refetch_interval
         self._stale_for = stale_for
         self._set = Renewing(self._fetched, clock=clock, unasked=bool(stale_for))
         self._log = RepeatedLog(_logger)
@@ -198,7 +195,7 @@ class JwksClient:
         if self._set.is_flying:
             return True  # and share it
         now = self._clock()
-        if self._set.backs_off() or _within(self._last_refetch, now, self._refetch_interval):
+        if self._set.backs_off() or _within(self._last_refetch, now, _REFETCH_INTERVAL):
             return False
         self._last_refetch = now
         return True
@@ -212,7 +209,7 @@ class JwksClient:
             self._log.say("fetch", logging.WARNING, _NOT_FETCHED, self._shown, exc)
             raise
         self._loaded = True
-        until = started + min(max(_lifetime(answer.headers), self._min_age), self._max_age)
+        until = started + min(max(_lifetime(answer.headers), _MIN_AGE), self._max_age)
         return Held(
             value=found, since=started, fresh_until=until, good_until=until + self._stale_for
         )

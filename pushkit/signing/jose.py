@@ -11,7 +11,6 @@ from __future__ import annotations
 import binascii
 import contextlib
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -35,14 +34,17 @@ _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactJws:
+class CompactJws(NamedTuple):
     """A signature with its payload (RFC 7515 §7.1), well-formed. Nothing here is proven."""
 
     header: JsonObject
-    payload: bytes = field(repr=False)
-    signature: bytes = field(repr=False)
-    signed: bytes = field(repr=False)  # what the signature is over
+    payload: bytes
+    signature: bytes
+    signed: bytes  # what the signature is over
+
+    def __repr__(self) -> str:
+        """Show nothing of what is signed."""
+        return f"CompactJws(header={self.header!r})"
 
 
 class DetachedJws(NamedTuple):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pushkit.errors import InvalidSignatureError, InvalidUrlError
 from pushkit.url import Url
@@ -19,8 +18,7 @@ from pushkit.webhook import Headers
 _FIELD_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 §5.1, in lower case
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedMessage:
+class SignedMessage(NamedTuple):
     """What components are derived from."""
 
     method: str  # as it stands in the request line
