@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
 
-
-def utc_now() -> datetime:
-    """Return now, aware, in UTC."""
-    return datetime.now(UTC)
+# Returns now, aware, in UTC.
+utc_now: Callable[[], datetime] = functools.partial(datetime.now, UTC)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pushkit.delivery.answers import judge
+from pushkit.delivery.breaker import SUBSCRIPTION_MISSING, TOO_OLD
 from pushkit.delivery.faults import LocalFaults, code_of
 from pushkit.delivery.limits import Pace
 from pushkit.delivery.ownership import Ownership
@@ -97,29 +98,33 @@ class Attempt:
         """How long an attempt may take, its wait for its turn included."""
         return self.pace.longest + self.timeout
 
-    def is_too_old(self, delivery: Delivery, now: datetime) -> bool:
-        """Say whether a delivery was overtaken by its age while it waited."""
-        return gives_up(self.retry, attempts=delivery.attempts, since=delivery.age_from, now=now)
-
     async def make(
-        self, delivery: Delivery, to: StoredSubscription | Route, *, refusals: int = 0
+        self, delivery: Delivery, to: StoredSubscription | Route | None, *, refusals: int = 0
     ) -> Result:
         """Make an attempt; never raises for what network, webhook or signer do.
 
         Args:
+            to: Its subscription, or the route of that; None if there is none any more.
             refusals: How often its destination was refused by our own policy before.
         """
-        await self.pace.turn(delivery.origin)
+        if to is None:
+            return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
+        if delivery.attempts > 0:
+            attempts, since, now = delivery.attempts, delivery.age_from, self.clock()
+            if gives_up(self.retry, attempts=attempts, since=since, now=now):
+                # Overtaken by its age while it waited.
+                return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
+        wait = self.pace.take(delivery.origin)
+        if wait > 0:
+            await asyncio.sleep(wait)
         try:
             if self.tracing is None:
                 return await self._make(delivery, to, refusals)
             return await self._make_traced(self.tracing, delivery, to, refusals)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is not the webhook's
             self.faults.tell(delivery.id, exc)
-            wait = after_fruitless_claims(delivery.fruitless_claims)
-            return Result(
-                outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait
-            )
+            again_at = self.clock() + after_fruitless_claims(delivery.fruitless_claims)
+            return Result(outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=again_at)
 
     async def _make_traced(
         self, tracing: Tracing, delivery: Delivery, to: StoredSubscription | Route, refusals: int

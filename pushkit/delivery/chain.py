@@ -18,12 +18,15 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from pushkit.net.deadlines import Deadlines
+
 if TYPE_CHECKING:
     from pushkit.delivery.settle import Attempted
     from pushkit.delivery.slots import Claimed
 
 _MOST: Final = 8  # answered, and waiting: of each
-_SETTLED_WITHIN: Final = 0.05  # seconds after which what has arrived is settled, whatever follows
+# Seconds after which, and a tick of the timer, what has arrived is settled, whatever follows.
+_SETTLED_WITHIN: Final = 0.05
 # Seconds for which nobody asks whether the line was removed, disabled, paused or changed meanwhile.
 _KNOWN_FOR: Final = 0.25
 
@@ -38,6 +41,7 @@ class Chain:
         longest_wait: How long after it was taken an attempt may begin: its lease runs.
         may_go_on: Says whether the next one may have the slot.
         settle: Settles what was answered, beside an attempt.
+        deadlines: The timer that it shares with other chains.
 
     Attributes:
         answered: What was attempted, and is not settled yet.
@@ -53,6 +57,7 @@ class Chain:
         longest_wait: timedelta,
         may_go_on: Callable[[], bool],
         settle: Callable[[Chain], Coroutine[None, None, None]],
+        deadlines: Deadlines,
     ) -> None:
         self.answered: list[Attempted] = []
         self.waiting: deque[Claimed] = deque()
@@ -67,7 +72,8 @@ class Chain:
         self._lock = Lock()
         self._loop = asyncio.get_running_loop()
         self._change: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines = deadlines
+        self._is_timed = False
 
     def promise(self, seq: int) -> bool:
         """Promise a place to a delivery that is being stored, if it is the very next one."""
@@ -116,8 +122,8 @@ class Chain:
         """
         if self.is_open and len(self.answered) >= _MOST:
             return None
-        if self.answered and self._timer is None and (self._promised or self.waiting):
-            self._timer = self._loop.call_later(_SETTLED_WITHIN, self._settle_now)
+        if self.answered and not self._is_timed and (self._promised or self.waiting):
+            self._start_timer()
         while self._promised and not (self.waiting and self.is_open):
             self._change = self._loop.create_future()
             await self._change
@@ -163,18 +169,23 @@ class Chain:
             self.is_open = False
             return True
 
-    def _settle_now(self) -> None:
-        self._timer = None
+    def expire(self) -> None:
+        """Settle what was answered, beside an attempt."""
+        self._is_timed = False
         if self.settling is not None:  # again, for what was answered meanwhile
-            self._timer = self._loop.call_later(_SETTLED_WITHIN, self._settle_now)
+            self._start_timer()
         else:
             self.settling = self._loop.create_task(self._settle(self))
 
     def stop_timer(self) -> None:
         """Settle nothing beside an attempt until it is answered."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._is_timed:
+            self._deadlines.clear(self)
+            self._is_timed = False
+
+    def _start_timer(self) -> None:
+        self._is_timed = True
+        self._deadlines.set(self, self._loop.time() + _SETTLED_WITHIN)
 
     def _wake(self) -> None:
         if self._change is not None and not self._change.done():

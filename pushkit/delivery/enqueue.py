@@ -386,7 +386,8 @@ def _enqueued(new: NewDelivery) -> Enqueued:
 
 def _cancel(notices: Sequence[Notice]) -> None:
     for notice in notices:
-        notice.cancel()
+        if notice.reserved:
+            notice.cancel()
 
 
 def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from collections.abc import Callable
@@ -60,12 +59,6 @@ class Pace:
         self.longest: timedelta = timedelta(seconds=at_once / per_second if per_second else 0)
         self._clock = clock
         self._due: dict[str, float] = {}
-
-    async def turn(self, origin: str) -> None:
-        """Return when it is this request's turn."""
-        wait = self.take(origin)
-        if wait > 0:
-            await asyncio.sleep(wait)
 
     def take(self, origin: str) -> float:
         """Take the next turn; return in how many seconds it is."""

@@ -68,7 +68,7 @@ class Reports:
         counts.updates += 1
         counts.deliveries += len(result.deliveries)
         counts.refused += len(result.refused)
-        if result.for_nobody:
+        if not result.deliveries and result.for_nobody:
             counts.for_nobody += 1
             _log.debug(
                 "task %r: %s for nobody: %d subscriptions do not want it",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
-from pushkit.delivery.breaker import REFUSED, SUBSCRIPTION_MISSING, TOO_OLD
+from pushkit.delivery.breaker import REFUSED
 from pushkit.delivery.chain import Chain
 from pushkit.delivery.consequences import Consequences
 from pushkit.delivery.settle import Attempted, Settler
@@ -19,6 +19,7 @@ from pushkit.delivery.slots import Claimed, DeliverySlots, Place
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
+from pushkit.net.deadlines import Deadlines
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import CHAINED_BYTES, Leases
@@ -59,7 +60,7 @@ class Worker:
         self._per_origin = concurrency_per_origin
         self._database = database
         self._attempt = attempt
-        self._clock = clock
+        self._deadlines = Deadlines()
         self._consequences = consequences
         self._events = events or Listeners(_log)
         self._leases = Leases(database.exclusively)
@@ -204,28 +205,28 @@ class Worker:
             longest_wait=self._lease_margin,
             may_go_on=functools.partial(self.slots.may_follow, destination),
             settle=self._settle_beside,
+            deadlines=self._deadlines,
         )
         if chain.is_late(claimed):
             # This process stood still: an attempt would last longer than the lease.
             _log.warning("delivery %s: taken too long ago; left to its lease", claimed.delivery.id)
             return
         self.slots.chains[line] = chain
+        present: Claimed | None = claimed
         try:
-            await self._go_through(chain, claimed)
+            while present is not None:
+                result = await self._attempt.make(
+                    present.delivery, present.to, refusals=present.refusals
+                )
+                chain.answered.append(Attempted(present, result))
+                if result.outcome is not Outcome.DELIVERED:
+                    chain.close()
+                while (present := await chain.next()) is None and not chain.has_ended():
+                    await self._settle(chain)
         finally:
             chain.end()  # what is left of it stays under its lease
             if self.slots.chains.get(line) is chain:
                 del self.slots.chains[line]
-
-    async def _go_through(self, chain: Chain, first: Claimed) -> None:
-        claimed: Claimed | None = first
-        while claimed is not None:
-            result = await self._result(claimed)
-            chain.answered.append(Attempted(claimed, result))
-            if result.outcome is not Outcome.DELIVERED:
-                chain.close()
-            while (claimed := await chain.next()) is None and not chain.has_ended():
-                await self._settle(chain)
 
     async def _settle_beside(self, chain: Chain) -> None:
         """Settle what was answered until now, while the next attempt is made."""
@@ -258,14 +259,6 @@ class Worker:
         if settled[-1].some_wait:
             self.slots.let_wait()
             self.pump.wake()
-
-    async def _result(self, claimed: Claimed) -> Result:
-        delivery = claimed.delivery
-        if claimed.to is None:
-            return Result(outcome=Outcome.DEAD, error=SUBSCRIPTION_MISSING)
-        if delivery.attempts > 0 and self._attempt.is_too_old(delivery, self._clock()):
-            return Result(outcome=Outcome.DEAD, error=TOO_OLD, status=delivery.last_status)
-        return await self._attempt.make(delivery, claimed.to, refusals=claimed.refusals)
 
     async def _until_due(self) -> timedelta | None:
         return await self._database.read(self._until_due_script())

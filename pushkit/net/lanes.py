@@ -125,7 +125,8 @@ class Lanes:
 
     def _freed(self, way: Way, lane: Lane) -> None:
         self._by_way[way].idle.append(lane)
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def _closed(self, way: Way, lane: Lane) -> None:
         same = self._by_way[way]

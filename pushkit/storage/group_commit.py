@@ -128,7 +128,8 @@ class GroupCommit:
         """
         waiting = self._new(group, item, ended)
         self._waiting.append(waiting)
-        self._see_to_it()
+        if not self._is_due:
+            self._see_to_it()
         return waiting.future
 
     def submit_script(self, script: Script[T]) -> asyncio.Future[T]:
@@ -163,12 +164,12 @@ class GroupCommit:
 
     def _put_back(self, waiting: Sequence[_Waiting[Any, Any]]) -> None:
         self._waiting.extend(waiting)
-        self._see_to_it()
+        if not self._is_due:
+            self._see_to_it()
 
     def _see_to_it(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
+        self._is_due = True
+        self._loop.call_soon(self._run_next)  # after all who ask in this round of the loop
 
     def _run_next(self) -> None:
         if not self._waiting:

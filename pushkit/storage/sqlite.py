@@ -155,7 +155,8 @@ class SqliteDatabase:
         self, group: Group[Item, T], item: Item, ended: Ending[T] | None = None
     ) -> asyncio.Future[T]:
         """Run a group's script over all items that wait; it is made in the writer's thread."""
-        return self._open_group_commit().submit(group, item, ended)
+        group_commit = self._group_commit or self._open_group_commit()
+        return group_commit.submit(group, item, ended)
 
     async def write_on(self, connection: object, script: Script[T]) -> T:
         """Run a script in the caller's thread, to which the connection belongs."""

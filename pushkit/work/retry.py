@@ -7,7 +7,6 @@ age of the work, both read from the database. What is over within seconds, `pers
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -130,8 +129,10 @@ async def persist(
         through: The kind of error; any other is raised at once.
         within: For how long after the first call: then the last error is raised.
     """
-    with contextlib.suppress(through):
+    try:
         return await call()  # what succeeds at once pays for no machinery
+    except through:
+        pass
     attempts = AsyncRetrying(
         retry=retry_if_exception_type(through),
         wait=wait_random_exponential(multiplier=0.05, max=2),

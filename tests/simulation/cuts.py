@@ -175,7 +175,8 @@ CUTS = (
         "What stands behind one that failed goes back behind it.",
         _WORKER,
         (
-            "            if result.outcome is not Outcome.DELIVERED:\n                chain.close()\n",
+            "                if result.outcome is not Outcome.DELIVERED:\n"
+            "                    chain.close()\n",
             "",
         ),
     ),
@@ -230,9 +231,9 @@ CUTS = (
         "What fails on this side is tried again for ever.",
         _ATTEMPT,
         (
-            "outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=self.clock() + wait",
+            "outcome=Outcome.LOCAL_FAULT, error=code_of(exc), retry_at=again_at",
             "outcome=Outcome.DEAD if delivery.fruitless_claims > 2 else Outcome.LOCAL_FAULT,"
-            " error=code_of(exc), retry_at=self.clock() + wait",
+            " error=code_of(exc), retry_at=again_at",
         ),
     ),
     _cut(

@@ -229,7 +229,7 @@ async def test_one_origin_gets_so_many_requests_a_second_over_all_owners(
     async def accept(_: web.Request) -> web.Response:
         return web.Response()
 
-    monkeypatch.setattr("pushkit.delivery.limits.asyncio.sleep", sleep)
+    monkeypatch.setattr("pushkit.delivery.attempt.asyncio.sleep", sleep)
     await public.serve(accept)
     sender: PushSender = await senders.open(
         allow=(), ca_file=public.ca_file, rate_per_origin=2, concurrency_per_host=8
