@@ -182,12 +182,16 @@ class GroupCommit:
 
     def _next_ended(self, batches: Sequence[Batch[Any, Any]]) -> None:
         self._hand_out(batches)
-        self._go_on(_ROUNDS)
+        told = sum(len(batch.waiting) for batch in batches)
+        self._go_on(_ROUNDS, min(len(self._waiting) + told, self._most))
 
-    def _go_on(self, rounds: int) -> None:
-        """Run what comes next in so many rounds: with what those ask for who were just told."""
-        if rounds and len(self._waiting) < self._most:
-            self._loop.call_soon(self._go_on, rounds - 1)
+    def _go_on(self, rounds: int, enough: int) -> None:
+        """Run what comes next in so many rounds: with what those ask for who were just told.
+
+        Once as many came as were told, nobody is waited for.
+        """
+        if rounds and len(self._waiting) < enough:
+            self._loop.call_soon(self._go_on, rounds - 1, enough)
         else:
             self._run_next()
 
