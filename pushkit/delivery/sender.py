@@ -157,56 +157,10 @@ class PushSender:
             if self.options.verify_ownership
             else None
         )
-        self._attempt = Attempt(
-            routes=Routes(
-                issuer=issuer,
-                policy=self._policy,
-                vault=self._vault,
-                credentials=self._credentials,
-                go_token_spelling=self.options.go_token_spelling,
-            ),
-            keys=self._keys,
-            poster=self._poster,
-            vault=self._vault,
-            ownership=self._ownership,
-            pace=Pace(
-                self._policy,
-                self.options.rate_per_origin,
-                at_once=self.options.concurrency_per_host,
-            ),
-            retry=self.options.retry,
-            timeout=self.options.timeout,
-            clock=clock,
-            keep_answers=self.options.keep_answers,
-            signing=self.options.signing,
-            events=self.events,
-            tracing=tracing,
-        )
-        self._worker = Worker(
-            self._database,
-            self._attempt,
-            clock=clock,
-            concurrency=self.options.concurrency,
-            concurrency_per_origin=self.options.concurrency_per_host,
-            consequences=Consequences(
-                breaker=self.options.breaker, disable_after=self.options.disable_after
-            ),
-            lease_margin=self.options.lease_margin,
-            poll_interval=self.options.poll_interval,
-            events=self.events,
-        )
+        self._attempt = self._new_attempt(issuer)
+        self._worker = self._new_worker()
         self._bodies = BodyEncoder(self.options.max_body_bytes)
-        self._enqueuer = Enqueuer(
-            database=self._database,
-            max_backlog=self.options.max_backlog_per_subscription,
-            whole_backlog=Room(
-                self.options.max_backlog, lambda _, limit: OutboxStore().whole_backlog(limit)
-            ),
-            owner_backlog=Room(self.options.max_backlog_per_owner, OwnerStore().backlog),
-            coalesce=self.options.coalesce,
-            routes=self._attempt.routes,
-            vault=self._vault,
-        )
+        self._enqueuer = self._new_enqueuer()
         self._registrar = Registrar(
             database=self._database,
             max_configs_per_task=self.options.max_configs_per_task,
@@ -225,6 +179,64 @@ class PushSender:
         self._metrics: SenderMetrics | None = None
         alerts = self.options.alerts
         self._alerts = None if alerts is None else self._sending_alerts(alerts)
+
+    # --- what it is made of --------------------------------------------------------------------
+
+    def _new_attempt(self, issuer: str) -> Attempt:
+        options = self.options
+        return Attempt(
+            routes=Routes(
+                issuer=issuer,
+                policy=self._policy,
+                vault=self._vault,
+                credentials=self._credentials,
+                go_token_spelling=options.go_token_spelling,
+            ),
+            keys=self._keys,
+            poster=self._poster,
+            vault=self._vault,
+            ownership=self._ownership,
+            pace=Pace(
+                self._policy,
+                options.rate_per_origin,
+                at_once=options.concurrency_per_host,
+            ),
+            retry=options.retry,
+            timeout=options.timeout,
+            clock=self._clock,
+            keep_answers=options.keep_answers,
+            signing=options.signing,
+            events=self.events,
+            tracing=self._tracing,
+        )
+
+    def _new_worker(self) -> Worker:
+        options = self.options
+        return Worker(
+            self._database,
+            self._attempt,
+            clock=self._clock,
+            concurrency=options.concurrency,
+            concurrency_per_origin=options.concurrency_per_host,
+            consequences=Consequences(breaker=options.breaker, disable_after=options.disable_after),
+            lease_margin=options.lease_margin,
+            poll_interval=options.poll_interval,
+            events=self.events,
+        )
+
+    def _new_enqueuer(self) -> Enqueuer:
+        options = self.options
+        return Enqueuer(
+            database=self._database,
+            max_backlog=options.max_backlog_per_subscription,
+            whole_backlog=Room(
+                options.max_backlog, lambda _, limit: OutboxStore().whole_backlog(limit)
+            ),
+            owner_backlog=Room(options.max_backlog_per_owner, OwnerStore().backlog),
+            coalesce=options.coalesce,
+            routes=self._attempt.routes,
+            vault=self._vault,
+        )
 
     # --- life ----------------------------------------------------------------------------------
 
