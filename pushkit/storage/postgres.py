@@ -180,15 +180,17 @@ class PostgresDatabase:
 
     async def _connected(self, access: Access) -> asyncpg.Pool:
         try:
-            return await asyncpg.create_pool(
+            pool = await asyncpg.create_pool(
                 self._dsn,
-                min_size=1,
+                min_size=0,  # asyncpg logs a traceback whenever it cannot keep a smallest number
                 max_size=self._connections,
                 connection_class=_Connection,
                 command_timeout=self._command_timeout.total_seconds(),
                 timeout=self._connect_timeout.total_seconds(),
                 init=_only_read if access is Access.READ else None,
             )
+            async with pool.acquire():  # what keeps it from connecting is known now
+                return pool
         except ValueError:
             pass  # its message quotes the DSN, and a cause of ours would be shown with it
         except _FAULTS as exc:
