@@ -139,7 +139,7 @@ class Receiver(CallbackDecorators):
         trust = Trust.build(url, senders, self._transport, clock)
         self.url: str = trust.url
         memory = open_replay(replay, namespace=self.url, remember_for=retention.ids)
-        self.callbacks = CallbackRegistry()
+        self.callbacks: CallbackRegistry = CallbackRegistry()
         self.dispatcher: Dispatcher = Dispatcher(
             self._database,
             self.callbacks,

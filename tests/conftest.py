@@ -37,7 +37,10 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None  # somebody has asked already
 
-hypothesis.settings.register_profile("share", hypothesis.settings(), max_examples=examples(40))
+# Without a deadline: a busy machine is no defect.
+hypothesis.settings.register_profile(
+    "share", hypothesis.settings(), max_examples=examples(40), deadline=None
+)
 hypothesis.settings.load_profile("share")
 
 # Modules and tests stay until the end: nobody looks for garbage among them.

@@ -51,7 +51,9 @@ class Row:
     ) -> None:
         self.neutral = neutral
         self.kind = kind
-        self.names = dict(zip(COLUMNS, names, strict=False))
+        self.names: dict[WireVersion, str | tuple[str, str] | None] = dict(
+            zip(COLUMNS, names, strict=False)
+        )
         self.need = need
         self.needed_in = needed_in
         self.written = written

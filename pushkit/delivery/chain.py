@@ -62,7 +62,7 @@ class Chain:
         self.answered: list[Attempted] = []
         self.waiting: deque[Claimed] = deque()
         self.settling: asyncio.Task[None] | None = None
-        self.is_open = True
+        self.is_open: bool = True
         self._longest_wait = longest_wait.total_seconds()
         self._may_go_on = may_go_on
         self._settle = settle

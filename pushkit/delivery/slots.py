@@ -70,7 +70,7 @@ class DeliverySlots(Slots):
 
     def __init__(self, number: int, *, per_origin: int) -> None:
         super().__init__(number)
-        self.reserved = reserved_of(number)
+        self.reserved: int = reserved_of(number)
         self.chains: dict[str, Chain] = {}
         self._per_origin = per_origin
         self._by_owner: Counter[tuple[str, str]] = Counter()

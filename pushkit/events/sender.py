@@ -41,7 +41,7 @@ class Enqueued(SenderEvent):
     """`notify()` stored an update; of an update that is repeated by its key, once more."""
 
     kind: ClassVar[EventKind] = EventKind.ENQUEUED
-    usual_level: ClassVar = logging.DEBUG
+    usual_level: ClassVar[int] = logging.DEBUG
 
     delivery_id: str
 
@@ -128,7 +128,7 @@ class DeliveryDead(DeliveryEvent):
     """
 
     kind: ClassVar[EventKind] = EventKind.DELIVERY_DEAD
-    usual_level: ClassVar = logging.WARNING
+    usual_level: ClassVar[int] = logging.WARNING
 
     error: str | None
 
@@ -157,7 +157,7 @@ class BreakerOpened(DeliveryEvent):
     """
 
     kind: ClassVar[EventKind] = EventKind.BREAKER_OPENED
-    usual_level: ClassVar = logging.WARNING
+    usual_level: ClassVar[int] = logging.WARNING
 
     error: str | None
 
@@ -167,7 +167,7 @@ class BreakerClosed(DeliveryEvent):
     """A destination works again."""
 
     kind: ClassVar[EventKind] = EventKind.BREAKER_CLOSED
-    usual_level: ClassVar = logging.WARNING
+    usual_level: ClassVar[int] = logging.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,7 @@ class SubscriptionDisabled(DeliveryEvent):
     """
 
     kind: ClassVar[EventKind] = EventKind.SUBSCRIPTION_DISABLED
-    usual_level: ClassVar = logging.WARNING
+    usual_level: ClassVar[int] = logging.WARNING
 
     error: str
 
@@ -206,7 +206,7 @@ class SubscriptionChanged(SenderEvent):
     """
 
     kind: ClassVar[EventKind] = EventKind.SUBSCRIPTION_CHANGED
-    usual_level: ClassVar = logging.INFO
+    usual_level: ClassVar[int] = logging.INFO
 
     change: SubscriptionChange
     origin: str
@@ -223,7 +223,7 @@ class SigningKeyChanged(Event):
     """
 
     kind: ClassVar[EventKind] = EventKind.SIGNING_KEY_CHANGED
-    usual_level: ClassVar = logging.INFO
+    usual_level: ClassVar[int] = logging.INFO
 
     kid: str
     algorithm: str
@@ -268,7 +268,7 @@ class OutboxChanged(Event):
     """
 
     kind: ClassVar[EventKind] = EventKind.OUTBOX_CHANGED
-    usual_level: ClassVar = logging.INFO
+    usual_level: ClassVar[int] = logging.INFO
 
     change: OutboxChange
     count: int
@@ -294,7 +294,7 @@ class KeyRingChanged(Event):
     """
 
     kind: ClassVar[EventKind] = EventKind.KEY_RING_CHANGED
-    usual_level: ClassVar = logging.INFO
+    usual_level: ClassVar[int] = logging.INFO
 
     change: KeyRingChange
     kid: str

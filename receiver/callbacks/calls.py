@@ -84,7 +84,7 @@ class Caller:
         self._said = RepeatedLog(_log)
         self.outside: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
         self.left_inside: set[int] = set()  # what was broken off, and has not ended
-        self.is_ending = False  # nothing is called any more
+        self.is_ending: bool = False  # nothing is called any more
 
     @property
     def hanging(self) -> Counter[str]:

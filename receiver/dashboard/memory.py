@@ -53,7 +53,7 @@ class Memory:
     """Hears of refusals and calls, and keeps the newest."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
-        self.since = clock()
+        self.since: datetime = clock()
         self.counts: Counter[str] = Counter()
         self.calls: defaultdict[str, Calls] = defaultdict(Calls)
         self._number = 0

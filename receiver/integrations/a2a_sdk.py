@@ -111,7 +111,9 @@ class SentMessage:
         self._client = client
         self._token = token
         self._context_id, self.task_id = _ids(answer)
-        self.message = answer.message if answer.HasField("message") else None
+        self.message: a2a_pb2.Message | None = (
+            answer.message if answer.HasField("message") else None
+        )
 
     async def wait(
         self,
