@@ -92,7 +92,7 @@ DOORS = {
     "jinja2": {"pushkit.webui"},
     "jsonschema": {"pushkit.schemas"},
     "jwcrypto": {"pushkit.keys"},
-    "jwt": {"pushkit.cli"},  # the second opinion of `pushkit verify`
+    "jwt": {"pushkit.signing"},  # the second opinion of `pushkit verify` and `pushkit doctor`
     "re2": {"pushkit.schemas"},
     "referencing": {"pushkit.schemas"},
     "opentelemetry": {"pushkit.telemetry"},

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError, InvalidSignatureError
-from pushkit.keys.jwk import Algorithm, VerificationKey
+from pushkit.keys.jwk import VerificationKey
 from pushkit.signing.content_digest import check_content_digest, read_content_digest
 from pushkit.signing.http_message_signatures import (
     TAG,
@@ -33,6 +33,7 @@ from pushkit.signing.notification_jwt import (
     verify_signature,
 )
 from pushkit.signing.scheme import Scheme
+from pushkit.signing.second_opinion import ask_pyjwt
 from pushkit.signing.standard_webhooks import (
     WebhookVerifier,
     check_webhook_signature,
@@ -171,25 +172,6 @@ def _signature_of_jwt(
 
     found = f"found alg {unverified.algorithm}, the key is {says}"
     return checked("signature", f"{says}; PyJWT agrees", by_both, found=found)
-
-
-def ask_pyjwt(token: str, key: VerificationKey) -> None:
-    """Hold a JWT against its key once more, by a library that shares no code with pushkit.
-
-    Raises:
-        InvalidSignatureError: PyJWT refuses it.
-    """
-    import jwt  # nothing else needs it
-
-    jws = jwt.PyJWS(algorithms=[key.algorithm.value])
-    names = [key.algorithm.value]
-    if key.algorithm is Algorithm.EDDSA:
-        names.append("Ed25519")  # RFC 9864's name for it
-        jws.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
-    try:
-        jws.decode(token, key.public_key, algorithms=names)
-    except (jwt.PyJWTError, ValueError) as exc:
-        raise InvalidSignatureError(f"it holds here, but PyJWT refuses it: {exc}") from exc
 
 
 def _issuer(claims: JwtClaims, issuer: str | None, found: str) -> Check:

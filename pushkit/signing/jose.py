@@ -3,7 +3,7 @@
 The one place that encodes, decodes, signs and verifies them. A signature that is read has one
 spelling only, and a header that means what it says; the algorithm is the key's, never the header's
 choice. PyJWT does none of this here: it is what the tests hold it against, and the second opinion
-of `pushkit verify`.
+of `pushkit verify` and `pushkit doctor`.
 """
 
 from __future__ import annotations

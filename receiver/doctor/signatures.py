@@ -1,4 +1,4 @@
-"""Whether a sender under test signs as it should: a receiver's own steps 2 to 6."""
+"""Whether a sender under test signs as it should: by a receiver's steps 2 to 6, and by PyJWT."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pushkit.net.jwks_client import fetch_jwks
 from pushkit.net.transport import Transport
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
+from pushkit.signing.second_opinion import ask_pyjwt
 from receiver.doctor.sink import Visit
 from receiver.scheme_options import Schemes
 from receiver.trust import TaskPolicy, TrustedSender
@@ -72,9 +73,19 @@ class Signatures:
             now = opened + timedelta(seconds=visit.at)
             try:
                 verify_notification(visit.request, load_trust(url, [self._sender(visit)]), now=now)
+                self._ask_pyjwt(visit)
             except InboundError as exc:
                 return f"a receiver would refuse request {number} ({exc.code}): {exc}"
         return ""
+
+    def _ask_pyjwt(self, visit: Visit) -> None:
+        """Hold the JWT that a receiver accepts against another library, too."""
+        compact = find_jwt(visit.request.headers)
+        if Scheme.JWT not in self.schemes.names or compact is None or self.keys is None:
+            return
+        key = self.keys.get(read_unverified(compact).kid or "")
+        if key is not None:
+            ask_pyjwt(compact, key)
 
     def _sender(self, visit: Visit) -> TrustedSender:
         """Return whom a receiver would trust that expects just this token and issuer."""

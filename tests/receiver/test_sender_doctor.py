@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
+import jwt
 import pytest
 from tenacity import stop_after_attempt, wait_fixed
 
@@ -23,7 +24,7 @@ from pushkit import (
     TaskStatus,
 )
 from pushkit.clock import utc_now
-from pushkit.keys.jwks import jwks_response
+from pushkit.keys.jwks import jwks_response, parse_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.doctor.report import Outcome, Result
@@ -115,6 +116,31 @@ async def test_signatures_are_verified_where_keys_are_named(
     assert result.outcome is (Outcome.PASSED if genuine else Outcome.FAILED), result
     told = [] if genuine else ["a receiver would refuse request 1 (invalid_signature)"]
     assert [detail.partition(":")[0] for detail in result.details] == told
+
+
+async def test_what_another_library_refuses_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise jwt.InvalidSignatureError("another reading")
+
+    monkeypatch.setattr(jwt.PyJWS, "decode", refused)
+    ring = KeyRing.create(utc_now())
+    keys = parse_jwks(jwks_response(ring, utc_now()).body).keys
+
+    async def signatures() -> Signatures:
+        return Signatures(keys=keys, schemes=Schemes())
+
+    async with PushSender(
+        issuer="https://agent.example.com",
+        keys=ring,
+        database=tmp_path / "outbox.db",
+        allow=["127.0.0.1:*"],
+    ) as push:
+        patience = timedelta(milliseconds=100)
+        results = await examined(push, "accepted", patience=patience, signatures=signatures)
+    [detail] = results["accepted"].details
+    assert detail.endswith("PyJWT refuses it: another reading")
 
 
 def visit(at: float = 0.0, *, jti: str = "dlv_1", body: bytes = b"{}", **changes: object) -> Visit:

@@ -16,11 +16,11 @@ from jwcrypto.jwk import JWK  # type: ignore[import-untyped]
 from jwcrypto.jws import JWS, InvalidJWSSignature  # type: ignore[import-untyped]
 
 from pushkit.bounded_json import JsonObject
-from pushkit.cli.proofs import ask_pyjwt
 from pushkit.errors import InvalidSignatureError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import DetachedJws, at_once, holding_key, sign_detached, sign_jwt
 from pushkit.signing.notification_jwt import read_unverified, verify_signature
+from pushkit.signing.second_opinion import ask_pyjwt
 
 ONES = "_" * 85 + "w"  # 64 bytes
 CLAIMS: JsonObject = {
