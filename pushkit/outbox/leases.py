@@ -294,9 +294,9 @@ def _look_around(worker: str, now: int, held: Mapping[DestinationKey, int]) -> S
     In one statement, as every claim begins with it.
     """
     rows = yield Statement(
-        # Of a chain one is under way: that with the mark.
+        # Of a chain one is under way; that of a line that was paused has no mark.
         "SELECT tenant, owner, origin, lease_worker, MIN(lease_until) AS until,"
-        " SUM(CASE WHEN head > 0 THEN 1 ELSE 0 END) AS number"
+        " COUNT(DISTINCT subscription_id) AS number"
         " FROM pushkit_deliveries WHERE state = 'in_flight'"
         " GROUP BY tenant, owner, origin, lease_worker"
         " UNION ALL SELECT tenant, owner, origin, NULL, NULL, 0 FROM"

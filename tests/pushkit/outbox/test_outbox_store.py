@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pushkit.errors import IdempotencyConflictError
+from pushkit.outbox.heads import hold_back
 from pushkit.outbox.idempotency import TaskKey, find_enqueued
 from pushkit.outbox.model import Result, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
@@ -404,3 +405,14 @@ def test_what_follows_does_not_overtake_what_a_lease_still_holds(ledger: Ledger)
     )
     ledger.advance(lease.total_seconds())
     assert taken_behind("worker-2") == ids[2:4]
+
+
+def test_what_is_paused_under_way_keeps_its_place_at_its_origin(ledger: Ledger) -> None:
+    first, second = ledger.subscribe("config-1"), ledger.subscribe("config-2")
+    ledger.enqueue(first)
+    [claimed] = ledger.claim("worker-1", per_origin=1)
+    ledger.run(hold_back(first.id))
+    ledger.enqueue(second)
+    assert ledger.claim("worker-2", per_origin=1) == []
+    ledger.settle(claimed, worker="worker-1")
+    assert len(ledger.claim("worker-2", per_origin=1)) == 1
