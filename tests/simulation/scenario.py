@@ -105,7 +105,7 @@ def make_scenario(seed: int) -> Scenario:
     is_hostile = "hostile" in plot
     innocent = replace(cast, webhooks=cast.webhooks[:-2]) if is_hostile else cast
     steps = [*subscriptions(chance, innocent), *updates(chance, innocent)]
-    if postgres and agents > 1 and not is_hostile and chance.random() < 0.6:
+    if postgres and agents > 1 and not is_hostile and chance.random() < 0.5:
         steps += together(chance, cast)
     for chapter in plot:
         steps += CHAPTERS[chapter](chance, cast)

@@ -50,7 +50,6 @@ _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
 _AWAY = 0.1  # seconds after which a babble has been heard, and its connection left
 _MOODS = {
     "ok": Mood(),
-    "leisurely": Mood(after=0.5),
     "slow": Mood(after=3.0),
     "sluggish": Mood(after=8.0),
     "late": Mood(after=12.0),

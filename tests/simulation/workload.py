@@ -73,13 +73,11 @@ _FLOODS = (
     # One that takes its time and answers well is left alone by no breaker.
     ("sluggish", 1, 8, 14, (3, 9, 12)),
     ("sluggish", 1, 8, 14, (3, 9, 12)),
-    ("hang", 3, 8, 14, (3,)),
+    ("hang", 3, 6, 9, (3,)),
     # As many as take all slots but those that are left to others.
     ("sluggish", 6, 3, 5, (3,)),
     # What waits for one that asks for it is in the way of whoever looks for what is due.
     ("503 Retry-After 30", 6, 9, 10, (1,)),
-    # Each has one slot, and would go on and on in it.
-    ("leisurely", 18, 1, 1, (8,)),
 )
 
 
@@ -133,7 +131,7 @@ def together(chance: random.Random, cast: Cast) -> Iterator[Step]:
         host = chance.choice(cast.hosts)
         at = chance.random() * 2
         yield _step(at, "subscribe", 0, task, f"owner{number}", host, "1.0", "jwt", "")
-    for _ in range(chance.choice((3, 6, 9))):
+    for _ in range(chance.choice((1, 2, 4))):
         at = _moment(chance)
         for agent in range(cast.agents):
             yield _step(at + chance.random() * 0.003, "shout", agent, task, 1)
