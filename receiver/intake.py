@@ -76,8 +76,8 @@ class Intake:
         limits: Limits,
         clock: Callable[[], datetime],
         hands: Hands,
-        # Called with the sender and the task of what was accepted, if it has one.
-        accepted: Callable[[str, str | None], None],
+        # Called with the sender and the task of what was accepted, where it has one.
+        accepted: Callable[[str, str], None],
         events: Listeners,
         ids_kept: timedelta,  # how long ids are remembered in the database
         tracing: Tracing | None = None,
@@ -269,7 +269,8 @@ class Intake:
             self._hands.keep(notification)
             if candidate.stored.head:
                 self._hands.wake()  # what stands behind others of its task waits for them
-        self._accepted(notification.sender, notification.task_id)
+        if notification.task_id is not None:
+            self._accepted(notification.sender, notification.task_id)
 
     def _tell(self, verdict: Verdict, verified: Verified, head: Head) -> None:
         said = verified.notification

@@ -1,4 +1,4 @@
-"""`Limits`: how much, how fast, and how much may wait; and rates: a bounded bucket per key."""
+"""How much, how fast, how many at once, and how much may wait; rates: a bounded bucket per key."""
 
 from __future__ import annotations
 
@@ -61,6 +61,26 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_backlog < 1 or self.max_backlog_per_sender < 1:
             raise ConfigError("limits: expected backlogs of at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What a connection may take, in each process, from the moment that it is accepted.
+
+    Attributes:
+        max_connections: How many at once. One that waits for a request makes room for a new one.
+        max_connections_per_peer: How many from one address, or IPv6 /64; proxies are exempt.
+        head_timeout: From a request's first byte, or the start of a connection, to the end of the
+            head; and as much for the TLS handshake before it.
+        keep_alive: How long a connection may wait for its next request.
+        write_timeout: How long a peer may leave its answer unread.
+    """
+
+    max_connections: int = 512
+    max_connections_per_peer: int = 128
+    head_timeout: timedelta = timedelta(seconds=10)
+    keep_alive: timedelta = timedelta(seconds=75)
+    write_timeout: timedelta = timedelta(seconds=10)
 
 
 class RateLimiter:

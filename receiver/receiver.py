@@ -152,6 +152,7 @@ class Receiver(CallbackDecorators):
             tracing=tracing,
             clock=clock,
         )
+        self._arrivals = Arrivals(self._database)
         self.intake: Intake = Intake(
             trust,
             self._database,
@@ -159,19 +160,12 @@ class Receiver(CallbackDecorators):
             limits=limits or Limits(),
             clock=clock,
             hands=self.dispatcher,
-            accepted=self._accepted,
+            accepted=self._arrivals.announce,
             events=self.events,
             ids_kept=retention.ids,
             tracing=tracing,
         )
-        self.edge: Edge = Edge(
-            self.intake,
-            self,
-            peers=Peers(trusted_proxies, forwarded_header),
-            validation_echo=validation_echo,
-        )
         self.inbox: InboxAdmin = InboxAdmin(self._database, wake=self.dispatcher.let_wait)
-        self._arrivals = Arrivals(self._database)
         self._expected = ExpectedStore(retention.ids)
         self._expected_for = retention.expected
         self._metrics: ReceiverMetrics | None = None
@@ -184,6 +178,12 @@ class Receiver(CallbackDecorators):
             arrivals=self._arrivals,
             housekeeper=Housekeeper("inbox", lambda: self.inbox.retain(retention), log=_log),
             drain=drain,
+        )
+        self.edge: Edge = Edge(
+            self.intake,
+            self._life,
+            peers=Peers(trusted_proxies, forwarded_header),
+            validation_echo=validation_echo,
         )
         self._is_ending = False
         self._alerts = None if alerts is None else self._sending_alerts(alerts)
@@ -507,10 +507,6 @@ class Receiver(CallbackDecorators):
                     return
 
     # --- within --------------------------------------------------------------------------------
-
-    def _accepted(self, sender: str, task_id: str | None) -> None:
-        if task_id is not None:
-            self._arrivals.announce(sender, task_id)
 
     def _sender(self, name: str | None) -> TrustedSender:
         if name is None and len(self.senders) == 1:

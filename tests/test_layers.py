@@ -50,7 +50,7 @@ RECEIVER_ROWS = [
     {"life"},
     {"dashboard"},
     {"admin", "alert_webhook", "app", "asgi", "callbacks", "expecting", "forwards"},
-    {"connections", "edge"},
+    {"edge"},
     {"intake"},
     {"accepting", "refusals"},
     {"expected", "inbox"},

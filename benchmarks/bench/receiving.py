@@ -162,7 +162,7 @@ async def bare(given: Mapping[str, Any], _: Counts) -> int:
 async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
     """The receiver, as `receiver serve` serves it."""
     from receiver import Limits, Notification, RateLimit, Receiver, TaskPolicy, TrustedSender
-    from receiver.connections import ConnectionLimits
+    from receiver.limits import ConnectionLimits
     from receiver.serving.server import HttpServer
 
     unlimited = RateLimit(per_second=1e9, burst=10**9)

@@ -126,7 +126,7 @@ def receiver_settings() -> Iterator[str]:
     """The TOML file of `receiver serve`, and `Limits`."""
     from pushkit import AlertOptions
     from receiver import InboxRetention, Limits, Receiver, TrustedSender
-    from receiver.connections import ConnectionLimits
+    from receiver.limits import ConnectionLimits
     from receiver.settings.alerts import AlertSettings
     from receiver.settings.dashboard import DashboardSettings
     from receiver.settings.handlers import CallbackSettings, ForwardSettings

@@ -23,8 +23,8 @@ from pushkit.logs import RepeatedLog
 from pushkit.traceparent import trace_id_of
 from pushkit.work.pump import cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
-from receiver.callbacks.shares import Place, Shares, share_of
 from receiver.callbacks.threads import CallbackThreads
+from receiver.callbacks.turns import Place, Shares, share_of
 from receiver.inbox.model import Notification, StoredNotification
 
 _log = logging.getLogger("receiver")

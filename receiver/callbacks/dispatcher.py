@@ -31,8 +31,7 @@ from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import RetryPolicy, next_attempt, persist, wait_schedule
 from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
-from receiver.callbacks.shares import CrowdedError
-from receiver.callbacks.turns import Turns
+from receiver.callbacks.turns import CrowdedError, Turns
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
 

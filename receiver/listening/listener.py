@@ -22,7 +22,7 @@ from pushkit.keys.jwk import public_jwk
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.command import painted
-from receiver.connections import ConnectionLimits
+from receiver.limits import ConnectionLimits
 from receiver.listening.edge import Arrival, ListeningEdge
 from receiver.listening.screen import arrival_as_json, arrival_lines
 from receiver.listening.trusting import KeySource, Trusting

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TypeAlias, cast
 
 from pushkit.logs import RepeatedLog
 from pushkit.work.pump import cancelled
-from receiver.connections import ConnectionLimits, Connections
 from receiver.edge import Answer
 from receiver.intake import ReadBody
+from receiver.limits import ConnectionLimits
+from receiver.peers import rate_key
 from receiver.refusals import Refusals
 from receiver.serving.connection import HttpConnection
 from receiver.verification import Head
@@ -29,6 +31,66 @@ Handler: TypeAlias = Callable[[Head, ReadBody], Awaitable[Answer]]
 _TLS_CLOSE_SECONDS = 5.0
 _LINES = 100  # of the log, in a minute, of connections that were broken off
 _LAST_WORDS = 1.0  # seconds in which the last answers are sent
+
+
+class Connections:
+    """The open connections, the oldest first.
+
+    Args:
+        limits: How many.
+        is_proxy: Says whether an address is a trusted proxy's.
+    """
+
+    def __init__(self, limits: ConnectionLimits, is_proxy: Callable[[str], bool]) -> None:
+        self._limits = limits
+        self._is_proxy = is_proxy
+        self._open: dict[HttpConnection, str] = {}
+        self._per_peer: Counter[str] = Counter()
+        self._ended = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[HttpConnection]:
+        return iter(list(self._open))
+
+    async def until_none(self) -> None:
+        """Wait until none is open."""
+        while self._open:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def admit(self, connection: HttpConnection, peer: str) -> str | None:
+        """Count a new connection; return why not, if it may not be."""
+        key = rate_key(peer)
+        limit = self._limits.max_connections_per_peer
+        if self._per_peer[key] >= limit and not self._is_proxy(peer):
+            return f"more than {limit} connections of one address"
+        if len(self._open) >= self._limits.max_connections:
+            oldest = next((other for other in self._open if not other.busy), None)
+            if oldest is None:
+                return f"{len(self._open)} connections, each with a request in work"
+            self.forget(oldest)
+            oldest.evict()
+        self._open[connection] = key
+        self._per_peer[key] += 1
+        return None
+
+    def used(self, connection: HttpConnection) -> None:
+        """Note that a connection was good for something: others make room before it."""
+        key = self._open.pop(connection, None)
+        if key is not None:
+            self._open[connection] = key
+
+    def forget(self, connection: HttpConnection) -> None:
+        """Count a connection no longer."""
+        key = self._open.pop(connection, None)
+        if key is None:
+            return
+        self._ended.set()
+        self._per_peer[key] -= 1
+        if not self._per_peer[key]:
+            del self._per_peer[key]
 
 
 class HttpServer:
@@ -45,7 +107,7 @@ class HttpServer:
         refusals: Refusals | None = None,
     ) -> None:
         self.limits = limits
-        self.open: Connections[HttpConnection] = Connections(limits, is_proxy)
+        self.open: Connections = Connections(limits, is_proxy)
         self._tls = tls
         self._shaking: set[asyncio.Task[None]] = set()
         self.handler: Handler = handler

@@ -12,9 +12,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pushkit.storage.location import is_file
 from pushkit.terminal.log_output import LogFormat
 from receiver.callbacks.registry import NO_TIMEOUT
-from receiver.connections import ConnectionLimits
 from receiver.inbox.retention import InboxRetention
-from receiver.limits import Limits
+from receiver.limits import ConnectionLimits, Limits
 from receiver.peers import ForwardedHeader
 from receiver.receiver import Receiver
 from receiver.settings.alerts import AlertSettings

@@ -15,9 +15,9 @@ from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, generate_key, public_jwk
 from receiver import Limits, RateLimit, Receiver, TrustedSender
 from receiver.callbacks.dispatcher import CALLBACK_TIMEOUT
-from receiver.connections import ConnectionLimits
 from receiver.inbox.retention import InboxRetention
 from receiver.life import DRAIN
+from receiver.limits import ConnectionLimits
 from receiver.settings import ReceiverSettings, SenderSettings, load_settings
 
 if TYPE_CHECKING:

@@ -143,7 +143,6 @@ ROOMS: Mapping[str, Room] = {
             *("receiver/expected.py", "receiver/expecting.py", "receiver/limits.py"),
             *("receiver/peers.py", "receiver/trust.py", "receiver/trusted_keys.py"),
             *("receiver/edge.py", "receiver/app.py", "receiver/asgi.py", "receiver/reload.py"),
-            "receiver/connections.py",
         ),
         tests=("tests/receiver",),
     ),

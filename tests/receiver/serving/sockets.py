@@ -10,10 +10,10 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from receiver.connections import ConnectionLimits, Connections
-from receiver.serving.server import HttpServer
+from receiver.limits import ConnectionLimits
+from receiver.serving.server import Connections, HttpServer
 from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Site:
     port: int
     clients: list[Client]
 
-    async def until(self, holds: Callable[[Connections[Any]], bool]) -> None:
+    async def until(self, holds: Callable[[Connections], bool]) -> None:
         """Wait until this can be said of the open connections."""
 
         async def look() -> bool:

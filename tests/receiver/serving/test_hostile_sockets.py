@@ -14,10 +14,9 @@ import pytest
 import trustme
 
 from receiver import Limits
-from receiver.connections import Connections
 from receiver.edge import Answer
 from receiver.intake import ReadBody
-from receiver.serving.connection import HttpConnection
+from receiver.serving.server import Connections
 from receiver.verification import Head
 from tests.eventually import DEADLINE, eventually
 from tests.receiver.serving.sockets import SOON, Client, Serve, raw
@@ -45,7 +44,7 @@ async def trickling(client: Client, data: bytes) -> AsyncIterator[None]:
             await sending
 
 
-def is_busy(connections: Connections[HttpConnection]) -> bool:
+def is_busy(connections: Connections) -> bool:
     return any(connection.busy for connection in connections)
 
 
