@@ -16,7 +16,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 from redis import Redis
 
+from pushkit.delivery.database import open_outbox
 from tests.databases import (
+    MadeSchemas,
     PostgresConnection,
     PostgresServer,
     ScriptRunner,
@@ -128,6 +130,12 @@ def postgres_dsn(postgres_server: str) -> str:
 
 
 @pytest.fixture(scope="session")
+def made_outboxes(postgres_server: str) -> MadeSchemas:
+    """Return schemas that have an outbox: for rooms whose tests are not about making one."""
+    return MadeSchemas(postgres_server, open_outbox)
+
+
+@pytest.fixture(scope="session")
 def redis_server() -> Iterator[str]:
     """Return the URL of a Redis server: `PUSHKIT_TEST_REDIS_URL`, or one from the wheel."""
     if url := os.environ.get("PUSHKIT_TEST_REDIS_URL"):
@@ -162,7 +170,9 @@ def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScriptRu
     if request.param == "sqlite":
         runner = SqliteConnection(tmp_path / "database.db")
     else:
-        runner = PostgresConnection(request.getfixturevalue("postgres_server"))
+        runner = PostgresConnection(
+            request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_dsn")
+        )
     yield runner
     runner.close()
 

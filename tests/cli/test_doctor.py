@@ -72,6 +72,7 @@ def test_what_it_cannot_begin_with_is_said_in_a_line(
 SEND = "-m pushkit.cli.main send update.json --issuer https://agent.example.com --allow 127.0.0.1:*"
 
 
+@pytest.mark.slow
 def test_a_sender_is_examined_by_a_command_that_has_it_notify_each_url(
     receiver_command: Run, pushkit_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def failed(results: dict[str, Result]) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 async def test_observed_and_restarted_each_wrong_receiver_is_caught(
     run: Run, kind: type[Miniature]
 ) -> None:
@@ -107,6 +108,7 @@ UNSEEN_OVER_HTTP = {"CheckThenInsert", "MarksBeforeStoring", "AnswersBeforeStori
 
 
 @pytest.mark.parametrize("kind", CAUGHT_BY, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 async def test_over_http_alone_a_wrong_receiver_is_caught_or_its_check_named_as_unseen(
     run: Run, kind: type[Miniature]
 ) -> None:
@@ -139,6 +141,7 @@ async def ours(aiohttp_server: AiohttpServer, tmp_path: Path) -> SigningAgent:
     return agent
 
 
+@pytest.mark.slow
 async def test_pushkits_own_receiver_breaks_no_promise_that_can_be_seen(
     ours: SigningAgent,
 ) -> None:

@@ -61,6 +61,7 @@ async def until_all_is_done(receiver: Receiver, count: int) -> None:
     await eventually(done)
 
 
+@pytest.mark.slow
 async def test_a_thousand_copies_at_two_receivers_are_one_callback(shared: World) -> None:
     called: list[str] = []
     receivers = [shared.receiver, shared.another_receiver()]
@@ -84,6 +85,7 @@ async def test_a_thousand_copies_at_two_receivers_are_one_callback(shared: World
     assert called == ["delivery-task-1-1"]
 
 
+@pytest.mark.slow
 async def test_a_thousand_copies_after_a_restart_call_nobody(shared: World) -> None:
     called: list[str] = []
     record_calls(shared.receiver, called)

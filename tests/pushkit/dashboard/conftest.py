@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -28,6 +28,7 @@ from pushkit.clock import utc_now
 from pushkit.dashboard.app import dashboard_app
 from pushkit.keys.source import StaticKeySource
 from pushkit.webui.access import DashboardAccess
+from tests.databases import MadeSchemas
 
 ISSUER = "https://agent.example.com"
 TOKEN = "a-token-of-the-dashboard"
@@ -190,3 +191,10 @@ async def operator(open_dashboard: Open) -> Browser:
     browser = await open_dashboard(DashboardAccess(token=TOKEN, allow_actions=True))
     await browser.log_in()
     return browser
+
+
+@pytest.fixture
+def postgres_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
+    """Return the DSN of a schema with an outbox that is empty."""
+    with made_outboxes.one() as dsn:
+        yield dsn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -32,6 +32,7 @@ from pushkit.keys.source import KeySource
 from pushkit.net.posting import ConnectionOptions
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
+from tests.databases import MadeSchemas
 from tests.internet import Internet
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -211,3 +212,10 @@ def public(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> Internet:
     asking = partial(ConnectionOptions, resolver=internet.network.names)
     monkeypatch.setattr("pushkit.delivery.sender.ConnectionOptions", asking)
     return internet
+
+
+@pytest.fixture
+def postgres_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
+    """Return the DSN of a schema with an outbox that is empty."""
+    with made_outboxes.one() as dsn:
+        yield dsn

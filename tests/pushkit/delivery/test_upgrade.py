@@ -20,6 +20,7 @@ from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import open_location, opened
 from pushkit.storage.migrations import Access, Migration
 from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from tests.databases import fresh
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
@@ -35,6 +36,12 @@ EARLIER = [
     for component, known in HISTORIES.items()
     for count in range(1, len(known))
 ]
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: str) -> str:
+    """Return the DSN of a schema without tables: they are made here as they once were."""
+    return fresh(postgres_server)
 
 
 def open_with(location: str, component: str, migrations: tuple[Migration, ...]) -> None:

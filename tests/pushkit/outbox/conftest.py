@@ -28,7 +28,9 @@ from pushkit.subscriptions.store import SubscriptionStore
 from tests.pushkit.deliveries import add_delivery
 
 if TYPE_CHECKING:
-    from tests.databases import ScriptRunner
+    from collections.abc import Iterator
+
+    from tests.databases import MadeSchemas, ScriptRunner
 
 T = TypeVar("T")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -219,3 +221,10 @@ def _rows(sql: str) -> Script[list[Row]]:
 @pytest.fixture
 def ledger(scripts: ScriptRunner) -> Ledger:
     return Ledger(scripts)
+
+
+@pytest.fixture
+def postgres_dsn(made_outboxes: MadeSchemas) -> Iterator[str]:
+    """Return the DSN of a schema with an outbox that is empty."""
+    with made_outboxes.one() as dsn:
+        yield dsn

@@ -9,11 +9,18 @@ import pytest
 from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
+from tests.databases import fresh
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
 
 BEFORE = tuple(each for each in SENDER_MIGRATIONS if each.version < 6)
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: str) -> str:
+    """Return the DSN of a schema without tables: they are made here as they once were."""
+    return fresh(postgres_server)
 
 
 def store(state: str, *, claims: int, logged: int) -> Script[None]:

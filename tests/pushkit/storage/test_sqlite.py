@@ -654,6 +654,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_apply_each_migration_once(path: Path) -> None:
     processes = [
         Popen([executable, "-c", _OPEN_IT, str(path)], stdin=PIPE, stdout=PIPE, stderr=PIPE)  # noqa: S603
