@@ -367,9 +367,14 @@ class Promises:
             self._world.violated(f"dead without that reason: {_brief(row)} {statuses}")
         if host in self.inboxes:
             self._check_called(host, row)
-        elif row["state"] == "delivered" and not any(
-            each.after_babble or (each.status and 200 <= each.status < 300)
-            for each in self.arrivals[row["id"]]
+        elif (
+            row["state"] == "delivered"
+            and not any(
+                each.after_babble or (each.status and 200 <= each.status < 300)
+                for each in self.arrivals[row["id"]]
+            )
+            # Or a receiver took it, before its subscription was changed.
+            and not any(self._is_called(receiver, row["id"]) for receiver in self.inboxes)
         ):
             self._world.violated(f"delivered, and no webhook took it: {_brief(row)} {statuses}")
 
@@ -457,16 +462,20 @@ class Promises:
         """What a receiver accepted was called back, unless it became a dead letter there."""
         if any(each.status and 200 <= each.status < 300 for each in self.arrivals[row["id"]]):
             return  # a webhook took it, before its subscription was changed
-        if row["state"] != "delivered" or all(
-            any(call.ended for call in self.calls[host, callback, row["id"]])
-            for callback in ("client", "audit")
-        ):
+        if row["state"] != "delivered" or self._is_called(host, row["id"]):
             return
         found = self.inboxes[host].select(
             "SELECT status FROM pushkit_inbox WHERE delivery_id = ?", row["id"]
         )
         if not found or found[0]["status"] != "dead":
             self._world.violated(f"delivered to {host}, and never called back: {_brief(row)}")
+
+    def _is_called(self, receiver: str, delivery_id: str) -> bool:
+        """Say whether each of a receiver's callbacks has returned for a delivery."""
+        return all(
+            any(call.ended for call in self.calls[receiver, callback, delivery_id])
+            for callback in ("client", "audit")
+        )
 
 
 TRANSITIONS = {
