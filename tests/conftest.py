@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -47,6 +48,12 @@ hypothesis.settings.load_profile("share")
 
 # Modules and tests stay until the end: nobody looks for garbage among them.
 gc.disable()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One to a core; two where tests wait, for processes, time-outs and servers."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return cores if config.option.markexpr == "not slow" else 2 * cores
 
 
 def pytest_collection_finish() -> None:
