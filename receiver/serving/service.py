@@ -84,9 +84,6 @@ def run_service(options: ServiceOptions) -> int:
     # Until there is a handler it waits; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     receiver, tls = settings.build(), TlsFiles.of(settings)
-    for sender in receiver.senders.values():
-        url = f"{receiver.url}{sender.path}"
-        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
     pages_at = _pages_at(settings)
     _raise_file_limit(settings.max_connections)
     sockets = _Sockets(
@@ -94,6 +91,9 @@ def run_service(options: ServiceOptions) -> int:
         ops=listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else (),
         pages=listen(pages_at, setting="dashboard.listen") if pages_at else (),
     )
+    for sender in receiver.senders.values():
+        url = f"{receiver.url}{sender.path}"
+        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
     if options.processes == 1:
         _run(receiver, settings, sockets, tls)
         return 0
