@@ -392,15 +392,15 @@ def _cancel(notices: Sequence[Notice]) -> None:
 
 def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:
     stored.sort(key=_BY_SUBSCRIPTION)
-    notified = []
-    for each in stored:
-        one = NotifiedDelivery(
+    notified = [
+        NotifiedDelivery(
             id=each.id,
             owner=each.owner,
             config_id=each.config_id,
             subscription_id=each.subscription_id,
         )
-        notified.append(one)
+        for each in stored
+    ]
     return tuple(notified)
 
 

@@ -12,7 +12,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pushkit.logs import RepeatedLog
+from pushkit.net.deadlines import Deadlines
 from pushkit.traceparent import trace_id_of
 from pushkit.work.pump import cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
@@ -50,10 +50,15 @@ class _Running:
     notification: Notification
     place: Place
     limit: float | None  # seconds
-    due: float  # when to look after it, by the clock of the event loop
+    task: asyncio.Task[Any]  # in which it runs
+    over_time: Callable[[_Running], None]  # called when its time is over
     is_cut_off: bool = False
     hangs: bool = False
     holds: bool = False  # it hangs, and keeps the slot of its notification
+
+    def expire(self) -> None:
+        """Be told that its time is over."""
+        self.over_time(self)
 
 
 class Caller:
@@ -79,7 +84,7 @@ class Caller:
         self._threads = CallbackThreads()
         self._shares = Shares()
         self._running: dict[asyncio.Task[Any], _Running] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines()
         self._holding = 0  # slots that hanging calls have
         self._said = RepeatedLog(_log)
         self.outside: set[asyncio.Task[Any]] = set()  # tasks that gave up their slots
@@ -119,12 +124,17 @@ class Caller:
         if self.is_ending:
             raise asyncio.CancelledError
         limit = self._limit(callback)
-        due = math.inf if limit is None else asyncio.get_running_loop().time() + limit
         run = _Running(
-            callback=callback, notification=notification, place=place, limit=limit, due=due
+            callback=callback,
+            notification=notification,
+            place=place,
+            limit=limit,
+            task=task,
+            over_time=self._is_over_time,
         )
         self._running[task] = run
-        self._look_at(due)
+        if limit is not None:
+            self._look_at(run, limit)
         error: BaseException | None = None
         try:
             await self._invoke(callback, notification)
@@ -135,6 +145,7 @@ class Caller:
             error = exc
         finally:
             del self._running[task]
+            self._deadlines.clear(run)
             self._holding -= int(run.holds)
             place.leave()
         if run.is_cut_off:
@@ -170,9 +181,7 @@ class Caller:
 
     def close(self) -> None:
         """End idle threads."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._deadlines.close()
         self._threads.close()
 
     def _limit(self, callback: Callback) -> float | None:
@@ -191,29 +200,18 @@ class Caller:
 
     # --- calls that do not end -----------------------------------------------------------------
 
-    def _look_at(self, due: float) -> None:
-        """See to it that calls are looked after at this moment: one timer is for all of them."""
-        if due == math.inf or (self._timer is not None and self._timer.when() <= due):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._look)
+    def _look_at(self, run: _Running, within: float) -> None:
+        self._deadlines.set(run, asyncio.get_running_loop().time() + within)
 
-    def _look(self) -> None:
-        self._timer = None
-        now = asyncio.get_running_loop().time()
-        for task, run in list(self._running.items()):
-            if run.due <= now:
-                self._is_over_time(task, run, now)
-        self._look_at(min((run.due for run in self._running.values()), default=math.inf))
-
-    def _is_over_time(self, task: asyncio.Task[Any], run: _Running, now: float) -> None:
+    def _is_over_time(self, run: _Running) -> None:
         """Cut a call off; one that goes on all the same, or is in a thread, hangs."""
+        task = run.task
         if not (run.is_cut_off or self._threads.is_inside(task)):
-            run.is_cut_off, run.due = True, now + _GRACE
+            run.is_cut_off = True
+            self._look_at(run, _GRACE)
             task.cancel()
             return
-        run.hangs, run.due = True, math.inf
+        run.hangs = True
         self._say(run, "hangs: it did not end within %g s")
         if len(self.outside) < self._slots:
             self._give_slot_up(task, run)
