@@ -40,9 +40,13 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY
     os.environ["TMPDIR"] = str(_MEMORY)
     tempfile.tempdir = None  # somebody has asked already
 
-# Without a deadline: a busy machine is no defect.
+# Without a deadline, for an example or for making it up: a busy machine is no defect.
 hypothesis.settings.register_profile(
-    "share", hypothesis.settings(), max_examples=examples(40), deadline=None
+    "share",
+    hypothesis.settings(),
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("share")
 

@@ -53,6 +53,7 @@ end() {
 }
 serve() {
     end "$1-$2"  # two of a kind have one address
+    : >"$1-$2.log"  # what the former one said is not said by this one
     "$@" >"$1-$2.log" 2>&1 &
     echo $! >"$1-$2.pid"
     until grep -q -e "listening on" -e "dashboard on" -e "delivers for" "$1-$2.log"; do

@@ -161,7 +161,7 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(bounded_json, "_fast_loads", FALLBACK[1])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(json_values)
 @pytest.mark.usefixtures("writer")
 def test_what_is_written_is_read_as_it_was(value: JsonValue) -> None:

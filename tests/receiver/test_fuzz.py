@@ -92,7 +92,7 @@ def as_json(value: JsonValue) -> bytes:
 FUZZ = settings(
     max_examples=150,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

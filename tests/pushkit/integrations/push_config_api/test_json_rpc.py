@@ -444,7 +444,9 @@ methods = st.sampled_from(METHODS.split())
 
 
 @settings(
-    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(methods, anything)
 async def test_whatever_is_sent_has_a_specified_answer(
