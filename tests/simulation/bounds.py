@@ -10,7 +10,7 @@ from tests.simulation.world import World
 
 __all__ = ["check_bounds"]
 
-_CONNECTIONS = 64  # that one process may have open at once
+_CONNECTIONS = 64  # that one program of ours may have open at once
 _TASKS = 64  # that a process may have once everything is over
 _OUTBOX = {
     "pushkit_parked": "0",  # nothing waits any more
@@ -45,7 +45,7 @@ def check_bounds(
     for name, inbox in inboxes.items():
         _check_rows(world, name, inbox, _INBOX, known)
     for process, most in world.network.most_open.items():
-        if most > _CONNECTIONS:
+        if most > _CONNECTIONS and process != "attacker":  # he opens as many as he likes
             world.violated(f"{process} had {most} connections open at once")
     for process, tasks in world.loop.living().items():
         if tasks > _TASKS:

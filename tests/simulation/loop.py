@@ -354,10 +354,13 @@ def _is_step(handle: asyncio.Handle) -> bool:
 
 
 def _is_of_aiohttp(task: _Task, exception: BaseException) -> bool:
-    """Say whether it is what its server raises for a request whose connection is lost already."""
+    """Say whether it is what its server raises for a connection that is lost already.
+
+    Before the first request it asserts that it is not.
+    """
     coro = task.get_coro()
     is_server = getattr(coro, "__qualname__", "") == "RequestHandler.start"
-    return is_server and isinstance(exception, TypeError)
+    return is_server and isinstance(exception, TypeError | AssertionError)
 
 
 def _task(

@@ -402,9 +402,9 @@ class _End(asyncio.Transport):
         """The process at the other end."""
         return self.other.process
 
-    def all_arrived(self) -> Callable[[], bool]:
-        """Return what says later whether all that was written until now has arrived."""
-        written, other = self._written, self.other
+    def arrives(self, length: int) -> Callable[[], bool]:
+        """Return what says later whether so much of what is written next has arrived."""
+        written, other = self._written + length, self.other
         return lambda: other.received >= written
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

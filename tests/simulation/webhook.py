@@ -90,7 +90,7 @@ class Arrival:
         status: What was answered, once it was.
         answered_at: When.
         asked_for: How many seconds of rest the answer asked for.
-        is_heard: Says whether the answer has reached who asked.
+        is_heard: Says whether the head of the answer has reached who asked.
         is_open: Says whether its connection still is.
         after_babble: Whether an answer that nobody asked for may have been taken for its own.
     """
@@ -212,10 +212,10 @@ class _Connection(asyncio.Protocol):
                 arrival.asked_for = float(mood.retry_after)
         body = b"" if mood.status in (204, 304) else arrival.delivery_id.encode()
         lines.append(f"Content-Length: {len(body) if mood.drips is None else 1_000_000}")
-        answer = "\r\n".join([*lines, "", ""]).encode() + body
-        self._transport.write(answer + _BABBLE if mood.babbles_after == 0 else answer)
-        if not mood.is_garbage:
-            arrival.is_heard = self._transport.all_arrived()
+        head = "\r\n".join([*lines, "", ""]).encode()
+        if not mood.is_garbage:  # a head stands, whatever its body comes to
+            arrival.is_heard = self._transport.arrives(len(head))
+        self._transport.write(head + body + (_BABBLE if mood.babbles_after == 0 else b""))
         if mood.drips is not None:
             self._drip(mood.drips)
             return
