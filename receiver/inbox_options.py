@@ -9,7 +9,7 @@ import click
 
 from pushkit.errors import ConfigError
 from pushkit.storage.location import is_file
-from pushkit.terminal.options import PATH, gathered
+from pushkit.terminal.options import PATH, Given, gathered
 from receiver.settings import load_settings
 
 config_option = click.option(
@@ -45,7 +45,7 @@ class InboxOptions:
         return location
 
 
-inbox_options = gathered(
+inbox_options: Given = gathered(
     "where",
     InboxOptions,
     config=config_option,

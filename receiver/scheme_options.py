@@ -9,7 +9,7 @@ import click
 
 from pushkit.errors import ConfigError
 from pushkit.signing.scheme import Scheme
-from pushkit.terminal.options import FILE, choice_option, gathered
+from pushkit.terminal.options import FILE, Given, choice_option, gathered
 
 _JWT_ALONE = (Scheme.JWT,)
 
@@ -50,7 +50,7 @@ def _schemes(schemes: tuple[Scheme, ...], secrets_file: Path | None) -> Schemes:
     return Schemes(names=schemes, webhook_secrets=secrets)
 
 
-scheme_options = gathered(
+scheme_options: Given = gathered(
     "schemes",
     _schemes,
     schemes=choice_option(

@@ -110,6 +110,7 @@ class SentMessage:
     ) -> None:
         self._client = client
         self._token = token
+        self.task_id: str | None
         self._context_id, self.task_id = _ids(answer)
         self.message: a2a_pb2.Message | None = (
             answer.message if answer.HasField("message") else None

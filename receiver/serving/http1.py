@@ -64,9 +64,9 @@ class Messages:
         self._length: int | None = 0  # what is to come of a body, or of a chunk with its end
         self._is_chunked = False
         self._in_trailers = 0
-        self.body = bytearray()
+        self.body: bytearray = bytearray()
         # Whether there is no request that is in work, or its body has come to its end.
-        self.is_whole = True
+        self.is_whole: bool = True
         self.error: MalformedHttpError | None = None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,7 +25,7 @@ class DashboardSettings(BaseModel):
         audit_log: A file that a line is added to for every action; else it goes to the log.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     listen: HostAndPort = LISTEN
     hosts: list[str] = []

@@ -6,7 +6,7 @@ import importlib
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -21,7 +21,7 @@ from receiver.settings.values import ModuleAndFunction, Positive, PositiveOrNone
 class _Wishes(BaseModel):
     """What of all notifications is wanted."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     kinds: list[UpdateKind] = []
     states: list[TaskState] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -21,7 +21,7 @@ from receiver.trust import DEFAULT_PATH, SenderProfile, TaskPolicy, TrustedSende
 class SenderSettings(BaseModel):
     """One `[[senders]]` table; see `receiver.trust.TrustedSender`."""
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     name: Annotated[str, Field(min_length=1)]
     issuer: str | None = None

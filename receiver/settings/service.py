@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -35,7 +35,7 @@ class TlsSettings(BaseModel):
         key: Its private key.
     """
 
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     certificate: Path
     key: Path
@@ -49,7 +49,7 @@ class RetentionSettings(BaseModel):
             last retry (90 h for pushkit), and an update may be called back twice.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     done_days: Days = 7
     dead_days: Days = None
@@ -95,7 +95,7 @@ class ReceiverSettings(BaseSettings):
         forwards: Where notifications are handed on to.
     """
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix="RECEIVER_", extra="forbid", hide_input_in_errors=True
     )
 

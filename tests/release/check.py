@@ -30,8 +30,8 @@ SMOKE = Path(__file__).with_name("smoke.py")
 NOT_FOR_USERS = {"dev", "docs", "examples", "test"}
 MINORS = range(11, 16)
 HERE = f"3.{sys.version_info.minor}"
-# What a type checker may infer differently is, for the most part, the settings of pydantic models.
-TYPES_KNOWN = 95.0  # percent
+# What a type checker may infer differently is, for the most part, the options of commands.
+TYPES_KNOWN = 99.5  # percent
 
 
 class CheckError(Exception):

@@ -251,6 +251,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         await _happen(sender, hooks, f"http://127.0.0.1:{port}", f"http://localhost:{port}")
         await asyncio.sleep(3)
         _let_an_hour_pass(folder / "outbox.db")
+        _let_an_hour_pass_in(folder / "inbox.db")
         yield Stage(sender=shown, receiver=inbox, answers=answers)
 
 
@@ -342,6 +343,17 @@ def _let_an_hour_pass(outbox: Path) -> None:
                     "INSERT OR IGNORE INTO pushkit_bodies (id, body) VALUES (?, ?)",
                     (made["id"], b"{}"),
                 )
+
+
+def _let_an_hour_pass_in(inbox: Path) -> None:
+    """Have what came in come all over the last hour."""
+    with contextlib.closing(sqlite3.connect(inbox)) as database, database:
+        database.execute(
+            "WITH earlier AS (SELECT id, ((SELECT max(id) FROM pushkit_inbox) - id) * 85000000 AS by"
+            " FROM pushkit_inbox) UPDATE pushkit_inbox SET received_at = received_at - by,"
+            " issued_at = issued_at - by, finished_at = finished_at - by"
+            " FROM earlier WHERE earlier.id = pushkit_inbox.id"
+        )
 
 
 @contextlib.asynccontextmanager
