@@ -12,11 +12,9 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.progress import advance
 from pushkit.storage.database import Database, open_location
-from pushkit.storage.migrations import Migration
 from pushkit.storage.paging import Page
 from pushkit.storage.script import Script
-from receiver.expected import MIGRATION as EXPECTED_MIGRATION
-from receiver.expected import SECRETS_MIGRATION, ExpectedStore
+from receiver.expected import ExpectedStore
 from receiver.inbox.figures import CallbackTrouble, InboxFigures, callback_troubles, inbox_figures
 from receiver.inbox.inspection import (
     Backlog,
@@ -26,30 +24,11 @@ from receiver.inbox.inspection import (
     NotificationReport,
     NotificationSummary,
 )
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import InboxStatus
 from receiver.inbox.retention import InboxRetention, Purge
-from receiver.inbox.schema import (
-    CALLBACKS_MIGRATION,
-    FAIRNESS_MIGRATION,
-    PAGES_MIGRATION,
-    TRACES_MIGRATION,
-)
-from receiver.inbox.schema import MIGRATION as INBOX_MIGRATION
 from receiver.inbox.store import task_lock
-from receiver.replay.database import MIGRATION as REPLAY_MIGRATION
 from receiver.replay.database import DatabaseReplay
-
-MIGRATIONS = (
-    REPLAY_MIGRATION,
-    EXPECTED_MIGRATION,
-    INBOX_MIGRATION,
-    SECRETS_MIGRATION,
-    CALLBACKS_MIGRATION,
-    FAIRNESS_MIGRATION,
-    Migration(7, (), may_roll=True),  # from here on it is noted who may write
-    TRACES_MIGRATION,
-    PAGES_MIGRATION,
-)
 
 _BATCH = 100
 # Between two batches: whoever waits for the database goes first.
@@ -62,7 +41,8 @@ def open_inbox(location: str | Path, *, clock: Callable[[], datetime] = utc_now)
     Raises:
         ConfigError: A DSN, and the driver is not installed.
     """
-    return open_location(location, component="receiver", migrations=MIGRATIONS, clock=clock)
+    known = RECEIVER_MIGRATIONS
+    return open_location(location, component="receiver", migrations=known, clock=clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

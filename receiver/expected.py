@@ -13,53 +13,10 @@ from datetime import datetime, timedelta
 
 from pushkit.errors import ConfigError, InboundError
 from pushkit.signing.token import hash_token
-from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Row, Script, Statement, chunks, padded, texts, to_micros
 from receiver.credentials import HandedOut, Presented, ProvenSecret
 from receiver.replay.memory import MEMORY
 from receiver.trust import TaskPolicy
-
-MIGRATION = Migration(
-    2,
-    (
-        """
-        CREATE TABLE pushkit_expected (
-            sender TEXT NOT NULL,
-            token_sha256 TEXT,
-            task_id TEXT,
-            created_at BIGINT NOT NULL,
-            expires_at BIGINT,
-            withdrawn_at BIGINT
-        )
-        """,
-        (
-            "CREATE UNIQUE INDEX pushkit_expected_token ON pushkit_expected (sender, token_sha256)"
-            " WHERE token_sha256 IS NOT NULL"
-        ),
-        "CREATE INDEX pushkit_expected_task ON pushkit_expected (sender, task_id)",
-    ),
-)
-
-# A token's credentials; what replaced what (`expectation`); and the rows that bind a static token,
-# which are kept: were one forgotten, the token would be free for another task.
-SECRETS_MIGRATION = Migration(
-    4,
-    (
-        "ALTER TABLE pushkit_expected ADD COLUMN credentials_sha256 TEXT",
-        "ALTER TABLE pushkit_expected ADD COLUMN expectation TEXT",
-        "ALTER TABLE pushkit_expected ADD COLUMN static INTEGER NOT NULL DEFAULT 0",
-        (
-            "CREATE UNIQUE INDEX pushkit_expected_credentials"
-            " ON pushkit_expected (sender, credentials_sha256)"
-            " WHERE credentials_sha256 IS NOT NULL"
-        ),
-        (
-            "CREATE INDEX pushkit_expected_expectation ON pushkit_expected (expectation)"
-            " WHERE expectation IS NOT NULL"
-        ),
-    ),
-    may_roll=True,
-)
 
 
 class TaskNotExpectedError(InboundError, code="task_not_expected", status=404):

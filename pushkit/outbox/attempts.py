@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
-from pushkit.storage.migrations import Migration
 from pushkit.storage.script import (
     Row,
     Script,
@@ -28,35 +27,6 @@ from pushkit.storage.script import (
     from_micros,
     slices,
     to_micros,
-)
-
-ATTEMPTS_MIGRATION = Migration(
-    3,
-    (
-        """
-        CREATE TABLE pushkit_attempts (
-            delivery_id TEXT NOT NULL,
-            number INTEGER NOT NULL,
-            started_at BIGINT NOT NULL,
-            duration BIGINT NOT NULL,
-            resolve BIGINT,
-            connect BIGINT,
-            wait BIGINT,
-            body BIGINT,
-            address TEXT,
-            outcome TEXT NOT NULL,
-            status INTEGER,
-            error TEXT,
-            answer BYTEA,
-            PRIMARY KEY (delivery_id, number)
-        )
-        """,
-    ),
-    may_roll=True,
-)
-
-FOLDED_ATTEMPTS_MIGRATION = Migration(
-    10, ("ALTER TABLE pushkit_deliveries ADD COLUMN first_attempt TEXT",)
 )
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
-
-from pushkit.storage.migrations import Migration
-
-CANCELLING_MIGRATION: Final = Migration(
-    8,
-    (
-        # NULL for what was cancelled before there was this column.
-        "ALTER TABLE pushkit_deliveries ADD COLUMN cancelled_by TEXT",
-        "ALTER TABLE pushkit_subscriptions ADD COLUMN disabled_by TEXT",
-        "ALTER TABLE pushkit_subscriptions ADD COLUMN disabled_at BIGINT",
-    ),
-    may_roll=True,
-)
 
 
 class CancelledBy(StrEnum):

@@ -19,17 +19,6 @@ DestinationKey: TypeAlias = tuple[str, str, str]
 # What tells the destination of a delivery from others.
 destination_of: Callable[[Delivery], DestinationKey] = attrgetter("tenant", "owner", "origin")
 
-DESTINATIONS_TABLE = """
-    CREATE TABLE pushkit_destinations (
-        tenant TEXT NOT NULL,
-        owner TEXT NOT NULL,
-        origin TEXT NOT NULL,
-        until BIGINT NOT NULL DEFAULT 0,
-        failures INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (tenant, owner, origin)
-    )
-    """
-
 
 class DestinationStore:
     """Scripts over `pushkit_destinations`.

@@ -18,36 +18,7 @@ from typing import Final, NamedTuple, Self
 from pushkit.a2a import TaskUpdate
 from pushkit.errors import IdempotencyConflictError, InvalidUpdateError
 from pushkit.record import record
-from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Script, Statement, chunks, padded, rows_of_places
-
-IDEMPOTENCY_MIGRATION = Migration(
-    4,
-    (
-        "ALTER TABLE pushkit_deliveries ADD COLUMN update_sha256 TEXT",
-        "DROP INDEX pushkit_deliveries_idempotency",
-        (
-            "CREATE UNIQUE INDEX pushkit_deliveries_key ON pushkit_deliveries"
-            " (tenant, task_id, idempotency_key, subscription_id)"
-            " WHERE idempotency_key IS NOT NULL"
-        ),
-    ),
-    may_roll=True,
-)
-
-KEYS_MIGRATION = Migration(
-    11,
-    (
-        # Whether there is a key or not: a task's deliveries are found by this one, too.
-        "DROP INDEX pushkit_deliveries_task",
-        "DROP INDEX pushkit_deliveries_key",
-        (
-            "CREATE UNIQUE INDEX pushkit_deliveries_key ON pushkit_deliveries"
-            " (tenant, task_id, idempotency_key, subscription_id)"
-        ),
-    ),
-    may_roll=True,
-)
 
 _KIND: Final = "json-1:"  # before it, 64 digits without a prefix: of `repr()`, in its order of keys
 

@@ -1,140 +1,141 @@
-"""The deliveries table and the indexes that its scripts look at."""
+"""The tables of the sender's database, as they are today.
+
+A new database is made by this script. One that is there comes to the same by the steps that it
+lacks (`pushkit.outbox.migrations`). Moments and durations are whole microseconds; yes is 1, no 0.
+"""
 
 from __future__ import annotations
 
-from pushkit.outbox.destinations import DESTINATIONS_TABLE
-from pushkit.storage.migrations import Migration
+from pushkit.storage.migrations import statements
 
-MIGRATION = Migration(
-    2,
-    (
-        """
-        CREATE TABLE pushkit_deliveries (
-            id TEXT PRIMARY KEY,
-            subscription_id TEXT NOT NULL,
-            tenant TEXT NOT NULL,
-            owner TEXT NOT NULL,
-            task_id TEXT NOT NULL,
-            config_id TEXT NOT NULL,
-            seq BIGINT NOT NULL,
-            origin TEXT NOT NULL,
-            content_type TEXT NOT NULL,
-            body BYTEA NOT NULL,
-            idempotency_key TEXT,
-            status TEXT,
-            state TEXT NOT NULL DEFAULT 'pending',
-            head INTEGER NOT NULL,
-            attempts INTEGER NOT NULL DEFAULT 0,
-            notified_at BIGINT NOT NULL,
-            not_before BIGINT NOT NULL,
-            lease_worker TEXT,
-            lease_until BIGINT,
-            finished_at BIGINT,
-            redriven_at BIGINT,
-            last_status INTEGER,
-            last_error TEXT
-        )
-        """,
-        "CREATE UNIQUE INDEX pushkit_deliveries_seq ON pushkit_deliveries (subscription_id, seq)",
-        (
-            "CREATE UNIQUE INDEX pushkit_deliveries_idempotency ON pushkit_deliveries"
-            " (subscription_id, idempotency_key) WHERE idempotency_key IS NOT NULL"
-        ),
-        (
-            "CREATE INDEX pushkit_deliveries_due ON pushkit_deliveries (not_before)"
-            " WHERE head = 1 AND state = 'pending'"
-        ),
-        (
-            "CREATE INDEX pushkit_deliveries_heads ON pushkit_deliveries (tenant, owner, origin)"
-            " WHERE head = 1 AND state = 'pending'"
-        ),
-        (
-            "CREATE INDEX pushkit_deliveries_leased ON pushkit_deliveries (lease_until)"
-            " WHERE state = 'in_flight'"
-        ),
-        (
-            "CREATE INDEX pushkit_deliveries_unfinished ON pushkit_deliveries"
-            " (subscription_id, seq) WHERE state IN ('pending', 'in_flight')"
-        ),
-        # What was finished, oldest first, for retention; dead letters, for whoever looks at them.
-        (
-            "CREATE INDEX pushkit_deliveries_finished ON pushkit_deliveries (finished_at)"
-            " WHERE finished_at IS NOT NULL"
-        ),
-        "CREATE INDEX pushkit_deliveries_dead ON pushkit_deliveries (id) WHERE state = 'dead'",
-        "CREATE INDEX pushkit_deliveries_task ON pushkit_deliveries (tenant, task_id, seq)",
-        DESTINATIONS_TABLE,
-    ),
-)
+SCHEMA = statements("""
+CREATE TABLE pushkit_subscriptions (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    config_id TEXT NOT NULL,
+    version TEXT NOT NULL,             -- of A2A, in which it is told
+    url TEXT NOT NULL,                 -- this, the token and the credentials may be sealed
+    origin TEXT NOT NULL,
+    token TEXT,
+    schemes TEXT NOT NULL,
+    credentials TEXT,
+    profile TEXT NOT NULL,
+    last_seq BIGINT NOT NULL DEFAULT 0,
+    filter TEXT NOT NULL,
+    active INTEGER NOT NULL DEFAULT 1,
+    paused INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,  -- its task has come to its end
+    failing_since BIGINT,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    removed_at BIGINT,                 -- it stays for its dead letters
+    disabled_by TEXT,
+    disabled_at BIGINT,
+    revision INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX pushkit_subscriptions_key
+    ON pushkit_subscriptions (tenant, task_id, owner, config_id) WHERE removed_at IS NULL;
+CREATE INDEX pushkit_subscriptions_of_owner  -- over all tenants, which are the client's choice
+    ON pushkit_subscriptions (owner) WHERE removed_at IS NULL;
 
-_LOGGED = "(SELECT COUNT(*) FROM pushkit_attempts a WHERE a.delivery_id = pushkit_deliveries.id)"
+CREATE TABLE pushkit_proved_urls (  -- destinations that proved to be their owner's
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    url_sha256 TEXT NOT NULL,       -- the URL itself may be a secret
+    proved_at BIGINT NOT NULL,
+    PRIMARY KEY (tenant, owner, url_sha256)
+);
+CREATE INDEX pushkit_proved_urls_age ON pushkit_proved_urls (proved_at);
 
-CLAIMS_MIGRATION = Migration(
-    6,
-    (
-        # Before, `attempts` counted claims: it was the fence, and used up the schedule, too.
-        "ALTER TABLE pushkit_deliveries ADD COLUMN claims BIGINT NOT NULL DEFAULT 0",
-        "ALTER TABLE pushkit_deliveries ADD COLUMN fruitless_claims INTEGER NOT NULL DEFAULT 0",
-        "UPDATE pushkit_deliveries SET claims = attempts WHERE attempts > 0",
-        # A claim whose process died left no attempt behind. The one in flight has none yet.
-        (
-            f"UPDATE pushkit_deliveries SET attempts = {_LOGGED}"
-            " WHERE state IN ('pending', 'in_flight') AND attempts >"
-            f" {_LOGGED} + CASE WHEN state = 'in_flight' THEN 1 ELSE 0 END"
-        ),
-        # What is in flight is counted by owner, destination and worker, in every claim.
-        "DROP INDEX pushkit_deliveries_leased",
-        (
-            "CREATE INDEX pushkit_deliveries_leased ON pushkit_deliveries"
-            " (lease_until, lease_worker, tenant, owner, origin) WHERE state = 'in_flight'"
-        ),
-        # The oldest head of each destination, from one to the next.
-        "DROP INDEX pushkit_deliveries_heads",
-        (
-            "CREATE INDEX pushkit_deliveries_heads ON pushkit_deliveries"
-            " (tenant, owner, origin, not_before) WHERE head = 1 AND state = 'pending'"
-        ),
-        # Heads that are parked, and the destinations that have some (`pushkit.outbox.parking`).
-        (
-            "CREATE INDEX pushkit_deliveries_parked ON pushkit_deliveries"
-            " (tenant, owner, origin, not_before) WHERE head = 2 AND state = 'pending'"
-        ),
-        """
-        CREATE TABLE pushkit_parked (
-            tenant TEXT NOT NULL,
-            owner TEXT NOT NULL,
-            origin TEXT NOT NULL,
-            again_at BIGINT NOT NULL,
-            PRIMARY KEY (tenant, owner, origin)
-        )
-        """,
-        "CREATE INDEX pushkit_parked_again ON pushkit_parked (again_at)",
-    ),
-)
+CREATE TABLE pushkit_deliveries (  -- what changes with each attempt: narrow rows
+    id TEXT PRIMARY KEY,
+    subscription_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    config_id TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    origin TEXT NOT NULL,
+    content_type TEXT NOT NULL,
+    idempotency_key TEXT,
+    status TEXT,                   -- what it says of its task's: newer ones may supersede it
+    state TEXT NOT NULL DEFAULT 'pending',  -- pushkit.outbox.states
+    head INTEGER NOT NULL,         -- 1: the oldest unfinished of its subscription; 2: parked
+    attempts INTEGER NOT NULL DEFAULT 0,
+    notified_at BIGINT NOT NULL,
+    not_before BIGINT NOT NULL,
+    lease_worker TEXT,
+    lease_until BIGINT,
+    finished_at BIGINT,
+    redriven_at BIGINT,
+    last_status INTEGER,
+    last_error TEXT,
+    update_sha256 TEXT,            -- tells another update under the same idempotency key
+    claims BIGINT NOT NULL DEFAULT 0,             -- fences who settles
+    fruitless_claims INTEGER NOT NULL DEFAULT 0,  -- whose process died
+    cancelled_by TEXT,
+    first_attempt TEXT             -- the first attempt, if it arrived
+);
+CREATE UNIQUE INDEX pushkit_deliveries_seq ON pushkit_deliveries (subscription_id, seq);
+CREATE UNIQUE INDEX pushkit_deliveries_key  -- finds a task's deliveries, too
+    ON pushkit_deliveries (tenant, task_id, idempotency_key, subscription_id);
+CREATE INDEX pushkit_deliveries_unfinished
+    ON pushkit_deliveries (subscription_id, seq) WHERE state IN ('pending', 'in_flight');
+CREATE INDEX pushkit_deliveries_due
+    ON pushkit_deliveries (not_before) WHERE head = 1 AND state = 'pending';
+CREATE INDEX pushkit_deliveries_heads  -- from one destination to the next
+    ON pushkit_deliveries (tenant, owner, origin, not_before) WHERE head = 1 AND state = 'pending';
+CREATE INDEX pushkit_deliveries_parked
+    ON pushkit_deliveries (tenant, owner, origin, not_before) WHERE head = 2 AND state = 'pending';
+CREATE INDEX pushkit_deliveries_leased  -- counted by owner, destination and worker in each claim
+    ON pushkit_deliveries (lease_until, lease_worker, tenant, owner, origin)
+    WHERE state = 'in_flight';
+CREATE INDEX pushkit_deliveries_finished  -- for retention
+    ON pushkit_deliveries (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX pushkit_deliveries_dead ON pushkit_deliveries (id) WHERE state = 'dead';
+CREATE INDEX pushkit_deliveries_error
+    ON pushkit_deliveries (last_error, id) WHERE last_error IS NOT NULL;
 
-BODIES_MIGRATION = Migration(
-    12,
-    (
-        # A delivery changes its state twice at least, and SQLite writes the row anew each time.
-        "CREATE TABLE pushkit_bodies (id TEXT PRIMARY KEY, body BYTEA NOT NULL)",
-        "INSERT INTO pushkit_bodies (id, body) SELECT id, body FROM pushkit_deliveries",
-        "ALTER TABLE pushkit_deliveries DROP COLUMN body",
-    ),
-)
+CREATE TABLE pushkit_bodies (  -- of deliveries: written once
+    id TEXT PRIMARY KEY,
+    body BYTEA NOT NULL,
+    traceparent TEXT
+);
 
-# Beside the body: written once, and read with it.
-TRACES_MIGRATION = Migration(
-    13, ("ALTER TABLE pushkit_bodies ADD COLUMN traceparent TEXT",), may_roll=True
-)
+CREATE TABLE pushkit_attempts (  -- all but the first attempts that arrived
+    delivery_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    started_at BIGINT NOT NULL,
+    duration BIGINT NOT NULL,
+    resolve BIGINT,
+    connect BIGINT,
+    wait BIGINT,
+    body BIGINT,
+    address TEXT,
+    outcome TEXT NOT NULL,
+    status INTEGER,
+    error TEXT,
+    answer BYTEA,
+    PRIMARY KEY (delivery_id, number)
+);
 
-# Of one error, newest first. What is delivered has none, and is in no such index.
-PAGES_MIGRATION = Migration(
-    14,
-    (
-        (
-            "CREATE INDEX pushkit_deliveries_error ON pushkit_deliveries (last_error, id)"
-            " WHERE last_error IS NOT NULL"
-        ),
-    ),
-    may_roll=True,
-)
+CREATE TABLE pushkit_destinations (  -- those that failed or asked to wait
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    until BIGINT NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0,  -- in a row
+    PRIMARY KEY (tenant, owner, origin)
+);
+
+CREATE TABLE pushkit_parked (  -- destinations that have parked deliveries
+    tenant TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    again_at BIGINT NOT NULL,
+    PRIMARY KEY (tenant, owner, origin)
+);
+CREATE INDEX pushkit_parked_again ON pushkit_parked (again_at);
+""")

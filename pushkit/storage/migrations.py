@@ -2,12 +2,14 @@
 
 Every component (the sender's tables, the receiver's tables) counts its own versions, so that both
 may live in one database. The whole migration runs in one exclusive transaction: two processes that
-start together apply each step once. A step that older code could not live with is noted beside the
-version, and every write looks there: a process that was left behind is refused, not misled.
+start together apply each step once. Where a component has no tables yet, the newest step that can
+makes all of them. A step that older code could not live with is noted beside the version, and every
+write looks there: a process that was left behind is refused, not misled.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,6 +35,13 @@ class Migration:
     version: int
     statements: tuple[str, ...]
     may_roll: bool = False  # whether processes of the version before may go on writing beside it
+    # What makes `version` where there are no tables, in place of this step and all before it.
+    anew: tuple[str, ...] = ()
+
+
+def statements(script: str) -> tuple[str, ...]:
+    """Return the statements of a script; what is said beside them stays there."""
+    return tuple(map(str.strip, re.sub(r" *--.*", "", script).rstrip(" ;\n").split(";")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +205,13 @@ def _migrate(
     schema.check_not_newer()
     if alone is not None and schema.missing:
         yield Statement(alone)
-    for migration in migrations:
-        if migration.version in schema.missing:
-            for sql in migration.statements:
+    steps = [each for each in migrations if each.version in schema.missing]
+    made = max((each.version for each in steps if each.anew and not schema.found), default=0)
+    for step in steps:
+        if step.version >= made:
+            for sql in step.anew if step.version == made else step.statements:
                 yield Statement(sql)
-            advance(1)
+        advance(1)
     yield Statement(
         "INSERT INTO pushkit_schema (component, version) VALUES ($1, $2)"
         " ON CONFLICT (component) DO UPDATE SET version = excluded.version",

@@ -6,43 +6,7 @@ import hashlib
 from datetime import datetime
 from typing import NamedTuple
 
-from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Script, Statement, to_micros
-
-OWNERS_MIGRATION = Migration(
-    5,
-    (
-        (
-            "CREATE INDEX pushkit_subscriptions_owner ON pushkit_subscriptions (tenant, owner)"
-            " WHERE removed_at IS NULL"
-        ),
-        # The URL itself may be a secret: its hash is enough to know it again.
-        """
-        CREATE TABLE pushkit_proved_urls (
-            tenant TEXT NOT NULL,
-            owner TEXT NOT NULL,
-            url_sha256 TEXT NOT NULL,
-            proved_at BIGINT NOT NULL,
-            PRIMARY KEY (tenant, owner, url_sha256)
-        )
-        """,
-        "CREATE INDEX pushkit_proved_urls_age ON pushkit_proved_urls (proved_at)",
-    ),
-    may_roll=True,
-)
-
-QUOTAS_MIGRATION = Migration(
-    7,
-    (
-        # The tenant is the client's choice: what an owner has is counted over all of them.
-        (
-            "CREATE INDEX pushkit_subscriptions_of_owner ON pushkit_subscriptions (owner)"
-            " WHERE removed_at IS NULL"
-        ),
-        "DROP INDEX pushkit_subscriptions_owner",
-    ),
-    may_roll=True,
-)
 
 
 class Owner(NamedTuple):

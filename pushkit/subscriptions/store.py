@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from pushkit.a2a import Authentication, PushConfig, TaskState, UpdateKind, WireVersion
 from pushkit.secrets.vault import Vault
-from pushkit.storage.migrations import Migration
 from pushkit.storage.script import (
     Row,
     Script,
@@ -37,46 +36,6 @@ from pushkit.subscriptions.model import (
 from pushkit.subscriptions.secrets import Secrets, StoredSubscription, seal_secrets
 
 _T = TypeVar("_T")
-
-MIGRATION = Migration(
-    1,
-    (
-        """
-        CREATE TABLE pushkit_subscriptions (
-            id TEXT PRIMARY KEY,
-            tenant TEXT NOT NULL,
-            task_id TEXT NOT NULL,
-            owner TEXT NOT NULL,
-            config_id TEXT NOT NULL,
-            version TEXT NOT NULL,
-            url TEXT NOT NULL,
-            origin TEXT NOT NULL,
-            token TEXT,
-            schemes TEXT NOT NULL,
-            credentials TEXT,
-            profile TEXT NOT NULL,
-            last_seq BIGINT NOT NULL DEFAULT 0,
-            filter TEXT NOT NULL,
-            active INTEGER NOT NULL DEFAULT 1,
-            paused INTEGER NOT NULL DEFAULT 0,
-            ended INTEGER NOT NULL DEFAULT 0,
-            failing_since BIGINT,
-            created_at BIGINT NOT NULL,
-            updated_at BIGINT NOT NULL,
-            removed_at BIGINT
-        )
-        """,
-        # One that was removed after its task's end stays for its dead letters; its key is free.
-        (
-            "CREATE UNIQUE INDEX pushkit_subscriptions_key ON pushkit_subscriptions"
-            " (tenant, task_id, owner, config_id) WHERE removed_at IS NULL"
-        ),
-    ),
-)
-
-REVISION_MIGRATION = Migration(
-    9, ("ALTER TABLE pushkit_subscriptions ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
-)
 
 _BY_KEY = "tenant = $1 AND task_id = $2 AND owner = $3 AND config_id = $4 AND removed_at IS NULL"
 _ACTIVE_OF_TASK = (

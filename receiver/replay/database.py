@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pushkit.errors import InboundError
-from pushkit.storage.migrations import Migration
 from pushkit.storage.script import (
     Script,
     Statement,
@@ -25,22 +24,6 @@ from receiver.replay.memory import (
     Replay,
     Reservation,
     Seen,
-)
-
-MIGRATION = Migration(
-    1,
-    (
-        """
-        CREATE TABLE pushkit_replay (
-            sender TEXT NOT NULL,
-            delivery_id TEXT NOT NULL,
-            body_sha256 TEXT NOT NULL,
-            accepted_at BIGINT NOT NULL,
-            PRIMARY KEY (sender, delivery_id)
-        )
-        """,
-        "CREATE INDEX pushkit_replay_age ON pushkit_replay (accepted_at)",
-    ),
 )
 
 

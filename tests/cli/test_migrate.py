@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 
 from pushkit.clock import utc_now
-from pushkit.delivery.database import SENDER_MIGRATIONS, open_outbox
+from pushkit.delivery.database import open_outbox
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage.database import Database, open_location, opened
 from pushkit.storage.migrations import Access
-from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
 from receiver.admin import open_inbox
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.cli.conftest import ISSUER, Ran, Run
 from tests.cli.every_command import ARGUMENTS, RECEIVER_COMMANDS, SENDER_COMMANDS
 from tests.databases import execute

@@ -12,13 +12,13 @@ from pushkit.errors import ConfigError
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script, Statement
 from receiver import TaskPolicy
-from receiver.admin import MIGRATIONS
 from receiver.credentials import Presented, ProvenSecret
 from receiver.expected import (
     ExpectedStore,
     Registration,
     TaskNotExpectedError,
 )
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 
 if TYPE_CHECKING:
     from tests.databases import ScriptRunner
@@ -41,7 +41,7 @@ class House:
 
     def __init__(self, scripts: ScriptRunner) -> None:
         self.scripts = scripts
-        self.run(migrate("receiver", MIGRATIONS))
+        self.run(migrate("receiver", RECEIVER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)
@@ -173,7 +173,7 @@ def test_the_binding_of_a_static_token_is_not_forgotten(house: House) -> None:
 def test_a_static_token_that_was_bound_before_bindings_were_marked_stays_bound(
     scripts: ScriptRunner,
 ) -> None:
-    scripts.run(migrate("receiver", MIGRATIONS[:2]))
+    scripts.run(migrate("receiver", RECEIVER_MIGRATIONS[:2]))
 
     def bind() -> Script[None]:
         yield Statement(

@@ -23,13 +23,13 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.errors import PushkitError
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage import postgres
 from pushkit.storage.migrations import migrate
 from pushkit.storage.postgres import PostgresDatabase
 from pushkit.storage.script import Script, Statement
-from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.databases import PostgresServer as RealServer
 from tests.databases import fresh
 from tests.simulation.loop import SimulatedLoop

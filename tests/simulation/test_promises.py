@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pushkit import NotifyResult
-from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.delivery.notify_result import RefusedRecipient
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
-from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.simulation.attacks import Attacker
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Notice

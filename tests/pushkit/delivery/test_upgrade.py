@@ -15,12 +15,13 @@ import pytest
 
 from pushkit import PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.clock import utc_now
-from pushkit.delivery.database import SENDER_MIGRATIONS
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.states import DeliveryState
 from pushkit.storage.database import open_location, opened
-from pushkit.storage.migrations import Access, Migration
-from receiver.admin import MIGRATIONS as RECEIVER_MIGRATIONS
+from pushkit.storage.migrations import Access, Migration, statements
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.databases import fresh
+from tests.long_runs import LONG
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
@@ -31,10 +32,11 @@ THEN = datetime(2026, 1, 1, tzinfo=UTC)
 MICROSECONDS_SINCE_2023 = 1_672_531_200_000_000
 
 HISTORIES = {"sender": SENDER_MIGRATIONS, "receiver": RECEIVER_MIGRATIONS}
+# From the first all steps are taken, from the last but one the newest alone.
 EARLIER = [
     pytest.param(component, count, id=f"{component} {known[count - 1].version}")
     for component, known in HISTORIES.items()
-    for count in range(1, len(known))
+    for count in (range(1, len(known)) if LONG else (1, len(known) - 1))
 ]
 
 
@@ -58,27 +60,59 @@ def open_with(location: str, component: str, migrations: tuple[Migration, ...]) 
 
 
 def shape(location: str) -> set[tuple[str, ...]]:
-    """Return every column and every index of a database."""
+    """Return all that a schema has, and which versions it says it is of."""
     if "://" in location:
         return asyncio.run(_shape_in_postgresql(location))
     with contextlib.closing(sqlite3.connect(location)) as connection:
-        return set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        rows = [row for each in IN_SQLITE for row in connection.execute(each)]
+    return {tuple(" ".join(str(value).split()) for value in row) for row in rows}
 
 
 async def _shape_in_postgresql(dsn: str) -> set[tuple[str, ...]]:
     connection = await asyncpg.connect(dsn)
     try:
-        columns = await connection.fetch(
-            "SELECT table_name, column_name, data_type, is_nullable, column_default"
-            " FROM information_schema.columns WHERE table_schema = current_schema()"
-        )
-        indexes = await connection.fetch(
-            "SELECT indexname, replace(indexdef, current_schema() || '.', '')"
-            " FROM pg_indexes WHERE schemaname = current_schema()"
-        )
-        return {tuple(map(str, row)) for row in (*columns, *indexes)}
+        schema = await connection.fetchval("SELECT current_schema()")
+        rows = [row for each in IN_POSTGRESQL for row in await connection.fetch(each)]
     finally:
         await connection.close()
+    return {tuple(str(value).replace(f"{schema}.", "") for value in row) for row in rows}
+
+
+# The text of a table shows how it came to be: what no pragma tells is looked for by its words.
+IN_SQLITE = statements("""
+SELECT * FROM pushkit_schema;
+SELECT * FROM pushkit_writers;
+SELECT type, name, tbl_name, CASE type WHEN 'table' THEN
+    sql LIKE '%AUTOINCREMENT%' || sql LIKE '%CHECK%' || sql LIKE '%COLLATE%'
+    || sql LIKE '%STRICT%' || sql LIKE '%WITHOUT%' ELSE sql END
+    FROM sqlite_master;
+SELECT m.name, x.* FROM sqlite_master m, pragma_table_xinfo(m.name) x;
+SELECT m.name, f.* FROM sqlite_master m, pragma_foreign_key_list(m.name) f;
+SELECT m.name, i.name, i."unique", i.origin, i.partial, x.*
+    FROM sqlite_master m, pragma_index_list(m.name) i, pragma_index_xinfo(i.name) x
+    WHERE m.type = 'table';
+""")
+# A column's number counts those that are gone, too.
+IN_POSTGRESQL = statements("""
+SELECT * FROM pushkit_schema;
+SELECT * FROM pushkit_writers;
+SELECT relname, relkind, relpersistence, reloptions FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace;
+SELECT relname, attname, rank() OVER (PARTITION BY relname ORDER BY attnum),
+    format_type(atttypid, atttypmod), attnotnull, attidentity, attgenerated, attcollation,
+    pg_get_expr(adbin, adrelid) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+    WHERE relnamespace = current_schema()::regnamespace AND attnum > 0 AND NOT attisdropped;
+SELECT conname, contype, conrelid::regclass, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = current_schema()::regnamespace;
+SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema();
+SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON t.tgrelid = c.oid
+    WHERE relnamespace = current_schema()::regnamespace;
+SELECT proname, pg_get_functiondef(oid) FROM pg_proc
+    WHERE pronamespace = current_schema()::regnamespace;
+SELECT sequencename, data_type, start_value, increment_by, max_value FROM pg_sequences
+    WHERE schemaname = current_schema();
+""")
 
 
 def test_versions_are_numbered_without_a_gap() -> None:
@@ -86,9 +120,14 @@ def test_versions_are_numbered_without_a_gap() -> None:
         assert [each.version for each in known] == list(range(1, len(known) + 1))
 
 
+def test_the_newest_version_is_made_at_once() -> None:
+    for known in HISTORIES.values():
+        assert [each.version for each in known if each.anew] == [known[-1].version]
+
+
 @pytest.mark.parametrize(("component", "count"), EARLIER)
 @pytest.mark.slow
-def test_an_upgrade_comes_to_the_schema_of_a_new_database(
+def test_the_steps_come_to_the_schema_that_a_new_database_has_at_once(
     request: pytest.FixtureRequest, tmp_path: Path, *, component: str, count: int
 ) -> None:
     known = HISTORIES[component]
@@ -103,8 +142,6 @@ def test_an_upgrade_comes_to_the_schema_of_a_new_database(
 def locations(request: pytest.FixtureRequest, folder: Path, kind: str) -> tuple[str, str]:
     if kind == "sqlite":
         return str(folder / "upgraded.db"), str(folder / "new.db")
-    from tests.databases import fresh
-
     server: str = request.getfixturevalue("postgres_server")
     return fresh(server), fresh(server)
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.net.timing import Timing
 from pushkit.outbox.cancelling import CancelledBy
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.destinations import DestinationStore
 from pushkit.outbox.idempotency import IdempotencyKey, TaskKey, find_enqueued
 from pushkit.outbox.leases import Leases, Passed
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Claim, Delivery, Made, Result
 from pushkit.outbox.states import DeliveryState, Outcome
 from pushkit.outbox.store import OutboxStore

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pushkit.delivery.database import SENDER_MIGRATIONS
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
 from tests.databases import fresh

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from pushkit.a2a import PushConfig, WireVersion
-from pushkit.delivery.database import SENDER_MIGRATIONS
 from pushkit.outbox.dead_letters import DeadLetters
 from pushkit.outbox.leases import Leases
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.outbox.model import Claim
 from pushkit.outbox.states import DeliveryState
 from pushkit.secrets.vault import Vault

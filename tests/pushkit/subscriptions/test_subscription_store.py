@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from pushkit.a2a import Authentication, PushConfig, WireVersion
-from pushkit.delivery.database import SENDER_MIGRATIONS
+from pushkit.outbox.migrations import SENDER_MIGRATIONS
 from pushkit.secrets.vault import Vault
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Script

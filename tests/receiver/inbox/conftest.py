@@ -11,8 +11,8 @@ import pytest
 
 from pushkit.storage.migrations import migrate
 from pushkit.storage.script import Row, Script, Statement
-from receiver.admin import MIGRATIONS
 from receiver.inbox.inspection import Inspection
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.model import ClaimedNotification, InboxStatus
 from receiver.inbox.retention import Purge
 from receiver.inbox.store import Inbox
@@ -38,7 +38,7 @@ class Shelf:
     purge: Purge = field(default_factory=Purge)
 
     def __post_init__(self) -> None:
-        self.run(migrate("receiver", MIGRATIONS))
+        self.run(migrate("receiver", RECEIVER_MIGRATIONS))
 
     def run(self, script: Script[T]) -> T:
         return self.scripts.run(script)

@@ -8,8 +8,8 @@ import asyncpg
 
 from pushkit.storage.postgres import PostgresDatabase, run_script
 from pushkit.storage.script import Row, Script, Statement
-from receiver.admin import MIGRATIONS
 from receiver.inbox.inspection import Inspection
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from receiver.inbox.store import Inbox
 from tests.receiver.inbox.conftest import BODY, START
 from tests.receiver.storing import store
@@ -45,7 +45,7 @@ def heads() -> Script[list[Row]]:
 async def test_a_lease_that_ends_while_an_older_one_is_redriven_makes_no_second_head(
     postgres_dsn: str,
 ) -> None:
-    database = PostgresDatabase(postgres_dsn, component="receiver", migrations=MIGRATIONS)
+    database = PostgresDatabase(postgres_dsn, component="receiver", migrations=RECEIVER_MIGRATIONS)
     await database.open()
     dead, in_progress = await database.write(one_dead_and_one_in_progress())
     redriving = Inspection().redrive([dead], [("agent", "task-1")], START)

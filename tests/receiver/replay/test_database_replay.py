@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pushkit.storage.migrations import migrate
-from receiver.replay.database import MIGRATION, DatabaseReplay
+from receiver.inbox.migrations import RECEIVER_MIGRATIONS
+from receiver.replay.database import DatabaseReplay
 from receiver.replay.memory import Replay, Reservation, Seen
 from tests.receiver.storing import remember
 
@@ -21,7 +22,7 @@ def reservation(delivery_id: str) -> Reservation:
 
 
 def test_ids_are_forgotten_by_age_a_bounded_number_at_a_time(scripts: ScriptRunner) -> None:
-    scripts.run(migrate("receiver", (MIGRATION,)))
+    scripts.run(migrate("receiver", RECEIVER_MIGRATIONS))
     replay = DatabaseReplay(timedelta(hours=1))
     for number in range(5):
         scripts.run(remember(replay, reservation(f"old-{number}"), START))
