@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeVar
 
-__all__ = ["DEADLINE", "eventually", "eventually_sync"]
+__all__ = ["DEADLINE", "PATIENT", "eventually", "eventually_sync"]
 
-DEADLINE = 30.0
+# Seconds after which what is awaited will not come: none that a busy machine, or one that stood
+# still for a while, needs.
+DEADLINE = 120.0
+PATIENT = timedelta(seconds=DEADLINE)
 _PAUSE = 0.02
 
 Found = TypeVar("Found")

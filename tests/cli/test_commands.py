@@ -10,6 +10,7 @@ import pytest
 
 from pushkit import __version__
 from tests.cli.conftest import ROOT, Run, environment
+from tests.eventually import DEADLINE
 
 PUSHKIT = [
     [],
@@ -113,7 +114,7 @@ def test_both_run_as_modules(module: str) -> None:
         env=environment(),
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert done.returncode == 0
     assert done.stderr == b""

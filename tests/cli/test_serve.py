@@ -285,7 +285,7 @@ def test_a_port_that_is_taken_is_one_line(service: Service, tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert done.returncode == 1
     expected = f"error: listen: cannot listen on 127.0.0.1:{taken}: Address already in use\n"
@@ -302,7 +302,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(service: Service, tmp_path
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert service.process.poll() is None
     assert done.returncode == 1
@@ -430,7 +430,7 @@ def test_a_wrong_start_is_told_once_for_all_processes(start: Start, tmp_path: Pa
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE,
     )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()

@@ -13,13 +13,14 @@ import pytest
 from tests.docs.bench import bench
 from tests.docs.blocks import Block, of, pages_with
 from tests.docs.conftest import World
+from tests.eventually import DEADLINE
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
 async def test_the_python_of_a_page_runs(page: str, world: World) -> None:
     blocks = of(page, "python", "toml")
     write_what_is_a_file(blocks)
-    async with bench(page, world) as names, asyncio.timeout(60):
+    async with bench(page, world) as names, asyncio.timeout(DEADLINE):
         for block in blocks:
             if block.language == "python":
                 await run(block, names)

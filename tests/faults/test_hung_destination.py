@@ -42,7 +42,10 @@ async def test_one_hung_destination_of_a_hundred_does_not_hold_the_others_up(
     hung_port, *ports = [address[1] for address in runner.addresses]
 
     sender = await senders.make(
-        str(tmp_path / "outbox.db"), working=False, timeout=timedelta(seconds=60)
+        str(tmp_path / "outbox.db"),
+        working=False,
+        timeout=timedelta(minutes=10),
+        lease_margin=timedelta(minutes=10),  # what is stored in flight waits until all are stored
     )
     for number in range(TASKS_OF_THE_HUNG_ONE):  # first, so that all of it is due before the rest
         url = f"http://127.0.0.1:{hung_port}/hook"

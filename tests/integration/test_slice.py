@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pushkit import KeyRing, PushSender, StatusUpdate, TaskState, TaskStatus
 from pushkit.keys.jwks import parse_jwks
 from receiver import Notification, Receiver, TrustedSender
+from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,8 +54,8 @@ async def test_a_status_update_reaches_the_callback_once(
                     task_id="task-1", context_id="context-1", status=TaskStatus(state=state)
                 )
             )
-        notification = await asyncio.wait_for(called.get(), 10)
-        waited = await receiver.wait("task-1", timeout=10)
+        notification = await asyncio.wait_for(called.get(), DEADLINE)
+        waited = await receiver.wait("task-1", timeout=DEADLINE)
 
     assert notification.state is TaskState.COMPLETED
     assert notification.seq == 2

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.eventually import DEADLINE
 from tests.interop.environments import PEERS, ROOT
 
 __all__ = ["PATIENCE", "TOKEN", "MismatchError", "line_of", "running"]
 
-PATIENCE = 20.0  # seconds
+PATIENCE = DEADLINE  # seconds
+_LAST_REQUEST = 20.0  # seconds that one may take to end
 TOKEN = "tok-interop-1"  # of a peer on loopback
 
 
@@ -37,7 +39,7 @@ async def running(*command: str, port: int) -> AsyncIterator[asyncio.subprocess.
         if process.returncode is None:
             process.terminate()
         try:
-            await asyncio.wait_for(process.communicate(), PATIENCE)
+            await asyncio.wait_for(process.communicate(), _LAST_REQUEST)
         except TimeoutError:  # it waits for a request that never ends
             process.kill()
             await process.wait()

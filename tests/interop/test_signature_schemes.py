@@ -37,6 +37,7 @@ from pushkit.keys.jwk import VerificationKey, generate_key
 from pushkit.keys.jwks import parse_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from receiver import Receiver, TaskPolicy, TrustedSender
+from tests.eventually import DEADLINE
 from tests.interop.conftest import attempted
 
 SECRET = generate_webhook_secret()
@@ -292,7 +293,7 @@ async def test_we_verify_what_they_send(
             async with session.post(url, data=body, headers=headers) as answer:
                 statuses.append(answer.status)
     assert statuses == [202, 200, 401]
-    found = await receiver.wait("task-1", timeout=10)
+    found = await receiver.wait("task-1", timeout=DEADLINE)
     assert (found.sender, found.state) == ("theirs", TaskState.COMPLETED)
 
 
@@ -337,7 +338,7 @@ async def test_both_ends_agree(
     expected = await receiver.expect(version="1.0")
     await push.subscribe("task-1", expected.as_json(), version="1.0", owner="alice")
     await push.notify(update())
-    notification = await receiver.wait("task-1", timeout=10)
+    notification = await receiver.wait("task-1", timeout=DEADLINE)
     await attempted(push, "task-1")
     [delivery] = await push.deliveries("task-1")
     assert (delivery.last_status, delivery.id) == (202, notification.delivery_id)

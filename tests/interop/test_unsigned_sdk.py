@@ -23,6 +23,7 @@ from receiver import (
     TaskPolicy,
     TrustedSender,
 )
+from tests.eventually import DEADLINE
 
 
 @dataclass
@@ -73,7 +74,7 @@ async def test_its_notification_is_accepted_for_its_own_task(
     await agent.sends("task-1", expectation)
     await agent.sends("task-2", expectation)
 
-    found: Notification = await receiver.wait("task-1", timeout=10)
+    found: Notification = await receiver.wait("task-1", timeout=DEADLINE)
     assert found.sender == "sdk"
     assert "refused 404 task_not_expected" in caplog.text
 

@@ -29,7 +29,7 @@ from pushkit.webhook import Headers
 from pushkit.work.retry import RetryPolicy, wait_schedule
 from receiver import Notification, TrustedSender
 from receiver.settings import load_settings
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import WorldFactory
@@ -81,7 +81,7 @@ async def test_a_callback_that_hangs_is_an_alert(
     release = threading.Event()
 
     def hang(_: Notification) -> None:
-        release.wait(30)
+        release.wait(DEADLINE)
 
     world.receiver.callbacks.add(hang)
     with caplog.at_level(logging.ERROR, "pushkit.alerts"):

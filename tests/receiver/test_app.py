@@ -18,6 +18,7 @@ from pytest_aiohttp.plugin import AiohttpClient, AiohttpServer
 
 from receiver import Limits, RateLimit
 from receiver.app import HideMalformedRequests
+from tests.eventually import DEADLINE
 from tests.receiver.conftest import signing_key, trusted_sender
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ async def talk(server: TestServer, *pieces: bytes, end: bool = False) -> RawAnsw
     """Send bytes as they are, and read the one answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
@@ -171,14 +172,14 @@ async def reading(
     """Open a request, and return once the receiver is about to read its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head(draft, framing, "Expect: 100-continue"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
     return reader, writer
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Wait until the log has this text."""
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + DEADLINE
     while text not in caplog.text:
         assert asyncio.get_running_loop().time() < deadline, f"{text!r} was never logged"
         await asyncio.sleep(0)
@@ -216,7 +217,7 @@ async def test_broken_chunks_are_no_fault_of_the_receiver(
     server = await serve(world)
     reader, writer = await reading(server.port, world.draft(), "Transfer-Encoding: chunked")
     writer.write(b"2\r\n{}\r\nzz\r\n{}\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         answer = await reader.readuntil(b"\r\n\r\n")
     writer.close()
 
@@ -474,7 +475,7 @@ async def sent_malformed(world: World) -> None:
     for broken in (b"X-A2A-Token canary", b"X-A2A-Token : canary", b"X-A2A-Token: canary\x00"):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /a2a/push HTTP/1.1\r\nHost: x\r\n" + broken + b"\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.")
         writer.close()
 

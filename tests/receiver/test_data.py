@@ -12,6 +12,7 @@ import pytest
 from pushkit.errors import ConfigError
 from pushkit.schemas import Fit
 from receiver import Notification, TrustedSender
+from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World
@@ -33,7 +34,7 @@ async def called_back(world: World, task: dict[str, Any]) -> Notification:
     draft = world.draft(task_id=task["id"])
     draft.body = json.dumps(task).encode()
     assert (await world.receive(draft)).status == 202
-    waited = await world.receiver.wait(task["id"], timeout=30)
+    waited = await world.receiver.wait(task["id"], timeout=DEADLINE)
     await world.receiver.dispatcher.run_once()
     await world.receiver.close()
     assert [notification.data for notification in called] == [waited.data]

@@ -25,6 +25,7 @@ from receiver import (
     load_trust,
     verify_notification,
 )
+from tests.eventually import DEADLINE
 from tests.long_runs import share
 
 if TYPE_CHECKING:
@@ -577,7 +578,7 @@ async def test_two_senders_at_one_path_are_told_apart_by_issuer(make_world: Worl
 
     verdict = await world.receive(draft)
     found = await world.receiver.wait(
-        "task-1", until={TaskState.WORKING}, timeout=5, sender="other"
+        "task-1", until={TaskState.WORKING}, timeout=DEADLINE, sender="other"
     )
 
     assert verdict.status == 202

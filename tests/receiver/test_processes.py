@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 
 from pushkit.keys.jwk import public_jwk
 from receiver import InboxStatus, Notification
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     )
     try:
         assert started.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE):
             assert await started.stdout.readline() == b"READY\n"
         yield started
     finally:

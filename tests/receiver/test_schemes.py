@@ -35,6 +35,7 @@ from receiver import (
 from receiver.selection import UnknownSenderError
 from receiver.trusted_keys import Trust
 from receiver.verification import Head
+from tests.eventually import DEADLINE
 from tests.receiver.selecting import selected_by, selected_of
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ async def test_what_a_sender_is_trusted_with_admits_it(
     world = make_world(**trusted(*schemes))
     draft = drafted(world)
     assert await receive(world, draft) == (202, "accepted")
-    found = await world.receiver.wait("task-1", until={TaskState.WORKING}, timeout=5)
+    found = await world.receiver.wait("task-1", until={TaskState.WORKING}, timeout=DEADLINE)
     assert found.issued_at == world.clock.now
     assert found.kid == ("" if set(schemes) == {WEBHOOKS} else draft.key.kid)
 

@@ -22,6 +22,7 @@ from receiver import (
     load_trust,
     verify_notification,
 )
+from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import Draft, World, WorldFactory
@@ -68,7 +69,7 @@ def without_token(draft: Draft) -> Draft:
 
 async def test_the_token_admits_it(unsigned: World) -> None:
     verdict = await unsigned.receive(bare(unsigned))
-    found = await unsigned.receiver.wait("task-1", until={TaskState.WORKING}, timeout=5)
+    found = await unsigned.receiver.wait("task-1", until={TaskState.WORKING}, timeout=DEADLINE)
 
     assert (verdict.status, verdict.code) == (202, "accepted")
     assert (found.sender, found.kid, found.issued_at) == ("agent", "", unsigned.clock.now)

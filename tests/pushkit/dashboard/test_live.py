@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from pushkit.webui import site
+from tests.eventually import DEADLINE
 from tests.pushkit.dashboard.conftest import Browser
 
 
@@ -15,7 +16,7 @@ async def test_a_page_is_told_to_look_again(
 ) -> None:
     monkeypatch.setattr(site, "_EVERY", 0.01)
     assert 'data-live="/live"' in await reader.get("/")
-    async with asyncio.timeout(20), reader.client.get("/live") as answer:
+    async with asyncio.timeout(DEADLINE), reader.client.get("/live") as answer:
         assert answer.content_type == "text/event-stream"
         assert await answer.content.readline() == b"event: changed\n"
 

@@ -18,6 +18,7 @@ from pushkit.dashboard.app import sender_dashboard
 from pushkit.webui import site
 from pushkit.webui.site import Site
 from tests.asgi_server import serving
+from tests.eventually import DEADLINE
 from tests.pushkit.dashboard.conftest import TOKEN, House
 
 
@@ -112,7 +113,7 @@ async def test_pages_are_live_under_the_mount_and_end_with_their_reader(
     monkeypatch.setattr(site, "_EVERY", 0.01)
     monkeypatch.setattr(site, "_MAX_LIVE", 1)
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         for _ in range(3):  # one at a time: each is let in once the one before has gone
             status = 503
             while status == 503:

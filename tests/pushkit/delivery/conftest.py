@@ -33,11 +33,11 @@ from pushkit.net.posting import ConnectionOptions
 from pushkit.signing.notification_jwt import VerifiedJwt, read_unverified, verify_signature
 from pushkit.webhook import Headers
 from tests.databases import MadeSchemas
+from tests.eventually import DEADLINE
 from tests.internet import Internet
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ISSUER = "https://agent.example.com"
-DEADLINE = 20
 
 Reply = int | Callable[[], web.Response] | Callable[[], Awaitable[web.Response]]
 

@@ -23,6 +23,7 @@ from pushkit.errors import ConfigError, DestinationRefusedError
 from pushkit.outbox.model import Delivery
 from pushkit.outbox.states import DeliveryState
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
+from tests.eventually import DEADLINE
 from tests.internet import HOOKS, Internet
 
 if TYPE_CHECKING:
@@ -271,7 +272,7 @@ async def test_a_slow_authorization_server_takes_no_longer_than_the_attempt(
     )
     await sender.subscribe("task-1", {"url": f"{ORIGIN}/hook"}, version="1.0")
     await sender.notify(status())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         await sender.worker.run_once()
     [delivery] = await sender.deliveries("task-1")
     assert delivery.last_error == "oauth"

@@ -568,7 +568,7 @@ async def test_notify_does_not_wait_for_the_webhook(
     await sender.notify(status())
     await webhook.until(lambda: len(webhook.received) == 1)
     for _ in range(5):
-        await asyncio.wait_for(sender.notify(status()), 10)
+        await asyncio.wait_for(sender.notify(status()), DEADLINE)
     assert len(webhook.received) == 1
     gate.set()
     await webhook.until(lambda: len(webhook.received) == 6)

@@ -383,7 +383,7 @@ async def test_opposite_orders_in_two_transactions_end_in_a_storage_error(
             await own.close()
         return "committed"
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE):
         results = await asyncio.gather(notify("task-1", "task-2"), notify("task-2", "task-1"))
     [refused] = set(results) - {"committed"}
     assert "deadlock" in refused
@@ -409,7 +409,7 @@ async def test_many_subscriptions_notified_at_once_never_deadlock(
             await sender.pause("task-1", owner=f"owner-{number}")
             await sender.resume("task-1", owner=f"owner-{number}")
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE):
         await asyncio.gather(*(notify() for _ in range(6)), pause())
     seqs = sorted(delivery.seq for delivery in await sender.deliveries("task-1"))
     assert seqs == sorted(list(range(1, 31)) * 10)

@@ -12,6 +12,7 @@ from pushkit import DeliveryState
 from pushkit.bounded_json import JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.jose import sign
+from tests.eventually import DEADLINE
 from tests.pushkit.delivery.conftest import Clock, Senders, Webhook, status
 
 KEY = generate_key(Algorithm.ES256)
@@ -64,7 +65,7 @@ async def test_a_service_that_hangs_takes_no_longer_than_an_attempt_may(
     await sender.subscribe("task-1", {"url": webhook.url()}, version="1.0", owner="alice")
     await sender.notify(status())
     kms.hangs = True
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         assert await sender.worker.run_once() == 1
     assert (kms.cancelled, webhook.received) == (1, [])
     [waiting] = await sender.deliveries("task-1")

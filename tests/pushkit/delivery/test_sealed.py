@@ -24,7 +24,8 @@ from pushkit.secrets.resealing import SecretsAdmin, find_other_keys, write_resea
 from pushkit.secrets.sealing import SecretKey
 from pushkit.secrets.vault import CREDENTIALS, TOKEN
 from pushkit.storage.script import Row, Script, Statement
-from tests.pushkit.delivery.conftest import DEADLINE, Clock, Received, Senders, Webhook, status
+from tests.eventually import DEADLINE
+from tests.pushkit.delivery.conftest import Clock, Received, Senders, Webhook, status
 from tests.told import told
 
 CONFIG: JsonObject = {

@@ -44,6 +44,7 @@ from pushkit.errors import (
     UnsupportedVersionError,
 )
 from pushkit.outbox.states import DeliveryState
+from tests.eventually import DEADLINE
 from tests.pushkit.delivery.sides import write
 
 if TYPE_CHECKING:
@@ -548,7 +549,7 @@ async def test_close_breaks_off_what_takes_too_long_and_the_next_start_goes_on(
     await webhook.until(lambda: len(webhook.received) == 1)
     pump = first.worker.pump
     await first.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         await pump.drain()  # nothing is left in it
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 

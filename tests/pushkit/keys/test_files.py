@@ -16,6 +16,7 @@ from pushkit.errors import KeyFileError, KeyRingError
 from pushkit.keys.files import create_key_ring, load_key_ring, save_key_ring, update_key_ring
 from pushkit.keys.jwk import Algorithm, VerificationKey
 from pushkit.keys.ring import KeyRing
+from tests.eventually import DEADLINE
 
 START = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -298,7 +299,7 @@ def test_a_process_killed_in_the_middle_leaves_the_old_file(path: Path, ring: Ke
     save_key_ring(path, ring)
     process = SPAWN.Process(target=_killed_in_the_middle, args=(path,))
     process.start()
-    process.join(60)
+    process.join(DEADLINE)
     assert process.exitcode == -signal.SIGKILL
     assert facts(load_key_ring(path)) == facts(ring)
     assert len(list(path.parent.glob(".keys.json.*.tmp"))) == 1
@@ -323,6 +324,6 @@ def test_of_two_processes_that_rotate_none_is_lost(path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(DEADLINE)
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(load_key_ring(path).keys) == 1 + 2 * 20

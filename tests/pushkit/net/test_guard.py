@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -27,13 +26,12 @@ from pushkit.net.destination import (
 from pushkit.net.guard import Guard, dialling_socket
 from pushkit.net.posting import ConnectionOptions
 from pushkit.url import Url
+from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import PUBLIC, HostileUrl, attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet
 from tests.network import LeftLoopbackError, Network, the_network
 from tests.pushkit.net.conftest import AnyTransport, Client
 
-DEADLINE = 30
-PATIENT = timedelta(seconds=20)
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 from aiohttp import web
@@ -22,11 +21,11 @@ from pushkit.errors import (
 from pushkit.net.destination import Decision, DestinationPolicy, Judged
 from pushkit.net.guard import Guard
 from pushkit.net.posting import ConnectionOptions
+from tests.eventually import PATIENT
 from tests.internet import Internet
 from tests.network import Network
 from tests.pushkit.net.conftest import Client
 
-PATIENT = timedelta(seconds=20)
 INTRANET = DestinationRules(
     allow_domains=["corp.example", "svc.internal"], allow_networks=["10.1.0.0/16", "fd12:3456::/32"]
 )

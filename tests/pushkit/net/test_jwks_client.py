@@ -28,7 +28,7 @@ from pushkit.net.posting import Answer
 from pushkit.net.transport import Transport
 from pushkit.webhook import Headers
 from pushkit.work import renewing
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 
 AiohttpServer = Callable[[web.Application], Awaitable[TestServer]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -363,7 +363,7 @@ async def test_a_stale_set_answers_at_once_while_one_fetch_hangs(
     publisher.asked.clear()
     publisher.open.clear()  # the host takes the connection, and says nothing
     clock.advance(300)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         found = [await patient.find(KEY.kid) for _ in range(4)]
         await publisher.asked.wait()
     assert found == [KEY.to_verification_key()] * 4

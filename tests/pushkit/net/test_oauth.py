@@ -18,10 +18,9 @@ from pushkit.net.oauth import ClientAuthentication, OAuthClient, OAuthTokens
 from pushkit.net.posting import ConnectionOptions
 from pushkit.net.transport import Transport
 from tests.authorization_server import AUTH, AUTH_ADDRESS, TOKEN_URL, AuthorizationServer
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, PATIENT, eventually
 from tests.internet import Handler, Internet
 
-PATIENT = timedelta(seconds=20)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -148,7 +147,7 @@ async def test_nobody_waits_for_a_new_token_while_the_old_one_is_good(
     tokens = tokens_of()
     first = await tokens.token(timeout=PATIENT)
     clock.advance(3600 - 60)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         assert await tokens.token(timeout=timedelta(0)) == first  # not even a moment
         await asked.wait()
         clock.advance(60 - 5.1)
@@ -179,7 +178,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_to_its_end(
     first = await tokens.token(timeout=PATIENT)
     clock.advance(3600 - 60)
     assert await tokens.token(timeout=PATIENT) == first
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         await refused.wait()
     await tokens.close()  # and what it answered has been read
     clock.advance(60 - 5.1)
@@ -257,7 +256,7 @@ async def test_many_who_ask_at_once_share_one_fetch(
 
     await stands(internet, slow)
     tokens = tokens_of()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE):
         waiting = [asyncio.create_task(tokens.token(timeout=PATIENT)) for _ in range(50)]
         await asked.wait()
         waiting.pop(0).cancel()  # one who gives up takes it from nobody

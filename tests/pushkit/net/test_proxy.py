@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import pytest
 import trustme
@@ -17,13 +16,13 @@ from pushkit.errors import ConfigError, DestinationRefusedError, TransportError
 from pushkit.net.destination import DestinationPolicy, DestinationRules
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.proxy import EgressProxy, ProxyDialler
+from tests.eventually import DEADLINE, PATIENT
 from tests.hostile import attackers_dns, hostile_urls
 from tests.internet import HOOKS, HOOKS_ADDRESS, Internet, Proxy
 from tests.pushkit.net.conftest import AnyTransport, Client
 
 PROXY_URL = "http://proxy.corp.internal:3128"
 PROXY_PLACE = ("10.0.0.5", 3128)
-PATIENT = timedelta(seconds=20)
 
 
 async def echo(request: web.Request) -> web.Response:
@@ -68,7 +67,7 @@ async def closing(
 
 
 async def post(transport: AnyTransport, url: str = f"https://{HOOKS}/hook?a=%2F") -> Answer:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE):
         return await transport.post(transport.policy.check(url), [], b"body", timeout=PATIENT)
 
 

@@ -17,9 +17,9 @@ from pushkit.net.destination import DestinationPolicy
 from pushkit.net.guard import Resolver
 from pushkit.net.posting import ConnectionOptions
 from pushkit.net.transport import Transport
+from tests.eventually import DEADLINE
 from tests.network import Names
 
-DEADLINE = 20
 SILENT = "silent"
 NAMES = 100  # far more than the threads that a process has for lookups
 

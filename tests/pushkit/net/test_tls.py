@@ -15,10 +15,10 @@ from pushkit.errors import ConfigError, TransportError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.tls import ClientCertificate, tls_context
+from tests.eventually import PATIENT
 from tests.internet import HOOKS, Internet
 from tests.pushkit.net.conftest import AnyTransport, Client
 
-PATIENT = timedelta(seconds=20)
 URL = f"https://{HOOKS}/hook"
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 

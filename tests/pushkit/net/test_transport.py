@@ -17,14 +17,13 @@ from pushkit.errors import TransportError
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.url import Url
+from tests.eventually import DEADLINE, PATIENT
 from tests.pushkit.net.conftest import AnyTransport, Client
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-DEADLINE = 20
 TIMEOUT = timedelta(milliseconds=300)
 LOOPBACK = DestinationPolicy(["127.0.0.1:*"])
-PATIENT = timedelta(seconds=DEADLINE)
 
 
 class Server:

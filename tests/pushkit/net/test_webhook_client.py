@@ -17,11 +17,9 @@ from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.timing import Probe
 from pushkit.net.webhook_client import WebhookClient
-from tests.eventually import eventually
+from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
 from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear
-
-PATIENT = timedelta(seconds=20)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pushkit.errors import CommitUncertainError, PushkitError, SchemaError, Stor
 from pushkit.storage.migrations import Migration
 from pushkit.storage.script import Refused, Script, Statement
 from pushkit.storage.sqlite import SqliteDatabase
+from tests.eventually import DEADLINE
 
 THINGS = Migration(1, ("CREATE TABLE things (name TEXT PRIMARY KEY, size BIGINT)",))
 IMPATIENT = timedelta(milliseconds=20)
@@ -88,7 +89,7 @@ class Gate:
     def script(self) -> Script[None]:
         yield Statement("SELECT 1")
         self.loop.call_soon_threadsafe(self.reached.set)
-        assert self.opened.wait(10)
+        assert self.opened.wait(DEADLINE)
 
 
 # --- one script --------------------------------------------------------------------------------
@@ -640,6 +641,8 @@ _OPEN_IT = """
 import asyncio, sys
 from pushkit.storage.migrations import Migration
 from pushkit.storage.sqlite import SqliteDatabase
+from tests.eventually import DEADLINE
+from tests.eventually import DEADLINE
 
 async def main():
     statements = ["CREATE TABLE t%d (id TEXT)" % n for n in range(20)]

@@ -9,8 +9,7 @@ import pytest
 
 from pushkit.errors import StorageError
 from pushkit.work.pump import Pump, Slots
-
-DEADLINE = 10
+from tests.eventually import DEADLINE
 
 
 class Work:

@@ -16,7 +16,7 @@ from receiver import Notification
 from receiver.admin import InboxAdmin, open_inbox
 from receiver.callbacks.dispatcher import Dispatcher, callback_retry
 from receiver.inbox.inspection import InboxFilter
-from tests.eventually import eventually
+from tests.eventually import DEADLINE, eventually
 from tests.receiver.callbacks.conftest import RETRY, START, House
 
 LEASE = timedelta(seconds=60)
@@ -123,7 +123,7 @@ async def test_tasks_run_beside_each_other(house: House) -> None:
     meeting = asyncio.Barrier(3)  # nobody passes unless all three run at once
 
     async def meet(_: Notification) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             await meeting.wait()
 
     house.registry.add(meet)
@@ -277,7 +277,7 @@ async def test_whatever_a_callback_raises_is_a_failure(
 
     house.registry.add(fail_plainly if plain else fail, name="failing")
     await house.store()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         for seconds in (0, 10, 30):
             house.now = START + timedelta(seconds=seconds)
             await house.run_once()

@@ -12,11 +12,10 @@ import pytest
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, generate_key
 from receiver import Notification, TaskState
+from tests.eventually import DEADLINE
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World, WorldFactory
-
-DEADLINE = 10.0
 
 
 async def waiting(world: World, task_id: str = "task-1") -> asyncio.Task[Notification]:
@@ -168,15 +167,15 @@ async def test_a_wait_is_for_the_task_of_one_sender(make_world: WorldFactory) ->
         await world.receiver.wait("task-1", sender="other", timeout=0.01)
     with pytest.raises(ConfigError, match="expected one of agent, other"):
         await world.receiver.wait("task-1", timeout=0.01)
-    assert await world.receiver.wait("task-1", sender="agent", timeout=5)
+    assert await world.receiver.wait("task-1", sender="agent", timeout=DEADLINE)
 
 
 async def test_a_second_wait_is_for_what_came_after_the_first(world: World) -> None:
     await world.receive(world.draft(1, state="input_required"))
-    asked = await world.receiver.wait("task-1", timeout=5)
+    asked = await world.receiver.wait("task-1", timeout=DEADLINE)
     await world.receive(world.draft(2, state="completed"))
 
-    done = await world.receiver.wait("task-1", after=asked, timeout=5)
+    done = await world.receiver.wait("task-1", after=asked, timeout=DEADLINE)
 
     assert (asked.state, done.state) == (TaskState.INPUT_REQUIRED, TaskState.COMPLETED)
 
