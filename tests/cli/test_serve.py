@@ -101,7 +101,7 @@ class Service:
     def send(self, *options: str) -> Ran:
         """Send the update with `pushkit send`."""
         url = f"http://127.0.0.1:{self.port}/a2a/push"
-        to = ["--to", url, "--issuer", ISSUER, "--allow", "127.0.0.1:*"]
+        to = ["--to", url, "--issuer", ISSUER, "--allow", "127.0.0.1:*", "--timeout", "120"]
         return self.pushkit("send", "-", *to, "--token", self.token, *options, stdin=UPDATE)
 
     def seen(self) -> list[str]:
