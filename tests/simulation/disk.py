@@ -9,7 +9,6 @@ that had it.
 
 from __future__ import annotations
 
-import functools
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -21,8 +20,9 @@ from pushkit.storage.migrations import Access, Migration, migrate
 from pushkit.storage.script import Script
 from pushkit.storage.sqlite import SqliteDatabase, _Writer, run_script
 from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.shelf import Shelf
 
-__all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove", "made_by", "watch_moves"]
+__all__ = ["MOVING", "Crash", "Disk", "DiskDatabase", "OnMove"]
 
 T = TypeVar("T")
 
@@ -33,15 +33,6 @@ _ENDING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 
 class Crash(BaseException):
     """The process ends here."""
-
-
-@functools.cache
-def made_by(component: str, migrations: tuple[Migration, ...]) -> sqlite3.Connection:
-    """Return a database that migrations have made: to copy it is faster than to make it."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.row_factory = sqlite3.Row
-    run_script(connection, migrate(component, migrations))
-    return connection
 
 
 class Disk:
@@ -62,17 +53,9 @@ class Disk:
         self.is_upgraded = False
         self.lock_holders: dict[str, Process] = {}
         self._is_synced: dict[Process, bool] = {}
-        self._watched: int | None = None  # the version of SQLite's schema
         self._synced: sqlite3.Connection | None = None  # what a power cut leaves, if that is less
-        self.connection = sqlite3.connect(
-            ":memory:",
-            isolation_level=None,
-            check_same_thread=False,
-            factory=_Connection,
-            cached_statements=1024,
-        )
+        self.connection = _connect()
         self.connection.disk = self
-        self.connection.row_factory = sqlite3.Row
 
     def select(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         """Look at what is committed."""
@@ -81,25 +64,27 @@ class Disk:
     def begin_with(self, component: str, migrations: Sequence[Migration]) -> None:
         """Be what the programs, or a former version of them, have made, if there is nothing yet."""
         if migrations and not self.select("SELECT 1 FROM sqlite_master"):
-            made_by(component, tuple(migrations)).backup(self.connection)
+            self.connection = _SHELF.take(component, migrations)
+            self.connection.disk = self
+
+    def put_away(self) -> None:
+        """Leave the database to the next world."""
+        self.on_move = None
+        self.recover()
+        _SHELF.put_back(self.connection)
 
     def watch(self) -> None:
         """Notice every change of state, of what there is by now."""
         [(schema,)] = self.select("PRAGMA schema_version")
-        if schema == self._watched:
+        if schema == self.connection.watched:
             return
-        self._watched = schema
+        self.connection.watched = schema
         self.is_upgraded = bool(
             self.select("SELECT 1 FROM sqlite_master WHERE name LIKE 'pushkit_%_later'")
         )
         for table, column in MOVING.items():
             if self.select("SELECT 1 FROM sqlite_master WHERE name = ?", table):
-                watch_moves(
-                    self.connection,
-                    lambda *move: self.on_move and self.on_move(*move),
-                    table=table,
-                    column=column,
-                )
+                _watch_moves(self.connection, table, column)
 
     def before(self, sql: str) -> None:
         process = self.running
@@ -147,19 +132,9 @@ MOVING = {"pushkit_deliveries": "state", "pushkit_inbox": "status"}
 OnMove: TypeAlias = "Callable[[str, str | None, str | None, str | None], object]"
 
 
-def watch_moves(
-    connection: sqlite3.Connection,
-    on_move: OnMove,
-    *,
-    table: str = "pushkit_deliveries",
-    column: str = "state",
-) -> None:
-    """Call back with each change of state in a table."""
-
-    def moved(*move: Any) -> None:
-        on_move(*move)
-
-    connection.create_function("moved", 4, moved)
+def _watch_moves(connection: _Connection, table: str, column: str) -> None:
+    """Tell the disk of each change of state in a table."""
+    connection.create_function("moved", 4, connection.moved)
     for event, before, after, row in (
         ("INSERT", "NULL", f"NEW.{column}", "NEW"),
         (f"UPDATE OF {column}", f"OLD.{column}", f"NEW.{column}", "NEW"),
@@ -181,6 +156,7 @@ class _Cursor(sqlite3.Cursor):
 
 class _Connection(sqlite3.Connection):
     disk: Disk
+    watched: int | None = None  # the version of SQLite's schema of which moves are told
 
     def cursor(self, factory: Any = _Cursor) -> Any:
         return super().cursor(factory)
@@ -191,6 +167,25 @@ class _Connection(sqlite3.Connection):
         if sql == "COMMIT":
             self.disk.committed()
         return result
+
+    def moved(self, *move: Any) -> None:
+        if self.disk.on_move is not None:
+            self.disk.on_move(*move)
+
+
+def _connect() -> _Connection:
+    connection = sqlite3.connect(
+        ":memory:",
+        isolation_level=None,
+        check_same_thread=False,
+        factory=_Connection,
+        cached_statements=1024,
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+_SHELF = Shelf(_connect, lambda new, *what: run_script(new, migrate(*what)))
 
 
 class _InlineWriter(_Writer):

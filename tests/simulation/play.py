@@ -314,6 +314,8 @@ class _Play:
             self.world.violated(f"a task failed, and nobody heard: {exception!r}")
         for error in loop.errors:
             self.world.violated(f"unhandled: {error.get('message')} {error.get('exception')!r}")
+        for disk in {_disk_of(unit.machine): None for unit in self.units.values()}:
+            disk.put_away()
         return Outcome(
             seed=self.scenario.seed,
             violations=tuple(self.world.violations),

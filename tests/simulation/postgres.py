@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import re
 import sqlite3
 from collections import OrderedDict
@@ -34,10 +35,14 @@ from pushkit.storage.migrations import Migration, migrate
 from pushkit.storage.sqlite import in_sqlite, run_script
 from tests.simulation.disk import MOVING, OnMove
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
+from tests.simulation.shelf import Shelf
 
 __all__ = ["PostgresServer"]
 
 Key: TypeAlias = "tuple[str, tuple[Any, ...]]"
+Image: TypeAlias = "tuple[Any, ...]"
+# Rows that a statement touches, as they were and as they are after it.
+Changes: TypeAlias = "dict[Key, tuple[Image | None, Image | None]]"
 
 _LOCKING = re.compile(r" FOR UPDATE(?: OF (\w+))?( SKIP LOCKED)?")
 _READING = re.compile(r"SELECT (?!.* FOR UPDATE)", re.DOTALL)
@@ -95,22 +100,212 @@ class _BlockedError(Exception):
         self.key = key
 
 
-@functools.cache
-def _made_by(component: str, migrations: tuple[Migration, ...]) -> sqlite3.Connection:
-    """Return what a server stores after migrations."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.row_factory = sqlite3.Row
+def _numbered(sql: str) -> str:
+    return sql.replace(_IDENTITY, "INTEGER PRIMARY KEY AUTOINCREMENT")
+
+
+def _make(connection: sqlite3.Connection, component: str, migrations: Sequence[Migration]) -> None:
+    """Store what a server does after migrations."""
     connection.execute(_SERVER)
     steps = [
         replace(each, statements=tuple(_numbered(sql) for sql in each.statements))
         for each in migrations
     ]
     run_script(connection, migrate(component, steps))
-    return connection
 
 
-def _numbered(sql: str) -> str:
-    return sql.replace(_IDENTITY, "INTEGER PRIMARY KEY AUTOINCREMENT")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What is known of a table.
+
+    Attributes:
+        name: Its name.
+        columns: All of them; of one without a key, the number of the row before.
+        key: Those that a row is known by.
+        places: Where these stand.
+        uniques: What must not be there twice: the name of a lock, and where the columns stand.
+        is_moved: Whether a row that is stored anew comes behind all others.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    places: tuple[int, ...]
+    uniques: tuple[tuple[str, tuple[str, ...], tuple[int, ...]], ...]
+    is_moved: bool
+    delete: str
+    insert: str
+    select: str
+
+    def key_of(self, row: Image) -> Key:
+        return self.name, tuple(row[place] for place in self.places)
+
+
+class _Storage(sqlite3.Connection):
+    """What is stored, and what is known of its tables.
+
+    Attributes:
+        server: Whose it is.
+        schema: SQLite's version of the schema that `tables` tells of.
+        tables: All of them, by name.
+        numbered: Those whose rows get numbers.
+        translated: Statements as SQLite takes them.
+    """
+
+    server: PostgresServer
+    schema = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.row_factory = sqlite3.Row
+        self.tables: dict[str, _Table] = {}
+        self.numbered: list[str] = []
+        self.translated: dict[str, str] = {}
+        self.changes: Changes | None = None
+        self.selected: list[Key] = []
+        self.offered: list[tuple[str, tuple[str, ...], Image]] = []
+        for name, places, function in (
+            ("pushkit_now", 0, self._now),
+            ("pushkit_wake", 0, self._note_wake),
+            ("held", -1, lambda table, *key: self.server.is_held((table, key))),
+            ("touched", -1, self._note_selected),
+            ("offered", -1, self._note_offered),
+            ("inserted", -1, self._note_inserted),
+            ("updated", -1, self._note_updated),
+            ("deleted", -1, self._note_deleted),
+        ):
+            self.create_function(name, places, function)
+
+    def notes(self) -> None:
+        """Note from now on what statements touch."""
+        self.changes, self.selected, self.offered = {}, [], []
+
+    def noted(self) -> Changes:
+        """Return the rows that were changed, and note no more."""
+        changes, self.changes = self.changes, None
+        assert changes is not None
+        return changes
+
+    def image(self, key: Key) -> Image | None:
+        table, values = key
+        row = self.execute(self.tables[table].select, values).fetchone()
+        return None if row is None else tuple(row)
+
+    def lay(self, key: Key, image: Image | None) -> None:
+        table = self.tables[key[0]]
+        self.execute(*((table.delete, key[1]) if image is None else (table.insert, image)))
+
+    def _now(self) -> int:
+        return self.server.now()
+
+    def _note_wake(self) -> int:
+        return self.server.note_wake()
+
+    def _note_selected(self, table: str, *key: Any) -> int:
+        self.selected.append((table, key))
+        return len(self.selected) - 1
+
+    def _note_offered(self, table: str, number: int, *values: Any) -> int:
+        if self.changes is not None:
+            self.offered.append((table, self.tables[table].uniques[number][1], values))
+        return 0
+
+    def _note_inserted(self, table: str, *image: Any) -> int:
+        if self.changes is not None:
+            self._note(self.tables[table].key_of(image), None, image)
+        return 0
+
+    def _note_updated(self, table: str, *images: Any) -> int:
+        if self.changes is not None:
+            half = len(images) // 2
+            image = images[half:]
+            self._note(self.tables[table].key_of(image), images[:half], image)
+        return 0
+
+    def _note_deleted(self, table: str, *image: Any) -> int:
+        if self.changes is not None:
+            self._note(self.tables[table].key_of(image), image, None)
+        return 0
+
+    def _note(self, key: Key, before: Image | None, after: Image | None) -> None:
+        assert self.changes is not None
+        if key in self.changes:
+            before = self.changes[key][0]
+        self.changes[key] = (before, after)
+
+    def look_at_schema(self) -> bool:
+        """See to it that changes of every table are noticed; say whether there are other ones."""
+        [(schema,)] = self.execute("PRAGMA schema_version").fetchall()
+        if schema == self.schema:
+            return False
+        self.schema = schema
+        made = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+        found = {name: sql for name, sql in self.execute(made) if not name.startswith("sqlite_")}
+        self.numbered = [name for name, sql in found.items() if "AUTOINCREMENT" in sql]
+        self.tables = {name: self._look_at(name) for name in found}
+        for table in self.tables.values():
+            self._watch(table)
+        return True
+
+    def _look_at(self, name: str) -> _Table:
+        rows = self.execute(f"PRAGMA table_info({name})").fetchall()
+        keys = sorted((row for row in rows if row["pk"]), key=lambda row: row["pk"])
+        key = tuple(row["name"] for row in keys) or ("rowid",)
+        columns = tuple(row["name"] for row in rows)
+        columns = columns if keys else ("rowid", *columns)
+        uniques = [
+            tuple(part["name"] for part in self.execute(f"PRAGMA index_info({index['name']})"))
+            for index in self.execute(f"PRAGMA index_list({name})").fetchall()
+            if index["unique"]
+        ]
+        where = " AND ".join(f"{each} = ?" for each in key)
+        names, places = ", ".join(columns), ", ".join("?" * len(columns))
+        return _Table(
+            name=name,
+            columns=columns,
+            key=key,
+            places=tuple(map(columns.index, key)),
+            uniques=tuple(
+                (f"unique {name} {' '.join(each)}", each, tuple(map(columns.index, each)))
+                for each in uniques
+            ),
+            is_moved=[row["type"] for row in keys] not in ([], ["INTEGER"]),
+            delete=f"DELETE FROM {name} WHERE {where}",
+            insert=f"INSERT OR REPLACE INTO {name} ({names}) VALUES ({places})",
+            select=f"SELECT {names} FROM {name} WHERE {where}",
+        )
+
+    def _watch(self, table: _Table) -> None:
+        new, old = (", ".join(f"{row}.{each}" for each in table.columns) for row in ("NEW", "OLD"))
+        offers = " ".join(
+            f"SELECT offered('{table.name}', {number}, NEW.{', NEW.'.join(unique)});"
+            for number, (_, unique, _) in enumerate(table.uniques)
+        )
+        for when, does in (
+            ("AFTER INSERT", f"SELECT inserted('{table.name}', {new});"),
+            ("AFTER UPDATE", f"SELECT updated('{table.name}', {old}, {new});"),
+            ("AFTER DELETE", f"SELECT deleted('{table.name}', {old});"),
+            ("BEFORE INSERT", offers),
+        ):
+            trigger = f"{table.name}_{when.replace(' ', '_')}"
+            self.execute(f"DROP TRIGGER IF EXISTS temp.{trigger}")
+            if does:
+                self.execute(
+                    f"CREATE TEMP TRIGGER {trigger} {when} ON main.{table.name} BEGIN {does} END"
+                )
+
+
+def _connect() -> _Storage:
+    return sqlite3.connect(
+        ":memory:",
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=1024,
+        factory=_Storage,
+    )
+
+
+_SHELF = Shelf(_connect, _make)
 
 
 class PostgresServer:
@@ -139,21 +334,13 @@ class PostgresServer:
         self.is_away = False
         self.dawdles = False
         self.closed_on_waking = 0
-        self._storage = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=1024
-        )
-        self._storage.row_factory = sqlite3.Row
+        self.now = now
+        self._storage = _connect()
+        self._storage.server = self
         self._storage.execute(_SERVER)
-        self._schema = 0  # SQLite's version of it
-        self._storage.create_function("pushkit_now", 0, now)
-        self._storage.create_function("pushkit_wake", 0, self._note_wake)
-        self._storage.create_function("touched", -1, self._touch)
-        self._storage.create_function("held", -1, self._is_held)
-        self._storage.create_function("offered", -1, self._note_offer)
-        self._keys: dict[str, tuple[str, ...]] = {}
-        self._uniques: dict[str, list[tuple[str, ...]]] = {}
+        # Whose changes are laid over what is committed just now.
+        self._laid: _Transaction | None = None
         self._sequences: dict[str, int] = {}
-        self._has_sequences = False
         self._next_row = 1_000_000_000
         self._locks: dict[Key, _Transaction] = {}
         self._open: list[_Transaction] = []
@@ -163,10 +350,7 @@ class PostgresServer:
         self._migrating: _Transaction | None = None
         self._cuts: dict[str, asyncio.Future[None]] = {}
         self._orphans: dict[str, list[_Transaction]] = {}
-        self._before = sqlite3.connect(":memory:")
         self._current: _Transaction | None = None
-        self._touched: list[Key] | None = None
-        self._offered: list[tuple[str, tuple[str, ...], tuple[Any, ...]]] = []
 
     # --- what stands for asyncpg ----------------------------------------------------------------
 
@@ -205,19 +389,28 @@ class PostgresServer:
 
     def begin_with(self, component: str, migrations: Sequence[Migration]) -> None:
         """Store what the programs make when they first open it, if there is nothing yet."""
-        if not self._keys:
-            _made_by(component, tuple(migrations)).backup(self._storage)
-            self.look_at_schema()
+        if not self._storage.tables:
+            self._storage = _SHELF.take(component, migrations)
+            self._storage.server = self
+            self._storage.look_at_schema()
+
+    def put_away(self) -> None:
+        """Leave what is stored to the next world, without its rows."""
+        self._undo()
+        if self._migrating is None:
+            _SHELF.put_back(self._storage)
 
     def select(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         """Look at what is committed."""
+        self._take_off()
         return self._storage.execute(sql, values).fetchall()
 
     def is_row(self, key: Key | None) -> bool:
         """Say whether a row that is committed is meant, or a name to hold."""
-        if key is None or key[0] not in self._keys:
+        if key is None or key[0] not in self._storage.tables:
             return key is not None and key[0] == "advisory"
-        return self._image(key) is not None
+        self._take_off()
+        return self._storage.image(key) is not None
 
     def drop(self, process: Process) -> None:
         """Notice that a process is gone: what it had not committed is undone."""
@@ -286,11 +479,19 @@ class PostgresServer:
             return
         if self._migrating is transaction:
             self._migrating = None
-            self.look_at_schema()
+            self._storage.execute("COMMIT")
+            self._look_at_schema()
         if transaction.images:
-            self._note_before(transaction)
-            self._storage.execute("BEGIN")
-            self._lay_over(transaction)
+            views = self._views()
+            if self._laid is transaction and not views:
+                self._laid = None
+            else:
+                self._undo()
+                for view, key in itertools.product(views, transaction.images):
+                    if key not in view:
+                        view[key] = self._storage.image(key)
+                self._storage.execute("BEGIN")
+                self._lay_over(transaction)
             self._storage.execute("COMMIT")
         self.end(transaction)
         if transaction.wakes:
@@ -301,8 +502,8 @@ class PostgresServer:
     def end(self, transaction: _Transaction) -> None:
         if self._migrating is transaction:
             self._migrating = None
-            self._before.backup(self._storage)
-            self.look_at_schema()
+            self._storage.execute("ROLLBACK")
+            self._look_at_schema()
         if transaction in self._open:
             self._open.remove(transaction)
         self._let_go(transaction)
@@ -315,6 +516,8 @@ class PostgresServer:
             if self._locks.get(key) is transaction:
                 del self._locks[key]
         transaction.locks.clear()
+        if self._laid is transaction:
+            self._undo()
         transaction.images.clear()
         waiters, transaction.waiters = transaction.waiters, []
         for statement in waiters:
@@ -338,16 +541,14 @@ class PostgresServer:
             self.closed_on_waking += isinstance(exc, asyncpg.DeadlockDetectedError)
             answer.set_exception(exc)
 
-    def _note_before(self, transaction: _Transaction) -> None:
-        """Let those who have looked already see what was there before."""
+    def _views(self) -> list[dict[Key, Image | None]]:
+        """Return what those see who have looked already: what was there before."""
+        views = []
         for each in self._open:
             looking = [*each.waiters, *(s for s in self._dawdling if s.transaction is each)]
-            views = [statement.before for statement in looking]
+            views += [statement.before for statement in looking]
             views += [each.before] if each.read_only and each.has_looked else []
-            for view in views:
-                for key in transaction.images:
-                    if key not in view:
-                        view[key] = self._image(key)
+        return views
 
     async def until_no_other_migrates(self, transaction: _Transaction) -> None:
         """Wait: a change of the schema may still be undone, with all that came since."""
@@ -396,7 +597,7 @@ class PostgresServer:
         if found is transaction or blocked.holder is transaction:
             self.on_deadlock()
             raise asyncpg.DeadlockDetectedError("deadlock detected")
-        if blocked.key[0] in self._keys:
+        if blocked.key[0] in self._storage.tables:
             self.on_wait(statement.sql)
         statement.answer = statement.answer or self.loop.create_future()
         statement.waits_for = blocked.key
@@ -438,6 +639,7 @@ class PostgresServer:
         self, transaction: _Transaction, sql: str, values: Sequence[Any]
     ) -> list[sqlite3.Row]:
         """Look at what is committed, where nothing is locked, and nothing was changed before."""
+        self._take_off()
         self._current = transaction
         try:
             return self._storage.execute(self._in_sqlite(sql), values).fetchall()
@@ -459,8 +661,9 @@ class PostgresServer:
                 for other in self._open:
                     if other is not transaction and other.images:
                         raise _BlockedError(other, ("schema", ()))
+                self._undo()
                 self._migrating = transaction
-                self._storage.backup(self._before)
+                self._storage.execute("BEGIN")
             return []
         if sql.endswith(_TRY_ADVISORY):
             keys: dict[Any, Key] = {value: ("advisory", (value,)) for value in values}
@@ -478,26 +681,55 @@ class PostgresServer:
     def _run_on_rows(self, statement: _Statement) -> list[sqlite3.Row] | None:
         """Run it over the rows that it may see; None if it has to be, with some seen anew."""
         transaction = statement.transaction
-        rows, changed = self._tried(statement)
-        keys = [*changed, *self._unique_keys(changed)]
+        rows, changes = self._tried(statement)
+        keys = [*changes, *self._unique_keys(changes)]
         if statement.before and self._comes_upon(statement, keys):
             return None
-        self._lock(transaction, keys)
-        for key, image in changed.items():
-            before = transaction.images.get(key, self._image(key))
-            if key in transaction.images or image != before:
-                transaction.images[key] = image
-                self._tell_of_move(key[0], before, image)
+        try:
+            self._lock(transaction, keys)
+        except _BlockedError:
+            self._undo()
+            raise
+        self._keep(transaction, changes)
         return rows
+
+    def _keep(self, transaction: _Transaction, changes: Changes) -> None:
+        """Note what a transaction has changed, and tell of it."""
+        images, moves, new = transaction.images, [], []
+        for key, (stored, after) in changes.items():
+            before = images.get(key, stored)
+            if key not in images:
+                if before == after:
+                    continue
+                new.append(key)
+            elif before is None and after is not None:
+                self._undo()  # it belongs where it was
+            images[key] = after
+            moves.append((key[0], before, after))
+        if self._laid is transaction and any(changes[key][0] is not None for key in new):
+            self._lay_behind(new, images)
+        for move in moves:
+            self._tell_of_move(*move)
+
+    def _lay_behind(self, keys: Sequence[Key], images: dict[Key, Image | None]) -> None:
+        """Let rows be found behind all others: where a server, too, stores what was changed."""
+        moved = [key for key in keys if self._storage.tables[key[0]].is_moved]
+        for key in moved:
+            self._storage.lay(key, None)
+        for key in moved:
+            if images[key] is not None:
+                self._storage.lay(key, images[key])
 
     async def _dawdle(self, statement: _Statement) -> None:
         """Lock the first row that a statement wants, and let others come before the next one."""
         if self._migrating is not None:
             return
-        if self.loop.random.random() > _DAWDLES:
+        if self.loop.random.random() > _DAWDLES or "SKIP LOCKED" in statement.sql:
             return
         _, changed = self._tried(statement)
-        if len(changed) < 2 or "SKIP LOCKED" in statement.sql:
+        if not statement.sql.startswith("SELECT"):
+            self._undo()
+        if len(changed) < 2:
             return
         with contextlib.suppress(_BlockedError):
             self._lock(statement.transaction, [next(iter(changed))])
@@ -507,50 +739,79 @@ class PostgresServer:
             finally:
                 self._dawdling.remove(statement)
 
-    def _tried(self, statement: _Statement) -> tuple[list[Any], dict[Key, tuple[Any, ...] | None]]:
-        """Return what it answers, and the rows that it locks, as they are after it."""
-        storage, transaction = self._storage, statement.transaction
-        inserts = "INSERT" in statement.sql
-        storage.execute("BEGIN")
-        try:
-            self._lay_before(statement)
-            self._lay_over(transaction)
-            if inserts:
-                self._go_on_numbering()
-            self._current, self._touched, self._offered = transaction, [], []
+    def _tried(self, statement: _Statement) -> tuple[list[Any], Changes]:
+        """Return what it answers, and the rows that it locks; leave its changes where they are."""
+        transaction = statement.transaction
+        if transaction.before or statement.before:  # it sees some rows as they were
+            self._undo()
+            self._storage.execute("BEGIN")
             try:
-                rows = storage.execute(self._in_sqlite(statement.sql), statement.values).fetchall()
-            except sqlite3.IntegrityError as exc:
-                raise asyncpg.UniqueViolationError(str(exc)) from exc
-            except sqlite3.Error as exc:
-                raise asyncpg.PostgresSyntaxError(f"{exc}: {statement.sql}") from exc
+                self._lay_before(statement)
+                self._lay_over(transaction)
+                return self._run_here(statement)
             finally:
-                touched, self._touched = self._touched, None
-                self._current = None
-            if rows and "touched_" in rows[0].keys():  # noqa: SIM118  # a row has no `in`
-                touched = [touched[row["touched_"]] for row in rows]
-                rows = [_Selected(row) for row in rows]
-            if "DO NOTHING" in statement.sql:  # not without the end of who changes the other one
-                self._lock_others(transaction)
-            images = {key: self._image(key) for key in touched}
-            if inserts:
-                self._note_sequences()
+                self._storage.execute("ROLLBACK")
+        try:
+            self._lay_out(transaction)
+            return self._run_here(statement)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _run_here(self, statement: _Statement) -> tuple[list[Any], Changes]:
+        storage, transaction, sql = self._storage, statement.transaction, statement.sql
+        is_numbering = "INSERT" in sql and any(name in sql for name in storage.numbered)
+        if is_numbering:
+            self._go_on_numbering()
+        self._current = transaction
+        storage.notes()
+        try:
+            rows = storage.execute(self._in_sqlite(sql), statement.values).fetchall()
+        except sqlite3.IntegrityError as exc:
+            raise asyncpg.UniqueViolationError(str(exc)) from exc
+        except sqlite3.Error as exc:
+            raise asyncpg.PostgresSyntaxError(f"{exc}: {sql}") from exc
         finally:
-            storage.execute("ROLLBACK")
-        changed: dict[Key, tuple[Any, ...] | None] = {}
-        for key, image in images.items():
-            is_new = image is not None and self._image(key) is None
-            if image is not None and is_new and self._is_numbered(key, transaction):
-                self._next_row += 1  # no other transaction may give its row the same number
-                changed[key[0], (self._next_row,)] = (self._next_row, *image[1:])
+            changes = storage.noted()
+            self._current = None
+        if rows and "touched_" in rows[0].keys():  # noqa: SIM118  # a row has no `in`
+            selected = [storage.selected[row["touched_"]] for row in rows]
+            rows = [_Selected(row) for row in rows]
+            changes = {key: (image := storage.image(key), image) for key in selected}
+        if "DO NOTHING" in sql:  # not without the end of who changes the other one
+            self._lock_others(transaction)
+        if is_numbering:
+            self._note_sequences()
+        return rows, self._with_own_numbers(transaction, changes)
+
+    def _with_own_numbers(self, transaction: _Transaction, changes: Changes) -> Changes:
+        """Number new rows that have no key: no other transaction may give its row the same."""
+        new = [
+            key
+            for key, (before, after) in changes.items()
+            if before is None
+            and after is not None
+            and key not in transaction.images
+            and self._storage.tables[key[0]].key == ("rowid",)
+        ]
+        if not new:
+            return changes
+        numbered: Changes = {}
+        for key, (before, after) in changes.items():
+            if key in new and after is not None:
+                self._next_row += 1
+                row = (self._next_row, *after[1:])
+                numbered[key[0], row[:1]] = (None, row)
+                self._storage.lay(key, None)
+                self._storage.lay((key[0], row[:1]), row)
             else:
-                changed[key] = image
-        return rows, changed
+                numbered[key] = (before, after)
+        return numbered
 
     def _lock_others(self, transaction: _Transaction) -> None:
         """Wait for rows that are changed just now, and in the way of what was to be inserted."""
-        for table, columns, values in self._offered:
-            names = ", ".join(self._keys[table])
+        for table, columns, values in self._storage.offered:
+            names = ", ".join(self._storage.tables[table].key)
             where = " AND ".join(f"{name} = ?" for name in columns)
             for row in self._storage.execute(f"SELECT {names} FROM {table} WHERE {where}", values):
                 key = (table, tuple(row))
@@ -570,37 +831,57 @@ class PostgresServer:
         return bool(found)
 
     def _present_keys(self, key: Key) -> list[Key]:
-        return self._unique_keys({key: self._image(key)})
+        image = self._storage.image(key)
+        return self._unique_keys({key: (image, image)})
 
     def _lay_before(self, statement: _Statement) -> None:
         """Lay what was over what is, but for rows that the statement sees anew."""
         for key, image in (statement.before | statement.transaction.before).items():
             if not statement.seen_anew & {key, *self._present_keys(key)}:
-                self._lay(key, image)
+                self._storage.lay(key, image)
 
-    def _tell_of_move(
-        self, table: str, before: tuple[Any, ...] | None, after: tuple[Any, ...] | None
-    ) -> None:
+    def _tell_of_move(self, table: str, before: Image | None, after: Image | None) -> None:
         if table not in MOVING or self.on_move is None:
             return
-        columns = self._columns(table)
+        columns = self._storage.tables[table].columns
         state, error = columns.index(MOVING[table]), columns.index("last_error")
         was, is_now = before[state] if before else None, after[state] if after else None
         row = after or before
         if was != is_now and row is not None:
             self.on_move(table, was, is_now, row[error])
 
-    def _is_numbered(self, key: Key, transaction: _Transaction) -> bool:
-        return self._keys[key[0]] == ("rowid",) and key not in transaction.images
-
     # --- rows -----------------------------------------------------------------------------------
+
+    def _lay_out(self, transaction: _Transaction) -> None:
+        """Lay what a transaction changed over what is committed, if it is not there already."""
+        laid, self._laid = self._laid, transaction
+        if laid is transaction:
+            return
+        if laid is not None:
+            if not laid.images and not transaction.images:
+                return
+            self._storage.execute("ROLLBACK")
+        self._storage.execute("BEGIN")
+        self._lay_over(transaction)
+
+    def _take_off(self) -> None:
+        """Let what is committed be seen, and nothing else."""
+        if self._laid is not None and self._laid.images:
+            self._undo()
+
+    def _undo(self) -> None:
+        """Take back what is laid over what is committed, with what a statement has just done."""
+        if self._laid is not None:
+            self._laid = None
+            self._storage.execute("ROLLBACK")
 
     def _lay_over(self, transaction: _Transaction) -> None:
         # First all that goes: a row that comes may have the unique key of one that went.
         for key in transaction.images:
-            self._lay(key, None)
+            self._storage.lay(key, None)
         for key, image in transaction.images.items():
-            self._lay(key, image)
+            if image is not None:
+                self._storage.lay(key, image)
 
     def _go_on_numbering(self) -> None:
         """Let numbers go on behind those that others have taken."""
@@ -608,28 +889,20 @@ class PostgresServer:
             self._storage.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
             self._storage.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, number))
 
-    def _lay(self, key: Key, image: tuple[Any, ...] | None) -> None:
-        table, values = key
-        delete, insert, _ = self._statements(table)
-        self._storage.execute(*((delete, values) if image is None else (insert, image)))
+    def _note_sequences(self) -> None:
+        for name, number in self._storage.execute("SELECT name, seq FROM sqlite_sequence"):
+            self._sequences[name] = max(self._sequences.get(name, 0), number)
 
-    def _image(self, key: Key) -> tuple[Any, ...] | None:
-        table, values = key
-        row = self._storage.execute(self._statements(table)[2], values).fetchone()
-        return None if row is None else tuple(row)
-
-    def _unique_keys(self, images: dict[Key, tuple[Any, ...] | None]) -> list[Key]:
+    def _unique_keys(self, changes: Changes) -> list[Key]:
         """Return what must not be there twice: two that insert it wait for each other."""
         found: list[Key] = []
-        for (table, _), image in images.items():
+        for (table, _), (_, image) in changes.items():
             if image is None:
                 continue
-            names = self._columns(table)
-            row = dict(zip(names, image, strict=True))
-            for columns in self._uniques[table]:
-                values = tuple(row[name] for name in columns)
+            for name, _, places in self._storage.tables[table].uniques:
+                values = tuple([image[place] for place in places])
                 if None not in values:
-                    found.append((f"unique {table} {' '.join(columns)}", values))
+                    found.append((name, values))
         return found
 
     def _lock(self, transaction: _Transaction, keys: Sequence[Key]) -> None:
@@ -640,111 +913,41 @@ class PostgresServer:
             self._locks[key] = transaction
             transaction.locks.add(key)
 
-    def _touch(self, table: str, *key: Any) -> int:
-        if self._touched is None:
-            return 0
-        self._touched.append((table, key))
-        return len(self._touched) - 1
-
-    def _note_offer(self, table: str, number: int, *values: Any) -> int:
-        if self._touched is not None:
-            self._offered.append((table, self._uniques[table][number], values))
-        return 0
-
-    def _is_held(self, table: str, *key: Any) -> bool:
-        holder = self._locks.get((table, key))
+    def is_held(self, key: Key) -> bool:
+        """Say whether another transaction than the one that runs holds a row."""
+        holder = self._locks.get(key)
         return holder is not None and holder is not self._current
 
-    def _note_wake(self) -> int:
+    def note_wake(self) -> int:
+        """Note that the transaction that runs wakes workers once it is committed."""
         if self._current is not None:
             self._current.wakes = True
         return 0
 
-    # --- schema ---------------------------------------------------------------------------------
-
-    def look_at_schema(self) -> None:
-        """See to it that changes of every table are noticed."""
-        [(schema,)] = self.select("PRAGMA schema_version")
-        if schema == self._schema:
-            return
-        self._schema = schema
-        tables = self.select("SELECT name FROM sqlite_master WHERE type = 'table'")
-        for table in [row["name"] for row in tables if not row["name"].startswith("sqlite_")]:
-            columns = self.select(f"PRAGMA table_info({table})")
-            keys = sorted((row for row in columns if row["pk"]), key=lambda row: row["pk"])
-            self._keys[table] = tuple(row["name"] for row in keys) or ("rowid",)
-            self._uniques[table] = [
-                tuple(part["name"] for part in self.select(f"PRAGMA index_info({index['name']})"))
-                for index in self.select(f"PRAGMA index_list({table})")
-                if index["unique"]
-            ]
-            for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
-                key = ", ".join(f"{row}.{name}" for name in self._keys[table])
-                self._storage.execute(f"DROP TRIGGER IF EXISTS temp.{table}_{event}")
-                self._storage.execute(
-                    f"CREATE TEMP TRIGGER {table}_{event} AFTER {event}"
-                    f" ON main.{table} BEGIN SELECT touched('{table}', {key}); END"
-                )
-            self._storage.execute(f"DROP TRIGGER IF EXISTS temp.{table}_OFFER")
-            offers = [
-                f"SELECT offered('{table}', {number}, NEW.{', NEW.'.join(unique)});"
-                for number, unique in enumerate(self._uniques[table])
-            ]
-            if offers:
-                self._storage.execute(
-                    f"CREATE TEMP TRIGGER {table}_OFFER BEFORE INSERT ON main.{table}"
-                    f" BEGIN {' '.join(offers)} END"
-                )
-        self._has_sequences = any(row["name"] == "sqlite_sequence" for row in tables)
-        for each in self._open:  # their columns are others now
-            each.before.clear()
-            for statement in each.waiters:
-                statement.before.clear()
-        self._columns.cache_clear()
-        self._statements.cache_clear()
-
-    @functools.cache  # noqa: B019  # one server a world, and it goes with it
-    def _columns(self, table: str) -> tuple[str, ...]:
-        names = tuple(row["name"] for row in self.select(f"PRAGMA table_info({table})"))
-        return ("rowid", *names) if self._keys[table] == ("rowid",) else names
-
-    @functools.cache  # noqa: B019  # the same
-    def _statements(self, table: str) -> tuple[str, str, str]:
-        """Return what deletes, inserts and selects a row."""
-        where = " AND ".join(f"{name} = ?" for name in self._keys[table])
-        columns = self._columns(table)
-        names, places = ", ".join(columns), ", ".join("?" * len(columns))
-        return (
-            f"DELETE FROM {table} WHERE {where}",
-            f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({places})",
-            f"SELECT {names} FROM {table} WHERE {where}",
-        )
-
-    def _note_sequences(self) -> None:
-        if self._has_sequences:
-            for row in self.select("SELECT name, seq FROM sqlite_sequence"):
-                self._sequences[row["name"]] = max(self._sequences.get(row["name"], 0), row["seq"])
+    def _look_at_schema(self) -> None:
+        if self._storage.look_at_schema():
+            for each in self._open:  # their columns are others now
+                each.before.clear()
+                for statement in each.waiters:
+                    statement.before.clear()
 
     # --- dialect --------------------------------------------------------------------------------
 
     def _in_sqlite(self, sql: str) -> str:
-        cached = self._translated.get(sql)
+        translated = self._storage.translated
+        cached = translated.get(sql)
         if cached is None:
-            cached = self._translated[sql] = in_sqlite(self._with_locks(sql))
+            cached = translated[sql] = in_sqlite(self._with_locks(sql))
         return cached
-
-    @functools.cached_property
-    def _translated(self) -> dict[str, str]:
-        return {}
 
     def _with_locks(self, sql: str) -> str:
         """Let locked rows be left out where that is said, and note those that are selected."""
         for match in reversed(list(_LOCKING.finditer(sql))):
             start, table, alias, end = _source(sql, match.start(), match[1])
-            keys = ", ".join(f"{alias}.{name}" for name in self._keys[table])
+            keys = ", ".join(f"{alias}.{name}" for name in self._storage.tables[table].key)
             before, source, after = sql[:start], sql[start:end], sql[end:]
             if match[2]:
-                inner = ", ".join(self._keys[table])
+                inner = ", ".join(self._storage.tables[table].key)
                 hidden = f"(SELECT * FROM {table} WHERE NOT held('{table}', {inner})) {alias}"
                 source = hidden
             sql = before + source + after
