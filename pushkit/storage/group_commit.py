@@ -74,6 +74,11 @@ class Batch(Generic[Item, T]):
     error: Exception | None = None  # what was raised instead
     is_final: bool = False  # whether nobody may be tried alone: all hear of the error
 
+    @property
+    def is_of_group(self) -> bool:
+        """Whether a group makes its script, and no script of its own."""
+        return self.waiting[0].group is not _one_script
+
     def script(self) -> Script[None]:
         """Run the group's script over the items."""
         items = [each.item for each in self.waiting]

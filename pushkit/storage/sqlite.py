@@ -41,6 +41,11 @@ T = TypeVar("T")
 
 _MAX_BATCH = 256
 _BUSY_PAUSE = 0.005  # seconds
+# Of how many items the scripts are run in the event loop; and after how many seconds there they are
+# not, for how many.
+_FEW = 4
+_LONG = 0.005
+_PAUSE_AFTER_LONG = 1.0
 _MIN_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
 _HAS_TABLE = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = $1"
 # How SQLite opens the file: only what brings the schema up to date may make one.
@@ -112,7 +117,7 @@ class SqliteDatabase:
             raise left_behind(str(self.path), self._component, found[0]["oldest"], newest)
 
     def _new_writer(self, access: Access) -> _Writer:
-        return _Writer(lambda: self._connect(access))
+        return _Writer(lambda: self._connect(access), self._busy_timeout.total_seconds())
 
     async def schema(self) -> Schema:
         """Return what the file holds, open or not, without changing anything."""
@@ -270,7 +275,9 @@ class SqliteDatabase:
         connection.row_factory = sqlite3.Row
         if access is Access.READ:
             return
-        self._switch_to_wal(connection)
+        # Of two processes that create the file together, one is refused at once.
+        seconds = self._busy_timeout.total_seconds()
+        _execute_patiently(connection, "PRAGMA journal_mode = WAL", seconds)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         # Settling goes from page to page of a long backlog: 2 MiB, the default, forget them.
         connection.execute("PRAGMA cache_size = -16384")
@@ -282,19 +289,19 @@ class SqliteDatabase:
         # Who reads the file finds nothing of what was deleted or replaced. Some builds have it on.
         connection.execute("PRAGMA secure_delete = ON")
 
-    def _switch_to_wal(self, connection: sqlite3.Connection) -> None:
-        # Here SQLite does not wait by itself: of two processes that create the file together, one
-        # is refused at once.
-        deadline = time.monotonic() + self._busy_timeout.total_seconds()
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as exc:
-                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(_BUSY_PAUSE)
-            else:
-                return
+
+def _execute_patiently(connection: sqlite3.Connection, sql: str, seconds: float) -> None:
+    """Execute where SQLite does not wait by itself for another process."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connection.execute(sql)
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_BUSY_PAUSE)
+        else:
+            return
 
 
 def _create_private(path: Path) -> None:
@@ -354,22 +361,50 @@ async def _finish(group_commit: GroupCommit, writer: _Writer) -> None:
 
 
 class _Writer(threading.Thread):
-    """The one thread that writes; each call of it is one transaction."""
+    """The one thread that writes; each call of it is one transaction.
+
+    A few items of groups are run in the event loop, and their transaction is committed here: of two
+    threads that take turns each waits for the other, at every statement. Where somebody else
+    writes, or where it took long the last time, all of it is done here.
+    """
 
     # Runs first in each, and may refuse it.
     check: Callable[[sqlite3.Connection], None] | None = None
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], patience: float = 0) -> None:
         super().__init__(name="pushkit-writer", daemon=True)
         self._connect = connect
+        self._patience = patience
         self._connection: sqlite3.Connection | None = None
         self._loop = asyncio.get_running_loop()
-        self._asked: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], Ended] | None]
+        self._asked: queue.SimpleQueue[tuple[Sequence[Batch[Any, Any]], Ended, bool] | None]
         self._asked = queue.SimpleQueue()
+        self._under_way = 0
+        self._all_here_until = 0.0
 
     def __call__(self, batches: Sequence[Batch[Any, Any]], ended: Ended, /) -> None:
-        """Let the thread run batches in a transaction, and tell the event loop."""
-        self._asked.put((batches, ended))
+        """Let batches be run in a transaction, and tell the event loop."""
+        is_run = not self._under_way and self._run_in_loop(batches)
+        self._under_way += 1
+        self._asked.put((batches, ended, is_run))
+
+    def _run_in_loop(self, batches: Sequence[Batch[Any, Any]]) -> bool:
+        """Begin a transaction, and run a few items in it; say whether that was done."""
+        connection, began = self._connection, time.perf_counter()
+        if connection is None or began < self._all_here_until or not _are_few(batches):
+            return False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error:  # somebody else writes; anything else comes again in the thread
+            return False
+        try:
+            self._run(connection, batches)
+        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
+            _fail(connection, batches, exc)
+        now = time.perf_counter()
+        if now - began > _LONG:
+            self._all_here_until = now + _PAUSE_AFTER_LONG
+        return True
 
     def stop(self) -> None:
         """Let the thread end after what was asked for."""
@@ -378,52 +413,76 @@ class _Writer(threading.Thread):
     def run(self) -> None:
         """Do what is asked for, until stopped."""
         while (asked := self._asked.get()) is not None:
-            batches, ended = asked
-            self.commit(batches)
+            batches, ended, is_run = asked
+            self.commit(batches, is_run=is_run)
             try:
-                self._loop.call_soon_threadsafe(ended, batches)
+                self._loop.call_soon_threadsafe(self._tell, batches, ended)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 break
         if self._connection is not None:
             self._connection.close()
 
-    def commit(self, batches: Sequence[Batch[Any, Any]]) -> None:
-        """Run batches in a transaction, and note on each what went wrong."""
-        try:
-            self._connection = self._connection or self._connect()
-            self._commit(self._connection, batches)
-        except Exception as exc:  # noqa: BLE001  # whoever waits must hear of it
-            error = exc
-            if not isinstance(exc, StorageError):
-                error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
-            for batch in batches:
-                batch.error, batch.is_final = error, True
+    def _tell(self, batches: Sequence[Batch[Any, Any]], ended: Ended) -> None:
+        self._under_way -= 1
+        ended(batches)
 
-    def _commit(self, connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
+    def commit(self, batches: Sequence[Batch[Any, Any]], *, is_run: bool = False) -> None:
+        """Run batches in a transaction, unless they were, and end it; note what went wrong."""
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            if self.check is not None:
-                self.check(connection)
-            if len(batches) == 1:
-                _run_batch(connection, batches[0])
-                if batches[0].error is not None:
-                    connection.execute("ROLLBACK")
-                    return
-            else:
-                for batch in batches:
-                    _run_beside_others(connection, batch)
-            _make_durable(connection)
-        except Exception as exc:
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = self._connect()
+                connection.execute("PRAGMA busy_timeout = 0")  # in the event loop nobody waits
+            if not is_run:
+                _execute_patiently(connection, "BEGIN IMMEDIATE", self._patience)
+                self._run(connection, batches)
             if connection.in_transaction:
+                _make_durable(connection, self._patience)
+        except Exception as exc:  # noqa: BLE001  # as above
+            _fail(self._connection, batches, exc)
+
+    def _run(self, connection: sqlite3.Connection, batches: Sequence[Batch[Any, Any]]) -> None:
+        if self.check is not None:
+            self.check(connection)
+        if len(batches) == 1:
+            _run_batch(connection, batches[0])
+            if batches[0].error is not None:
                 connection.execute("ROLLBACK")
-            if not isinstance(exc, sqlite3.Error):
-                raise
-            raise StorageError(f"the database refused: {exc}; nothing was stored") from exc
+        else:
+            for batch in batches:
+                _run_beside_others(connection, batch)
 
 
-def _make_durable(connection: sqlite3.Connection) -> None:
+def _are_few(batches: Sequence[Batch[Any, Any]]) -> bool:
+    """Say whether these are items of groups, and few: what a script of its own does takes time."""
+    return all(batch.is_of_group for batch in batches) and (
+        sum(len(batch.waiting) for batch in batches) <= _FEW
+    )
+
+
+def _fail(
+    connection: sqlite3.Connection | None, batches: Sequence[Batch[Any, Any]], exc: Exception
+) -> None:
+    """Take back what was written, and note on each batch why."""
+    error = exc
+    if connection is not None and connection.in_transaction:
+        try:
+            connection.execute("ROLLBACK")
+        except sqlite3.Error as again:
+            error = again
+    if isinstance(error, sqlite3.Error):
+        error = StorageError(f"the database refused: {exc}; nothing was stored")
+    elif not isinstance(error, StorageError):
+        error = StorageError(f"the writer failed: {type(exc).__name__}: {exc}")
+    if error is not exc:
+        error.__cause__ = exc
+    for batch in batches:
+        batch.error, batch.is_final = error, True
+
+
+def _make_durable(connection: sqlite3.Connection, patience: float) -> None:
     try:
-        connection.execute("COMMIT")
+        _execute_patiently(connection, "COMMIT", patience)
     except sqlite3.OperationalError as exc:
         if connection.in_transaction or exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_IOERR:
             raise

@@ -383,8 +383,8 @@ CUTS = (
         "Whoever waits for a commit that failed hears of it.",
         _SQLITE,
         (
-            'raise StorageError(f"the database refused: {exc}; nothing was stored") from exc',
-            "return",
+            "        batch.error, batch.is_final = error, True",
+            "        pass",
         ),
     ),
     # --- workers that end -----------------------------------------------------------------------

@@ -6,12 +6,14 @@ import resource
 import sqlite3
 import stat
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from subprocess import PIPE, Popen
 from sys import executable
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -69,6 +71,31 @@ def insert_then_fail(name: str, error: Exception) -> Script[None]:
     raise error
 
 
+def each(scripts: Sequence[Script[Any]], /, *, wait: bool) -> Script[list[Any]]:  # noqa: ARG001
+    results = []
+    for script in scripts:
+        result = yield from script
+        results.append(result)
+    return results
+
+
+Write: TypeAlias = Callable[[SqliteDatabase, Script[Any]], Awaitable[Any]]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(SqliteDatabase.write, id="a script of its own"),
+        pytest.param(
+            lambda database, script: database.write_together(each, script), id="of a group"
+        ),
+    ]
+)
+def write(request: pytest.FixtureRequest) -> Write:
+    """Write by itself, in the writer's thread; or in a group, of a few in the event loop."""
+    way: Write = request.param
+    return way
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the write lock, as another process does that is in a transaction."""
@@ -114,23 +141,23 @@ async def test_what_was_written_is_there_after_a_restart(path: Path) -> None:
     "error", [RefusedError("no"), ZeroDivisionError("a bug")], ids=["on purpose", "a bug"]
 )
 async def test_what_a_script_raises_reaches_its_caller_and_nothing_is_stored(
-    database: SqliteDatabase, error: Exception
+    database: SqliteDatabase, error: Exception, write: Write
 ) -> None:
     with pytest.raises(type(error)) as caught:
-        await database.write(insert_then_fail("a", error))
+        await write(database, insert_then_fail("a", error))
     assert caught.value is error
     assert await database.read(names()) == []
 
 
 async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_stored(
-    database: SqliteDatabase,
+    database: SqliteDatabase, write: Write
 ) -> None:
     def twice() -> Script[None]:
         yield from insert("a")
         yield from insert("a")
 
     with pytest.raises(StorageError):
-        await database.write(twice())
+        await write(database, twice())
     assert await database.read(names()) == []
 
 
@@ -138,10 +165,10 @@ async def test_what_the_database_refuses_is_a_storage_error_and_nothing_is_store
     ("name", "size"), [("\ud800", 1), ("a", 2**63)], ids=["half a surrogate pair", "65 bits"]
 )
 async def test_a_value_that_no_column_holds_is_a_storage_error(
-    database: SqliteDatabase, name: str, size: int
+    database: SqliteDatabase, name: str, size: int, write: Write
 ) -> None:
     with pytest.raises(StorageError, match="cannot be stored"):
-        await database.write(insert(name, size))
+        await write(database, insert(name, size))
     with pytest.raises(StorageError, match="cannot be stored"):
         await database.read(insert(name, size))
 
@@ -366,6 +393,37 @@ async def test_a_group_whose_script_cannot_be_made_fails_for_whoever_asked(
     assert await database.write(insert("b")) == "b"
 
 
+async def test_a_script_of_few_items_that_takes_long_goes_to_the_thread_next_time(
+    database: SqliteDatabase,
+) -> None:
+    threads: list[str] = []
+
+    def slow(items: Sequence[float], /, *, wait: bool) -> Script[Sequence[float]]:  # noqa: ARG001
+        yield Statement("SELECT 1")
+        threads.append(threading.current_thread().name)
+        began = time.monotonic()
+        while time.monotonic() < began + sum(items):
+            pass
+        return items
+
+    await database.write_together(slow, 0.01)
+    await database.write_together(slow, 0)
+    assert threads == ["MainThread", "pushkit-writer"]
+
+
+async def test_many_items_are_run_in_the_thread(database: SqliteDatabase) -> None:
+    threads: list[str] = []
+
+    def group(items: Sequence[str], /, *, wait: bool) -> Script[Sequence[str]]:  # noqa: ARG001
+        threads.append(threading.current_thread().name)
+        for item in items:
+            yield from insert(item)
+        return items
+
+    await asyncio.gather(*(database.write_together(group, f"{n}") for n in range(20)))
+    assert threads == ["pushkit-writer"]
+
+
 async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) -> None:
     gate = Gate()
 
@@ -382,9 +440,9 @@ async def test_a_reader_sees_only_what_is_committed(database: SqliteDatabase) ->
 
 
 async def test_nobody_is_told_done_before_the_commit(
-    traced: list[str], database: SqliteDatabase
+    traced: list[str], database: SqliteDatabase, write: Write
 ) -> None:
-    await database.write(insert("a"))
+    await write(database, insert("a"))
     assert traced[-1] == "COMMIT"
 
 
@@ -392,30 +450,30 @@ async def test_nobody_is_told_done_before_the_commit(
 
 
 async def test_a_lock_of_another_process_is_a_storage_error_and_nothing_is_stored(
-    path: Path, database: SqliteDatabase
+    path: Path, database: SqliteDatabase, write: Write
 ) -> None:
     with locked(path):
         results = await asyncio.gather(
-            *(database.write(insert(name)) for name in "abc"), return_exceptions=True
+            *(write(database, insert(name)) for name in "abc"), return_exceptions=True
         )
         assert [type(result) for result in results] == [StorageError] * 3
         assert await database.read(names()) == []
-    assert await database.write(insert("d")) == "d"
+    assert await write(database, insert("d")) == "d"
     assert await database.read(names()) == ["d"]
 
 
-async def test_waits_for_another_process_as_long_as_it_may(path: Path) -> None:
+async def test_waits_for_another_process_as_long_as_it_may(path: Path, write: Write) -> None:
     database = things(path, busy_timeout=timedelta(seconds=30))
     await database.open()
     with locked(path):
-        writing = asyncio.create_task(database.write(insert("a")))
+        writing = asyncio.ensure_future(write(database, insert("a")))
         assert await database.read(names()) == []
     assert await writing == "a"
     await database.close()
 
 
 async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
-    database: SqliteDatabase,
+    database: SqliteDatabase, write: Write
 ) -> None:
     def fill_up() -> Script[None]:
         rows = yield Statement("PRAGMA page_count")
@@ -425,11 +483,11 @@ async def test_a_full_disk_is_a_storage_error_and_nothing_is_stored(
         yield from insert("a")
         yield from insert("b" * 100_000)
 
-    await database.write(fill_up())
+    await write(database, fill_up())
     with pytest.raises(StorageError, match="full"):
-        await database.write(insert_much())
+        await write(database, insert_much())
     assert await database.read(names()) == []
-    await database.write(insert("c"))
+    await write(database, insert("c"))
     assert await database.read(names()) == ["c"]
 
 
@@ -452,18 +510,18 @@ async def test_with_a_full_disk_nobody_in_the_batch_is_told_done_for_nothing(
 
 
 async def test_a_commit_in_which_the_disk_fails_may_have_happened(
-    path: Path, database: SqliteDatabase
+    path: Path, database: SqliteDatabase, write: Write
 ) -> None:
-    await database.write(insert("a"))
+    await write(database, insert("a"))
     log = path.with_name(f"{path.name}-wal")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 100, limits[1]))
     try:
         with pytest.raises(CommitUncertainError, match="may have been stored or not"):
-            await database.write(insert("b"))
+            await write(database, insert("b"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    await database.write(insert("c"))
+    await write(database, insert("c"))
     assert await database.read(names()) in (["a", "c"], ["a", "b", "c"])
 
 
