@@ -29,6 +29,7 @@ _SURROUNDINGS = take_over()
 import argparse  # noqa: E402
 import hashlib  # noqa: E402
 from collections import Counter  # noqa: E402
+from dataclasses import fields  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from pushkit.keys.jwk import Algorithm, generate_key  # noqa: E402
@@ -152,9 +153,19 @@ def _report(outcome: Outcome, *, shrinks: bool) -> str:
 
 
 def _told(scenario: Scenario) -> str:
-    names = ("seed", "agents", "workers", "webhooks", "receivers", "twins", "postgres", "ends")
-    cast = ", ".join(f"{name}={getattr(scenario, name)}" for name in names)
-    return "\n".join(f"    {each}" for each in (cast, *scenario.steps))
+    """Return a story as it is written in Python, without what goes without saying."""
+    said = {each.name: getattr(scenario, each.name) for each in fields(scenario)}
+    cast = ", ".join(
+        f"{each.name}={said[each.name]!r}"
+        for each in fields(scenario)
+        if each.name not in ("plot", "steps") and said[each.name] != each.default
+    )
+    steps = (
+        f"            Step({each.at}, {each.kind!r}, {each.args!r})," for each in scenario.steps
+    )
+    return "\n".join(
+        ("    Scenario(", f"        {cast},", "        steps=(", *steps, "        ),", "    )")
+    )
 
 
 def _arguments() -> argparse.Namespace:

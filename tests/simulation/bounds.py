@@ -50,7 +50,7 @@ def check_bounds(
     for process, tasks in world.loop.living().items():
         if tasks > _TASKS:
             world.violated(f"{process} has {tasks} tasks when everything is over")
-    lines = 200 + 4 * (world.network.dialled + len(world.troubles)) + len(world.trace)
+    lines = 200 + 4 * (world.network.dialled + len(world.troubles) + claims) + len(world.trace)
     if world.secrets.lines > lines:
         world.violated(f"{world.secrets.lines} lines of log, expected {lines} at most")
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from tests.simulation.disk import Disk
+from tests.simulation.loop import Process
 from tests.simulation.postgres import PostgresServer
 from tests.simulation.webhook import Arrival
 from tests.simulation.world import World
@@ -20,6 +21,7 @@ _SETTLED = 0.5  # seconds after which an answer that was heard is written down
 _FIRST_WAIT = 0.8  # seconds: the shortest wait of the schedule, and its jitter
 _SAME = 1_000_000  # microseconds within which no two attempts take the same time to one more
 _TRIES = 8  # what the schedule has
+_LONGEST = 60.0  # seconds: no lease is longer
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
 # What an answer may say for good; the rest is given up when the schedule is used up.
 _FOR_GOOD = frozenset(
@@ -37,6 +39,7 @@ class Conduct:
         world: Which.
         outbox: Where the deliveries are.
         inboxes: Where the receivers' notifications are, by receiver.
+        slots: How many attempts a process has under way at most.
     """
 
     def __init__(
@@ -44,13 +47,18 @@ class Conduct:
         world: World,
         outbox: Disk | PostgresServer,
         inboxes: Mapping[str, Disk | PostgresServer],
+        *,
+        slots: int,
     ) -> None:
         self._world = world
+        self._slots = slots
         self._outbox = outbox
         self._inboxes = inboxes
         self._arrivals: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
         self._claims: dict[str, tuple[int, Arrival]] = {}
         self._of_delivery: dict[str, list[Arrival]] = defaultdict(list)
+        self._of_subscription: dict[str, list[Arrival]] = defaultdict(list)
+        self._of_process: dict[Process, list[tuple[str, Arrival]]] = defaultdict(list)
         self._hurries: list[float] = []
 
     def step(self, kind: str) -> None:
@@ -73,29 +81,50 @@ class Conduct:
         if not rows:
             return
         row = rows[0]
+        self._check_one_at_a_time(row, arrival)
+        self._check_share(row, arrival)
         if row["state"] == "in_flight":  # else it was lost to somebody on its way
-            self._check_wanted(row, arrival)
+            self._check_wanted(row)
             self._check_number(row, arrival)
         earlier = self._arrivals[row["owner"], arrival.host]
         for before in earlier[-20:]:
             self._check_wait(before, arrival)
         earlier.append(arrival)
 
-    def _check_wanted(self, row: sqlite3.Row, arrival: Arrival) -> None:
+    def _check_one_at_a_time(self, row: sqlite3.Row, arrival: Arrival) -> None:
+        """Of a subscription one is under way, whatever the outbox says of the others."""
+        known = self._of_subscription[row["subscription_id"]]
+        known[:] = [each for each in known if each.is_under_way]
+        for other in known:
+            if other.delivery_id != arrival.delivery_id and not (
+                self._was_withdrawn(other.delivery_id)
+                or row["state"] == "cancelled"
+                or self._world.had_trouble("freeze", other.at, arrival.at)
+                or self._world.had_trouble("clock", other.at - _LONGEST, arrival.at)
+            ):
+                self._world.violated(
+                    f"two at once of a subscription: {row['id']} {other.delivery_id}"
+                )
+        known.append(arrival)
+
+    def _was_withdrawn(self, delivery_id: str) -> bool:
+        """Say whether nobody waits any more for what comes of a delivery."""
+        rows = self._outbox.select("SELECT state FROM pushkit_deliveries WHERE id = ?", delivery_id)
+        return not rows or rows[0]["state"] == "cancelled"
+
+    def _check_share(self, row: sqlite3.Row, arrival: Arrival) -> None:
+        """A process leaves slots to others than one owner, whatever became of what is in them."""
+        if arrival.process is None:
+            return
+        known = self._of_process[arrival.process]
+        known[:] = [each for each in known if each[1].is_under_way]
+        known.append((row["owner"], arrival))
+        taken = Counter(owner for owner, _ in known)[row["owner"]]
+        if taken > self._slots - self._slots // 4:
+            self._world.violated(f"{row['owner']} has {taken} of {self._slots} slots")
+
+    def _check_wanted(self, row: sqlite3.Row) -> None:
         """What nobody wants, or not now, is not sent."""
-        # Of a chain others are in flight, too: one is under way.
-        others = self._outbox.select(
-            "SELECT id FROM pushkit_deliveries WHERE subscription_id = ? AND id <> ?"
-            " AND state = 'in_flight'",
-            row["subscription_id"],
-            row["id"],
-        )
-        for other in others:
-            _, last = self._claims.get(other["id"], (0, None))
-            if last is None or last.is_heard() or not last.is_open():
-                continue
-            if not self._world.had_trouble("freeze", last.at, arrival.at):
-                self._world.violated(f"two at once of a subscription: {row['id']} {other['id']}")
         if row["known"] is None or not row["active"]:
             self._world.violated(f"sent for a subscription that is no more: {row['id']}")
         elif row["paused"] and row["head"]:

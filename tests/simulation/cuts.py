@@ -134,6 +134,12 @@ CUTS = (
         ("    return slots // 8\n", "    return 0\n"),
     ),
     _cut(
+        "slots of what left",
+        "What is removed while it is under way has its slot until it has ended.",
+        _WORKER,
+        ("                held=self.slots.held(),\n", ""),
+    ),
+    _cut(
         "turns of lines",
         "Lines leave their slots to what waits for one.",
         "pushkit.work.pump",
@@ -185,6 +191,18 @@ CUTS = (
         "Only the very next of a line joins its chain.",
         "pushkit.delivery.chain",
         ("                or seq != self._last_seq + 1\n", ""),
+    ),
+    _cut(
+        "past a lease",
+        "What somebody still has is not overtaken by what stands behind it.",
+        _LEASES,
+        ("        \" OR b.state = 'in_flight')))\"\n", '        ")))"\n'),
+    ),
+    _cut(
+        "look at the line",
+        "A chain goes no further than a pause, a removal or a change allows.",
+        "pushkit.delivery.chain",
+        ("_KNOWN_FOR: Final = 0.25", "_KNOWN_FOR: Final = 1e9"),
     ),
     _cut(
         "one of a subscription",

@@ -141,13 +141,14 @@ class _Play:
         self.keys = Keys(key)
         self.outbox = self._new_disk()
         self.machine = Machine(self.world, f"{_AGENTS}.1", disk=self.outbox)
+        options = _CROWDED if scenario.crowded else _SLOW if scenario.slow else _OPTIONS
         self.senders = {
             name: SendingUnit(
                 self.world,
                 name,
                 self.machine,
                 keys=self.keys,
-                options=_CROWDED if scenario.crowded else _SLOW if scenario.slow else _OPTIONS,
+                options=options,
                 delivers=delivers,
                 keys_at=keys_at,
                 on_published=self._published,
@@ -210,16 +211,18 @@ class _Play:
             self.world,
             self.outbox,
             {name: _disk_of(unit.machine) for name, unit in self.receivers.items()},
+            slots=options.concurrency,
         )
         self._is_healed = False
         # Of databases that old programs may not write to beside new ones: who is new.
         self._strict: dict[Disk, set[Process]] = {}
 
     def _roles(self) -> list[tuple[str, bool, str | None]]:
-        delivers = not self.scenario.workers
+        on_stage = self.scenario
+        delivering = 0 if on_stage.workers else max(on_stage.agents - on_stage.mute, 1)
         return [
-            (f"agent{n}", delivers, f"{_KEYS}.{n + 1}") for n in range(self.scenario.agents)
-        ] + [(f"worker{n}", True, None) for n in range(self.scenario.workers)]
+            (f"agent{n}", n < delivering, f"{_KEYS}.{n + 1}") for n in range(on_stage.agents)
+        ] + [(f"worker{n}", True, None) for n in range(on_stage.workers)]
 
     def _add_webhook(self, name: str, machine: Machine) -> None:
         self.hosts[name] = machine

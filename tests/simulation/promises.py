@@ -25,6 +25,7 @@ __all__ = ["TRANSITIONS", "Promises"]
 
 _AWAKE = 0.0002  # seconds after which a process that was frozen may have asked the database
 _SETTLING = 2.0  # seconds that settling takes at most where nothing is wrong
+_UNHEARD = 0.5  # seconds for which a chain may not have heard that nobody wants it any more
 _IDLE_TIMEOUT = 10.0  # seconds after which PostgreSQL ends a transaction that stands still
 _UNFINISHED = "SELECT * FROM pushkit_deliveries WHERE state IN ('pending', 'in_flight') LIMIT 3"
 _STORED = (
@@ -166,7 +167,7 @@ class Promises:
         self._check_order(rows[0])
         self._check_first(rows[0], is_first=not earlier)
         self._check_lease(rows[0], arrival)
-        self._check_silence(rows[0])
+        self._check_silence(rows[0], arrival)
         if arrival.body != bytes(rows[0]["body"]):
             self._world.violated(f"another body than was stored: {arrival.delivery_id}")
         earlier.append(arrival)
@@ -197,10 +198,16 @@ class Promises:
                 f"{row['id']} was sent by {worker}, and {row['lease_worker']} has its lease"
             )
 
-    def _check_silence(self, row: sqlite3.Row) -> None:
+    def _check_silence(self, row: sqlite3.Row, arrival: Arrival) -> None:
         """Nothing is begun for who paused, was disabled, or is gone."""
         since = self.wishes.silent_since(row["task_id"], row["owner"])
-        if since is not None and self._world.loop.time() - since > self._timeout + _SETTLING:
+        if since is None:
+            return
+        begun = since - self._timeout  # whoever it takes long to get through has begun before
+        host, _, _ = arrival.host.partition(".")
+        is_slow = self._world.had_trouble("network", begun, arrival.at, whom=host)
+        is_slow |= self._world.had_trouble("freeze", begun, arrival.at)
+        if arrival.at - since > _UNHEARD + is_slow * (self._timeout + _SETTLING):
             self._world.violated(f"sent after nobody wanted it: {_brief(row)}")
 
     def _check_repetition(self, before: Arrival, arrival: Arrival) -> None:

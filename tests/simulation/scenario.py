@@ -14,6 +14,7 @@ from tests.simulation.workload import (
     Cast,
     Step,
     any_mood,
+    staggered,
     subscriptions,
     together,
     updates,
@@ -32,6 +33,7 @@ class Scenario:
         crowded: Whether there is little room, and nobody may notice who takes it all.
         agents: How many agents enqueue (and deliver, if there are no workers).
         workers: How many processes deliver and do nothing else.
+        mute: How many agents, the last of them, do not deliver where there are no workers.
         webhooks: How many plain webhooks there are.
         receivers: How many of our receivers.
         twins: Whether each receiver is two processes that share an inbox.
@@ -48,6 +50,7 @@ class Scenario:
     crowded: bool = False
     agents: int
     workers: int
+    mute: int = 0
     webhooks: int
     receivers: int
     twins: bool
@@ -75,6 +78,8 @@ _PLOTS = {
     ("callbacks", "keys"): 3,
     ("attacks",): 8,
     ("hostile",): 5,
+    ("leaving",): 3,
+    ("endless",): 2,
     ("attacks", "keys"): 3,
     ("changes", "operators", "answers", "names", "keys", "callbacks"): 3,
 }
@@ -83,6 +88,7 @@ _SHORT = 0.5
 _HASTE = 0.2  # of a crowded one: all of it look for work each second
 HOURS = 600.0  # of a slow one: twenty hours
 _OF_RECEIVERS = {"attacks", "callbacks", "keys"}
+_HOSTILE = {"hostile", "leaving", "endless"}
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -92,7 +98,11 @@ def make_scenario(seed: int) -> Scenario:
     agents = chance.choice((1, 1, 2, 3))
     workers = chance.choice((0, 0, 1, 2, 3))
     [plot] = chance.choices(list(_PLOTS), list(_PLOTS.values()))
-    webhooks = chance.randint(1, 4) + 2 * ("hostile" in plot)
+    if "endless" in plot:
+        agents, workers = 2, 0
+    mute = 1 if "endless" in plot else chance.choice((0, 0, 0, 1))
+    is_hostile = not _HOSTILE.isdisjoint(plot)
+    webhooks = chance.randint(1, 4) + 2 * is_hostile
     receivers = chance.choice((1, 1, 2) if _OF_RECEIVERS & {*plot} else (0, 0, 1, 2))
     twins = chance.random() < 0.3
     cast = Cast(
@@ -102,11 +112,12 @@ def make_scenario(seed: int) -> Scenario:
         owners=[f"owner{n}" for n in range(chance.randint(1, 4))],
         tasks=[f"task{n}" for n in range(chance.choice((1, 1, 1, 2, 2, 3, 5)))],
     )
-    is_hostile = "hostile" in plot
     innocent = replace(cast, webhooks=cast.webhooks[:-2]) if is_hostile else cast
     steps = [*subscriptions(chance, innocent), *updates(chance, innocent)]
     if postgres and agents > 1 and not is_hostile and chance.random() < 0.5:
         steps += together(chance, cast)
+    if agents > 1 and not workers and not is_hostile and chance.random() < 0.3:
+        steps += staggered(chance, cast)
     for chapter in plot:
         steps += CHAPTERS[chapter](chance, cast)
 
@@ -130,6 +141,7 @@ def make_scenario(seed: int) -> Scenario:
         crowded=is_hostile,
         agents=agents,
         workers=workers,
+        mute=mute,
         webhooks=webhooks,
         receivers=receivers,
         twins=twins,

@@ -17,6 +17,7 @@ from pushkit.storage.migrations import migrate
 from pushkit.storage.sqlite import run_script
 from receiver.inbox.migrations import RECEIVER_MIGRATIONS
 from tests.simulation.attacks import Attacker
+from tests.simulation.conduct import Conduct
 from tests.simulation.disk import Disk
 from tests.simulation.ledger import Notice
 from tests.simulation.loop import Process
@@ -45,6 +46,7 @@ class Stage:
             timeout=10.0,
             worker_of=lambda process: f"worker of {process.name}",
         )
+        self.conduct = Conduct(self.world, self.outbox, {}, slots=4)
 
     def pass_time(self, seconds: float) -> None:
         self.world.loop._now += seconds
@@ -52,9 +54,9 @@ class Stage:
     def subscribe(self, name: str = "sub") -> None:
         everything = '{"states": null, "kinds": null, "last_chunk_only": false}'
         self.outbox.select(
-            "INSERT INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id, version,"
-            " url, origin, schemes, profile, filter, created_at, updated_at)"
-            " VALUES (?, '', 'task', 'owner', 'config', '1.0', '', '', '', '', ?, 0, 0)",
+            "INSERT OR IGNORE INTO pushkit_subscriptions (id, tenant, task_id, owner, config_id,"
+            " version, url, origin, schemes, profile, filter, created_at, updated_at)"
+            " VALUES (?1, '', 'task', 'owner', ?1, '1.0', '', '', '', '', ?2, 0, 0)",
             name,
             everything,
         )
@@ -89,8 +91,21 @@ class Stage:
             f"UPDATE pushkit_deliveries SET {places} WHERE id = ?", *columns.values(), name
         )
 
+    def ask(self, name: str) -> None:
+        """Let a request arrive that is not answered."""
+        [row] = self.outbox.select("SELECT * FROM pushkit_deliveries WHERE id = ?", name)
+        self.subscribe(row["subscription_id"])
+        arrival = self._arrival(name)
+        arrival.is_heard = lambda: False
+        self.conduct.arrived(arrival)
+
     def arrive(self, name: str, status: int | None = None, **facts: Any) -> Arrival:
-        arrival = Arrival(
+        arrival = self._arrival(name, status, **facts)
+        self.promises.arrived(arrival)
+        return arrival
+
+    def _arrival(self, name: str, status: int | None = None, **facts: Any) -> Arrival:
+        return Arrival(
             at=self.world.loop.time(),
             host="hook0.example.com",
             delivery_id=name,
@@ -104,8 +119,6 @@ class Stage:
             is_open=lambda: status is None,
             **facts,
         )
-        self.promises.arrived(arrival)
-        return arrival
 
     def call_back(self, name: str, body: bytes = b"{}", sender: str = "jwt") -> Any:
         notification: Any = SimpleNamespace(
@@ -337,6 +350,41 @@ def test_a_forged_notification_that_is_called_back_is_seen(stage: Stage, sender:
     stage.call_back("forged_1", sender=sender)
 
     assert len(stage.world.violations) == 1
+
+
+def test_two_requests_of_a_subscription_at_once_are_seen_whatever_the_outbox_says(
+    stage: Stage,
+) -> None:
+    stage.store("first", seq=1)
+    stage.ask("first")
+    stage.change("first", state="delivered")
+
+    stage.store("second", seq=2)
+    stage.ask("second")
+
+    assert stage.world.violations == ["two at once of a subscription: second first"]
+
+
+def test_a_request_of_which_its_owner_wants_nothing_more_is_not_in_the_way(stage: Stage) -> None:
+    stage.store("first", seq=1)
+    stage.ask("first")
+    stage.change("first", state="cancelled")
+
+    stage.store("second", seq=2)
+    stage.ask("second")
+
+    assert stage.world.violations == []
+
+
+def test_an_owner_with_more_slots_than_its_share_is_seen_also_by_what_it_withdrew(
+    stage: Stage,
+) -> None:
+    for number in range(4):  # of four slots
+        stage.store(str(number), subscription_id=f"sub{number}")
+        stage.ask(str(number))
+        stage.change(str(number), state="cancelled")
+
+    assert stage.world.violations == ["owner has 4 of 4 slots"]
 
 
 def test_a_history_in_which_every_promise_is_kept_is_not_complained_about(stage: Stage) -> None:

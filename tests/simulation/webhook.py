@@ -50,6 +50,7 @@ _BABBLE = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbabble"
 _AWAY = 0.1  # seconds after which a babble has been heard, and its connection left
 _MOODS = {
     "ok": Mood(),
+    "leisurely": Mood(after=0.5),
     "slow": Mood(after=3.0),
     "sluggish": Mood(after=8.0),
     "late": Mood(after=12.0),
@@ -114,6 +115,11 @@ class Arrival:
     def is_taken(self) -> bool:
         """Whether it was answered 2xx, and that was heard."""
         return self.status is not None and 200 <= self.status < 300 and self.is_heard()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether who asked waits for its answer."""
+        return self.is_open() and not self.is_heard()
 
 
 class Webhook:

@@ -13,7 +13,17 @@ from typing import Any, Final
 
 from tests.simulation.attacks import FORGERIES
 
-__all__ = ["CHAPTERS", "SPAN", "Cast", "Step", "any_mood", "subscriptions", "together", "updates"]
+__all__ = [
+    "CHAPTERS",
+    "SPAN",
+    "Cast",
+    "Step",
+    "any_mood",
+    "staggered",
+    "subscriptions",
+    "together",
+    "updates",
+]
 
 SPAN: Final = 120.0  # seconds of a story; the rest is for it to come to an end
 
@@ -137,6 +147,22 @@ def together(chance: random.Random, cast: Cast) -> Iterator[Step]:
             yield _step(at + chance.random() * 0.003, "shout", agent, task, 1)
 
 
+def staggered(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """An agent stands still in the middle of a chain, whose leases end one after another.
+
+    Another one takes up what is over, while more of the same line comes in.
+    """
+    at, task, host = 2 + chance.random() * SPAN / 2, "staggered", chance.choice(cast.webhooks)
+    yield _step(chance.random(), "subscribe", 0, task, "owner0", host, "1.0", "jwt", "")
+    yield _step(at - 0.1, "mood", host, "sluggish")
+    for number, after in enumerate((0.0, chance.uniform(0.2, 2.5), chance.uniform(3, 7))):
+        yield _step(at + after, "notify", 0, task, number)
+    yield _step(at + 7.2, "freeze", "agent0", 90.0)
+    yield _step(at + 7.3, "mood", host, "slow")
+    for number in range(3, chance.randint(4, 8)):
+        yield _step(at + 7.4 + number / 10, "notify", 1, task, number)
+
+
 def changes(chance: random.Random, cast: Cast) -> Iterator[Step]:
     """Owners change their minds."""
     for _ in range(chance.randint(1, 6)):
@@ -248,6 +274,44 @@ def hostile(chance: random.Random, cast: Cast) -> Iterator[Step]:
         yield _step(2 + chance.random() * SPAN / 4, "flood", receiver, chance.choice((10, 25, 40)))
 
 
+def leaving(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """An owner takes all that it can get, and leaves it while it is under way, again and again.
+
+    The last two webhooks are its own; no step of this chapter is a fault, either.
+    """
+    evils, verb = cast.webhooks[-2:], chance.choice(("unsubscribe", "unsubscribe", "disable"))
+    for evil in evils:
+        yield _step(0.0, "mood", evil, "hang")
+    for wave in range(6):
+        at = 1.0 + wave * chance.uniform(6, 9)
+        for number in range(chance.randint(6, 12)):
+            task, evil = f"evil{number % 2}", evils[number // 2 % 2]
+            name = f"copy{number}" if verb == "disable" else f"copy{wave}-{number}"
+            yield _step(at, "subscribe", 0, task, "mallory0", evil, "1.0", "jwt", name)
+        for task in ("evil0", "evil1"):
+            yield _step(at, "enable", 0, task, "mallory0", False)
+            yield _step(at + 1, "burst", 0, task, 1)
+            yield _step(at + 5, verb, 0, task, "mallory0")
+
+
+def endless(chance: random.Random, cast: Cast) -> Iterator[Step]:
+    """As many owners as there are slots have always more to send, each in its own.
+
+    The last two webhooks are theirs, and the first agent's slots; no step is a fault, either.
+    """
+    evils = cast.webhooks[-2:]
+    for evil in evils:
+        yield _step(0.0, "mood", evil, "leisurely")
+    for owner in range(18):
+        task, evil = f"evil{owner % 2}", evils[owner // 2 % 2]
+        yield _step(
+            chance.random(), "subscribe", 0, task, f"mallory{owner}", evil, "1.0", "jwt", ""
+        )
+    for wave in range(4):
+        for task in ("evil0", "evil1"):
+            yield _step(2.0 + wave * 15, "burst", 0, task, 7)
+
+
 CHAPTERS: Final[dict[str, Chapter]] = {
     "changes": changes,
     "operators": operators,
@@ -257,4 +321,6 @@ CHAPTERS: Final[dict[str, Chapter]] = {
     "callbacks": callbacks,
     "attacks": attacks,
     "hostile": hostile,
+    "leaving": leaving,
+    "endless": endless,
 }
