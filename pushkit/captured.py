@@ -9,10 +9,10 @@ import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pushkit.bounded_json import JsonObject, read_json_object, write_json
-from pushkit.errors import ConfigError, MalformedJsonError, MalformedRequestError
+from pushkit.errors import ConfigError, InvalidUrlError, MalformedJsonError, MalformedRequestError
+from pushkit.url import Url
 from pushkit.webhook import Headers, WebhookRequest
 
 # RFC 9110 §7.6.1: of a connection, not of the message; host and length are the next one's own.
@@ -155,8 +155,9 @@ def _read_json_request(data: bytes) -> WebhookRequest:
 
 
 def _target(url: str) -> str:
+    if url.startswith("/"):
+        return url.partition("#")[0]
     try:
-        parts = urlsplit(url)
-    except ValueError as exc:
+        return Url.parse(url).target
+    except InvalidUrlError as exc:
         raise MalformedRequestError("the request file: the target is no URL") from exc
-    return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"

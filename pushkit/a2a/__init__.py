@@ -1,6 +1,5 @@
 """The A2A wire, in every version, to and from one neutral update."""
 
-from pushkit.a2a.agentvault import AuthScheme, parse_auth_schemes
 from pushkit.a2a.codec import (
     SNAPSHOT_VERSIONS,
     decode_update,
@@ -44,7 +43,6 @@ __all__ = [
     "AnyUpdate",
     "Artifact",
     "ArtifactUpdate",
-    "AuthScheme",
     "Authentication",
     "DataPart",
     "Message",
@@ -68,7 +66,6 @@ __all__ = [
     "decode_update",
     "encode_update",
     "format_push_config",
-    "parse_auth_schemes",
     "parse_inline_config",
     "parse_push_config",
     "parse_update",

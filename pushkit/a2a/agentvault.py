@@ -3,13 +3,12 @@
 Its notifications are the payloads of its server-sent events: a status (`taskId`, `state`, and a
 message that is plain text), a message, or an artifact that has one content, a URL, or both (profile
 §"Server-Sent Events"). There is no notification of a task. Its webhooks come with a URL alone; what
-authenticates the caller is on the card (§Authentication).
+authenticates the caller is on the card (§Authentication), see `pushkit.net.agentvault`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pushkit.a2a.kinds import (
@@ -19,17 +18,14 @@ from pushkit.a2a.kinds import (
     EXACT_TEXT,
     METADATA,
     TEXT,
-    TEXTS,
     TIME,
     format_base64,
-    many,
     names,
     one,
     parts,
     read_base64,
 )
-from pushkit.a2a.push_config import Authentication
-from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, lost, reading
+from pushkit.a2a.table import Dialect, Fixed, Lost, Member, Need, Table, Writing, lost
 from pushkit.a2a.updates import (
     Artifact,
     ArtifactUpdate,
@@ -50,8 +46,7 @@ from pushkit.a2a.updates import (
     UrlPart,
     WireVersion,
 )
-from pushkit.bounded_json import JsonObject, JsonValue
-from pushkit.errors import InvalidPushConfigError
+from pushkit.bounded_json import JsonObject
 
 # --- parts: `type` says what `content` is; a file may have a `url` instead -----------------------
 
@@ -167,11 +162,6 @@ _ROLE = names(
 )
 
 
-def _plain_message(text: str) -> Message:
-    """Return the plain text of a status as a message."""
-    return Message(message_id="", role=Role.AGENT, parts=(TextPart(text=text),))
-
-
 def _plain_text(message: Message | None) -> str | None:
     """Return the text of a message, or None; whatever else it holds is lost."""
     texts = [part.text for part in message.parts if isinstance(part, TextPart)] if message else []
@@ -179,10 +169,12 @@ def _plain_text(message: Message | None) -> str | None:
 
 
 def _status_update(found: dict[str, Any], rest: JsonObject) -> StatusUpdate:
-    text = found.get("message")
+    message = None
+    if text := found.get("message"):
+        message = Message(message_id="", role=Role.AGENT, parts=(TextPart(text=text),))
     status = TaskStatus(
         state=found.get("state", TaskState.UNKNOWN),
-        message=_plain_message(text) if text else None,
+        message=message,
         timestamp=found.get("timestamp"),
     )
     return StatusUpdate(task_id=found["task_id"], status=status, extra=rest, origin=_ORIGIN)
@@ -264,64 +256,3 @@ AGENTVAULT = Dialect(
     },
     tables=(STATUS_UPDATE, ARTIFACT_UPDATE, MESSAGE_UPDATE, MESSAGE, ARTIFACT, *PARTS.values()),
 )
-
-
-# --- `authSchemes` of a card: how that agent, or its webhook, wants to be called -----------------
-
-_AUTHORIZATION_SCHEMES = {"apiKey": "ApiKey", "bearer": "Bearer"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthScheme:
-    """One way to authenticate.
-
-    Attributes:
-        scheme: `none`, `apiKey`, `bearer` or `oauth2`.
-        token_url: Of `oauth2`: where client credentials become an access token.
-        scopes: Of `oauth2`.
-        service_identifier: Under which name the caller keeps its secret.
-    """
-
-    scheme: str
-    token_url: str | None = None
-    scopes: tuple[str, ...] = ()
-    service_identifier: str | None = None
-
-    def authentication(self, credentials: str) -> Authentication:
-        """Return the authentication of a `PushConfig`, for a scheme with a static secret.
-
-        Raises:
-            InvalidPushConfigError: Of another scheme, or credentials that cannot be a header value.
-        """
-        scheme = _AUTHORIZATION_SCHEMES.get(self.scheme)
-        if scheme is None:
-            raise InvalidPushConfigError(
-                f"authSchemes: {self.scheme} has no static credentials, expected apiKey or bearer"
-            )
-        return Authentication(schemes=(scheme,), credentials=credentials)
-
-
-_AUTH_SCHEME = Table(
-    AuthScheme,
-    Member("scheme", "scheme", EXACT_TEXT, Need.BOTH),
-    Member("token_url", "tokenUrl", TEXT),
-    Member("scopes", "scopes", TEXTS),
-    Member("service_identifier", "serviceIdentifier", TEXT),
-    extra="",
-)
-_CARD = Table(dict, Member("auth_schemes", "authSchemes", many(_AUTH_SCHEME)), extra="")
-_KNOWN = frozenset({"none", "oauth2", *_AUTHORIZATION_SCHEMES})
-
-
-def parse_auth_schemes(card: Mapping[str, JsonValue]) -> list[AuthScheme]:
-    """Read the `authSchemes` of an AgentVault card that are known, in the card's order.
-
-    Raises:
-        InvalidPushConfigError: A member is of a wrong type, or `oauth2` has no `tokenUrl`.
-    """
-    with reading(InvalidPushConfigError):
-        found: dict[str, tuple[AuthScheme, ...]] = _CARD.read(dict(card))
-    schemes = [each for each in found.get("auth_schemes", ()) if each.scheme in _KNOWN]
-    if any(each.scheme == "oauth2" and not each.token_url for each in schemes):
-        raise InvalidPushConfigError("authSchemes: oauth2 needs a tokenUrl")
-    return schemes

@@ -1,7 +1,7 @@
 """What A2A 0.1, 0.3 and 1.0 call each member of every object.
 
 A row has the neutral name, what the member holds, and its name in 0.1, in 0.3 and in 1.0 (see
-`Row`). Parts are in `parts.py`, push configs in `config_wire.py`, AgentVault in `agentvault.py`.
+`Row`). Parts are in `parts.py`, push configs in `push_config.py`, AgentVault in `agentvault.py`.
 """
 
 from __future__ import annotations

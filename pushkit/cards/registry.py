@@ -18,15 +18,9 @@ from pushkit.cards.verify import FULL_COVERAGE, CardPolicy, verify_card
 from pushkit.errors import CardUnavailableError, InvalidUrlError, PushkitError
 from pushkit.net.transport import Transport
 from pushkit.url import Url
-from pushkit.version import USER_AGENT
 
 _TIMEOUT: Final = timedelta(seconds=10)
 _AT_ONCE: Final = 16
-_HEADERS: Final = (
-    ("Accept", "application/json"),
-    ("Accept-Encoding", "identity"),
-    ("User-Agent", USER_AGENT),
-)
 
 
 class CardOutcome(StrEnum):
@@ -98,18 +92,16 @@ async def fetch_card(transport: Transport, url: str) -> bytes:
         CardUnavailableError: Another status than 200, compressed, or longer than a card may be.
         TransportError: No answer.
     """
-    destination = transport.policy.check(url)
-    answer = await transport.get(
-        destination, _HEADERS, timeout=_TIMEOUT, max_body_bytes=MAX_CARD_BYTES
+    answer = await transport.get_document(
+        url,
+        "application/json",
+        timeout=_TIMEOUT,
+        max_body_bytes=MAX_CARD_BYTES,
+        error=CardUnavailableError,
     )
     if answer.status != 200:
         hint = "; redirects are not followed" if 300 <= answer.status < 400 else ""
         raise CardUnavailableError(f"expected HTTP status 200, found {answer.status}{hint}")
-    encodings = answer.headers.all("Content-Encoding")
-    if any(encoding.strip().lower() != "identity" for encoding in encodings):
-        raise CardUnavailableError("the card is compressed, expected Content-Encoding identity")
-    if not answer.complete:
-        raise CardUnavailableError(f"the card broke off, or is longer than {MAX_CARD_BYTES} bytes")
     return answer.body
 
 

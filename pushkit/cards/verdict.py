@@ -5,10 +5,10 @@ Decisions are codes; the sentences that people read are made from them here, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from pushkit.bounded_json import JsonObject, json_pointer
 from pushkit.cards.forms import FORMS, CardForm
@@ -23,30 +23,25 @@ _WARNED: Final = frozenset({Gap.UNKNOWN, Gap.CONTENT})
 
 
 class Decision(StrEnum):
-    """What became of a signature, in the order of the steps of verification."""
+    """What became of a signature, in the order of the steps of verification, and its sentence."""
 
-    MALFORMED = "malformed"
-    NO_TRUSTED_KEY = "no_trusted_key"
-    OTHER_ALGORITHM = "other_algorithm"
-    KEY_NOT_VALID = "key_not_valid"
-    TOO_MANY_KEYS = "too_many_keys"
-    DOES_NOT_HOLD = "does_not_hold"
-    FORM_NOT_ADMITTED = "form_not_admitted"
-    NOT_COVERED = "not_covered"
-    ACCEPTED = "accepted"
+    sentence: str  # why it does not count; empty if it does
 
+    def __new__(cls, code: str, sentence: str) -> Self:
+        """Return the member of a code, with its sentence."""
+        member = str.__new__(cls, code)
+        member._value_, member.sentence = code, sentence
+        return member
 
-_SENTENCES: Final[Mapping[Decision, str]] = {
-    Decision.MALFORMED: "{detail}",
-    Decision.NO_TRUSTED_KEY: "no key is trusted for this card",
-    Decision.OTHER_ALGORITHM: "no trusted key is for {algorithm}",
-    Decision.KEY_NOT_VALID: "{detail}",
-    Decision.TOO_MANY_KEYS: "its `kid` names no trusted key, and there are too many",
-    Decision.DOES_NOT_HOLD: "it does not hold under any trusted key, in {detail}",
-    Decision.FORM_NOT_ADMITTED: "it holds in the form {form}, which is not admitted",
-    Decision.NOT_COVERED: "it holds in the form {form}, and does not cover {detail}",
-    Decision.ACCEPTED: "",
-}
+    MALFORMED = "malformed", "{detail}"
+    NO_TRUSTED_KEY = "no_trusted_key", "no key is trusted for this card"
+    OTHER_ALGORITHM = "other_algorithm", "no trusted key is for {algorithm}"
+    KEY_NOT_VALID = "key_not_valid", "{detail}"
+    TOO_MANY_KEYS = "too_many_keys", "its `kid` names no trusted key, and there are too many"
+    DOES_NOT_HOLD = "does_not_hold", "it does not hold under any trusted key, in {detail}"
+    FORM_NOT_ADMITTED = "form_not_admitted", "it holds in the form {form}, which is not admitted"
+    NOT_COVERED = "not_covered", "it holds in the form {form}, and does not cover {detail}"
+    ACCEPTED = "accepted", ""
 
 
 class Coverage(StrEnum):
@@ -111,8 +106,8 @@ class SignatureVerdict:
     @property
     def reason(self) -> str:
         """Why not, for people; empty if accepted."""
-        sentence = _SENTENCES[self.decision]
-        return sentence.format(detail=self.detail, algorithm=self.algorithm, form=self.form)
+        told = {"detail": self.detail, "algorithm": self.algorithm, "form": self.form}
+        return self.decision.sentence.format_map(told)
 
     @property
     def doubt(self) -> str:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from pushkit.net.deadlines import Deadlines
+from pushkit.work.deadlines import Deadlines
 
 if TYPE_CHECKING:
     from pushkit.delivery.settle import Attempted

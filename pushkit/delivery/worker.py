@@ -19,7 +19,6 @@ from pushkit.delivery.slots import Claimed, DeliverySlots, Place
 from pushkit.delivery.telling import tell_settled
 from pushkit.errors import StorageError
 from pushkit.events.listeners import Listeners
-from pushkit.net.deadlines import Deadlines
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.leases import CHAINED_BYTES, Leases
@@ -29,6 +28,7 @@ from pushkit.storage.database import Database
 from pushkit.storage.script import Script, to_micros
 from pushkit.subscriptions.model import Recipient
 from pushkit.subscriptions.store import SubscriptionStore
+from pushkit.work.deadlines import Deadlines
 from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import persist
 

@@ -1,14 +1,66 @@
-"""The `authSchemes` of an AgentVault agent card (profile 0.2), as credentials."""
+"""How AgentVault authenticates (profile 0.2, §Authentication): `authSchemes` of an agent's card.
+
+They say how that agent, or its webhook, wants to be called. What its notifications look like is in
+`pushkit.a2a.agentvault`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pushkit.a2a import AuthScheme, parse_auth_schemes
+from pushkit.a2a.kinds import EXACT_TEXT, TEXT, TEXTS, many
+from pushkit.a2a.push_config import Authentication
+from pushkit.a2a.table import Member, Need, Table, reading
 from pushkit.bounded_json import JsonValue
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, InvalidPushConfigError
 from pushkit.net.authorization import DestinationCredentials
 from pushkit.net.oauth import ClientAuthentication, OAuthClient
+
+_AUTHORIZATION_SCHEMES = {"apiKey": "ApiKey", "bearer": "Bearer"}
+_KNOWN = frozenset({"none", "oauth2", *_AUTHORIZATION_SCHEMES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthScheme:
+    """One way to authenticate.
+
+    Attributes:
+        scheme: `none`, `apiKey`, `bearer` or `oauth2`.
+        token_url: Of `oauth2`: where client credentials become an access token.
+        scopes: Of `oauth2`.
+        service_identifier: Under which name the caller keeps its secret.
+    """
+
+    scheme: str
+    token_url: str | None = None
+    scopes: tuple[str, ...] = ()
+    service_identifier: str | None = None
+
+
+_AUTH_SCHEME = Table(
+    AuthScheme,
+    Member("scheme", "scheme", EXACT_TEXT, Need.BOTH),
+    Member("token_url", "tokenUrl", TEXT),
+    Member("scopes", "scopes", TEXTS),
+    Member("service_identifier", "serviceIdentifier", TEXT),
+    extra="",
+)
+_CARD = Table(dict, Member("auth_schemes", "authSchemes", many(_AUTH_SCHEME)), extra="")
+
+
+def parse_auth_schemes(card: Mapping[str, JsonValue]) -> list[AuthScheme]:
+    """Read the `authSchemes` of an AgentVault card that are known, in the card's order.
+
+    Raises:
+        InvalidPushConfigError: A member is of a wrong type, or `oauth2` has no `tokenUrl`.
+    """
+    with reading(InvalidPushConfigError):
+        found: dict[str, tuple[AuthScheme, ...]] = _CARD.read(dict(card))
+    schemes = [each for each in found.get("auth_schemes", ()) if each.scheme in _KNOWN]
+    if any(each.scheme == "oauth2" and not each.token_url for each in schemes):
+        raise InvalidPushConfigError("authSchemes: oauth2 needs a tokenUrl")
+    return schemes
 
 
 def agentvault_credentials(
@@ -42,33 +94,30 @@ def agentvault_credentials(
     Raises:
         ConfigError: None of the schemes is satisfied, or one is malformed.
     """
-    static = {"apiKey": api_key, "bearer": token}
+    static, oauth = None, None
     schemes = parse_auth_schemes(card)
-    for scheme in schemes:
-        if scheme.scheme == "none":
+    for each in schemes:
+        if each.scheme == "none":
             return None
-        if secret := static.get(scheme.scheme):
-            return DestinationCredentials(
-                origin=origin,
-                owner=owner,
-                tenant=tenant,
-                authentication=scheme.authentication(secret),
+        if secret := {"apiKey": api_key, "bearer": token}.get(each.scheme):
+            scheme = _AUTHORIZATION_SCHEMES[each.scheme]
+            static = Authentication(schemes=(scheme,), credentials=secret)
+            break
+        if each.token_url and client_id and client_secret:
+            oauth = OAuthClient(
+                token_url=each.token_url,
+                client_id=client_id,
+                client_secret=client_secret,
+                scope=" ".join(each.scopes),
+                authentication=ClientAuthentication.POST,  # as the profile has it
             )
-        if scheme.token_url and client_id and client_secret:
-            oauth = _oauth(scheme, scheme.token_url, client_id, client_secret)
-            return DestinationCredentials(origin=origin, owner=owner, tenant=tenant, oauth=oauth)
-    asked = ", ".join(scheme.scheme for scheme in schemes) or "nothing that is known"
-    raise ConfigError(
-        f"authSchemes: the card asks for {asked}: expected an api_key for apiKey, a token for"
-        " bearer, or client_id and client_secret for oauth2"
-    )
-
-
-def _oauth(scheme: AuthScheme, token_url: str, client_id: str, client_secret: str) -> OAuthClient:
-    return OAuthClient(
-        token_url=token_url,
-        client_id=client_id,
-        client_secret=client_secret,
-        scope=" ".join(scheme.scopes),
-        authentication=ClientAuthentication.POST,  # as the profile has it
+            break
+    else:
+        asked = ", ".join(each.scheme for each in schemes) or "nothing that is known"
+        raise ConfigError(
+            f"authSchemes: the card asks for {asked}: expected an api_key for apiKey, a token for"
+            " bearer, or client_id and client_secret for oauth2"
+        )
+    return DestinationCredentials(
+        origin=origin, owner=owner, tenant=tenant, authentication=static, oauth=oauth
     )

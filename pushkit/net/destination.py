@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from pushkit.errors import ConfigError, DestinationRefusedError, InvalidUrlError
 from pushkit.net.addresses import (
@@ -49,50 +49,38 @@ _SPECIAL_SUFFIXES = (
 
 
 class Decision(StrEnum):
-    """What becomes of a URL, or of an address that its name leads to."""
+    """What becomes of a URL, or of an address that its name leads to, and why for people."""
+
+    reason: str  # why it is refused; empty if it is not
+
+    def __new__(cls, code: str, reason: str = "") -> Self:
+        """Return the member of a code, with its reason."""
+        member = str.__new__(cls, code)
+        member._value_, member.reason = code, reason
+        return member
 
     # It may be reached.
     PUBLIC = "public"
     INTRANET = "intranet"
     NAMED = "named"
     # The URL is refused.
-    NOT_A_URL = "not_a_url"
-    NOT_HTTPS = "not_https"
-    PORT = "port"
-    LITERAL_ADDRESS = "literal_address"
-    NOT_A_NAME = "not_a_name"
-    SPECIAL_NAME = "special_name"
-    OTHER_DOMAIN = "other_domain"
+    NOT_A_URL = "not_a_url", "not a URL as it is expected here"
+    NOT_HTTPS = "not_https", "expected https, found http"
+    PORT = "port", "the port is not among those allowed"
+    LITERAL_ADDRESS = "literal_address", "a literal address, expected a host name"
+    NOT_A_NAME = "not_a_name", "not a host name"
+    SPECIAL_NAME = "special_name", "a local or special-use name, expected a public one"
+    OTHER_DOMAIN = "other_domain", "not among the domains that this sender posts to"
     # The address is refused.
-    NOT_PUBLIC = "not_public"
-    OTHER_NETWORK = "other_network"
-    REFUSED_NETWORK = "refused_network"
-    OWN_ADDRESS = "own_address"
+    NOT_PUBLIC = "not_public", "the address is not public"
+    OTHER_NETWORK = "other_network", "the address is outside of the networks that are allowed"
+    REFUSED_NETWORK = "refused_network", "the address is in a network that is refused"
+    OWN_ADDRESS = "own_address", "the address is this machine's own"
 
     @property
     def is_refusal(self) -> bool:
         """Whether it may not be reached."""
-        return self in _REASONS
-
-    @property
-    def reason(self) -> str:
-        """Why it is refused, for people; empty if it is not."""
-        return _REASONS.get(self, "")
-
-
-_REASONS: Final = {
-    Decision.NOT_A_URL: "not a URL as it is expected here",
-    Decision.NOT_HTTPS: "expected https, found http",
-    Decision.PORT: "the port is not among those allowed",
-    Decision.LITERAL_ADDRESS: "a literal address, expected a host name",
-    Decision.NOT_A_NAME: "not a host name",
-    Decision.SPECIAL_NAME: "a local or special-use name, expected a public one",
-    Decision.OTHER_DOMAIN: "not among the domains that this sender posts to",
-    Decision.NOT_PUBLIC: "the address is not public",
-    Decision.OTHER_NETWORK: "the address is outside of the networks that are allowed",
-    Decision.REFUSED_NETWORK: "the address is in a network that is refused",
-    Decision.OWN_ADDRESS: "the address is this machine's own",
-}
+        return bool(self.reason)
 
 
 class Judged(NamedTuple):

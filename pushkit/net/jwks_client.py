@@ -26,7 +26,6 @@ from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
 from pushkit.logs import RepeatedLog
 from pushkit.net.posting import Answer
 from pushkit.url import masked_url
-from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
 from pushkit.work.renewing import Held, Renewing
 
@@ -38,11 +37,7 @@ _NOT_FETCHED: Final = "the keys from %s could not be fetched: %s"
 _LEFT_OUT: Final = "key %s from %s is left out: %s"
 
 _FETCH_TIMEOUT: Final = timedelta(seconds=5)
-_REQUEST_HEADERS: Final = (
-    ("Accept", "application/jwk-set+json, application/json"),
-    ("Accept-Encoding", "identity"),
-    ("User-Agent", USER_AGENT),
-)
+_MEDIA_TYPES: Final = "application/jwk-set+json, application/json"
 _DEFAULT_AGE: Final = timedelta(seconds=300)
 # Kept so long, whatever the headers say. No more than the shortest `max-age`: a sender may sign
 # with a key that was published for that long.
@@ -194,8 +189,8 @@ class JwksClient:
     def _may_refetch(self) -> bool:
         if self._set.is_flying:
             return True  # and share it
-        now = self._clock()
-        if self._set.backs_off() or _within(self._last_refetch, now, _REFETCH_INTERVAL):
+        now, last = self._clock(), self._last_refetch
+        if self._set.backs_off() or (last and last <= now < last + _REFETCH_INTERVAL):
             return False
         self._last_refetch = now
         return True
@@ -226,10 +221,6 @@ class JwksClient:
         return _FetchedSet(keys=MappingProxyType(dict(found.keys)), etag=etag)
 
 
-def _within(since: datetime | None, now: datetime, span: timedelta) -> bool:
-    return since is not None and since <= now < since + span
-
-
 def _lifetime(headers: Headers) -> timedelta:
     """Return for how long an answer says that it is fresh (RFC 9111 §4.2)."""
     directives = _joined(headers, "Cache-Control") or ""
@@ -253,16 +244,14 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
         TransportError: No answer.
     """
     conditional = [] if etag is None else [("If-None-Match", etag)]
-    answer = await transport.get(
-        transport.policy.check(url), [*_REQUEST_HEADERS, *conditional], timeout=_FETCH_TIMEOUT
+    return await transport.get_document(
+        url,
+        _MEDIA_TYPES,
+        *conditional,
+        timeout=_FETCH_TIMEOUT,
+        max_body_bytes=MAX_JWKS_BYTES,
+        error=JwksError,
     )
-    # A decompression bomb needs a decompressor; there is none.
-    encodings = answer.headers.all("Content-Encoding")
-    if any(encoding.strip().lower() != "identity" for encoding in encodings):
-        raise JwksError("the answer is compressed, expected Content-Encoding identity")
-    if not answer.complete:
-        raise JwksError(f"the answer broke off, or is longer than {MAX_JWKS_BYTES} bytes")
-    return answer
 
 
 def _joined(headers: Headers, name: str) -> str | None:

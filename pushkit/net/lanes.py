@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from pushkit.net.deadlines import Deadlines
 from pushkit.net.lane import Lane
+from pushkit.work.deadlines import Deadlines
 
 
 class Way(NamedTuple):

@@ -13,15 +13,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote
 
 from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from pushkit.errors import ConfigError
+from pushkit.errors import ConfigError, InvalidUrlError
 from pushkit.net.addresses import parse_address
 from pushkit.net.guard import dialling_socket
+from pushkit.url import Url, parse_host_and_port
 
 _EXPECTED = "expected http://[user:password@]host:port"
 
@@ -43,16 +44,16 @@ class EgressProxy:
             ConfigError: It is something else. The message does not repeat it: it may hold a
                 password.
         """
+        scheme, _, rest = url.partition("://")
+        user, _, place = rest.rpartition("@")
         try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as exc:
+            found = Url.parse(f"{scheme}://{place}")
+        except InvalidUrlError as exc:
             raise ConfigError(f"proxy: {_EXPECTED}") from exc
-        if parts.scheme != "http" or not host or not port or not url.isascii():
+        has_port = parse_host_and_port(place.removesuffix("/")) is not None
+        if found.scheme != "http" or found.target != "/" or not has_port or not user.isascii():
             raise ConfigError(f"proxy: {_EXPECTED}")
-        if parts.path not in {"", "/"} or parts.query or parts.fragment:
-            raise ConfigError(f"proxy: a path, query or fragment, {_EXPECTED}")
-        return cls(host=host, port=port, headers=_authorization(parts))
+        return cls(host=found.host, port=found.port, headers=_authorization(user))
 
     @property
     def url(self) -> URL:
@@ -99,10 +100,10 @@ class ProxyDialler(AbstractResolver):
         """The resolver is the caller's."""
 
 
-def _authorization(parts: SplitResult) -> dict[str, str]:
-    if parts.username is None:
+def _authorization(credentials: str) -> dict[str, str]:
+    if not credentials:
         return {}
     # RFC 7617 §2: the first colon ends the user name.
-    user, password = unquote(parts.username), unquote(parts.password or "")
-    encoded = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+    user, _, password = credentials.partition(":")
+    encoded = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode("ascii")
     return {"Proxy-Authorization": f"Basic {encoded}"}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import aiohttp
 from aiohappyeyeballs import SocketFactoryType
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
+from pushkit.errors import PushkitError
 from pushkit.net.destination import Destination, DestinationPolicy
 from pushkit.net.failures import (
     LookupFailedError,
@@ -27,7 +28,8 @@ from pushkit.net.posting import MAX_ANSWER_BYTES, Answer, ConnectionOptions
 from pushkit.net.proxy import EgressProxy, ProxyDialler
 from pushkit.net.timing import Probe, current_probe
 from pushkit.net.tls import tls_context
-from pushkit.url import host_and_port
+from pushkit.url import Url, host_and_port
+from pushkit.version import USER_AGENT
 from pushkit.webhook import Headers
 
 
@@ -72,15 +74,8 @@ class Transport:
         body_within: timedelta | None = None,
     ) -> Answer:
         """Send one POST and return the answer; see `Poster`."""
-        request = _Request(
-            method="POST",
-            destination=destination,
-            headers=headers,
-            body=body,
-            tls=tls or self._tls,
-            body_within=body_within,
-        )
-        return await self._send(request, timeout.total_seconds())
+        request = _Request("POST", headers, tls or self._tls, body, body_within=body_within)
+        return await self._send(request, destination, timeout.total_seconds())
 
     async def get(
         self,
@@ -96,14 +91,39 @@ class Transport:
         Raises:
             TransportError: No complete answer head within the timeout.
         """
-        request = _Request(
-            method="GET",
-            destination=destination,
-            headers=headers,
-            tls=tls or self._tls,
-            max_body_bytes=max_body_bytes,
+        request = _Request("GET", headers, tls or self._tls, max_body_bytes=max_body_bytes)
+        return await self._send(request, destination, timeout.total_seconds())
+
+    async def get_document(
+        self,
+        url: str,
+        media_types: str,  # what `Accept` says
+        *headers: tuple[str, str],  # what is said besides
+        timeout: timedelta,  # noqa: ASYNC109  # as above
+        max_body_bytes: int = MAX_ANSWER_BYTES,
+        error: type[PushkitError],  # what is raised for an answer that cannot be read
+    ) -> Answer:
+        """Get a document as it stands, or the answer of another status than 200.
+
+        Raises:
+            DestinationRefusedError: The policy refuses the URL.
+            PushkitError: An `error`: it is compressed, although that was not accepted, broke off,
+                or is too large.
+            TransportError: No answer.
+        """
+        wanted = [("Accept", media_types), ("Accept-Encoding", "identity")]
+        wanted += [("User-Agent", USER_AGENT), *headers]
+        answer = await self.get(
+            self.policy.check(url), wanted, timeout=timeout, max_body_bytes=max_body_bytes
         )
-        return await self._send(request, timeout.total_seconds())
+        if answer.status == 200:
+            # A decompression bomb needs a decompressor; there is none.
+            encodings = answer.headers.all("Content-Encoding")
+            if any(encoding.strip().lower() != "identity" for encoding in encodings):
+                raise error("the answer is compressed, expected Content-Encoding identity")
+            if not answer.complete:
+                raise error(f"the answer broke off, or is longer than {max_body_bytes} bytes")
+        return answer
 
     async def close(self) -> None:
         """Close all pools."""
@@ -112,49 +132,45 @@ class Transport:
             await pool.close()
         await self._resolver.close()
 
-    async def _send(self, request: _Request, seconds: float) -> Answer:
-        destination = request.destination
+    async def _send(self, request: _Request, destination: Destination, seconds: float) -> Answer:
         probe = Probe()
         reset = current_probe.set(probe)
         try:
             async with asyncio.timeout(seconds) as deadline:
                 if self._to_proxy is None or destination.allowed_by_name:
-                    url = URL(str(destination.url), encoded=True)
-                    return await _ask(self._direct_pool(destination), request, url, deadline)
-                return await self._through_proxy(self._to_proxy, request, deadline)
+                    pool = (
+                        self._pool("named", self._resolver, dialling_socket)
+                        if destination.allowed_by_name
+                        else self._pool("checked", self._guard, self._guard.open_socket)
+                    )
+                    return await _ask(pool, request, destination.url, deadline)
+                return await self._through_proxy(self._to_proxy, request, destination.url, deadline)
         except Exception as exc:  # whatever an answer brings about is its sender's doing
             raise transport_error(_cause(exc), destination, seconds=seconds, probe=probe) from exc
         finally:
             current_probe.reset(reset)
 
     async def _through_proxy(
-        self, to_proxy: ProxyDialler, request: _Request, deadline: asyncio.Timeout
+        self, to_proxy: ProxyDialler, request: _Request, url: Url, deadline: asyncio.Timeout
     ) -> Answer:
         """Ask the proxy for one checked address after another, until it reaches one."""
-        destination = request.destination
-        request = replace(request, headers=[("Host", destination.url.authority), *request.headers])
+        request = request._replace(headers=[("Host", url.authority), *request.headers])
         route = _Route(
             proxy=to_proxy.proxy.url,
             proxy_headers=to_proxy.proxy.headers,
-            server_hostname=destination.url.host,
+            server_hostname=url.host,
         )
         pool = self._pool("proxied", to_proxy, to_proxy.open_socket)
         failed: Exception = OSError(None, "the name has no address")
-        for address in await look_up(self._guard, destination.url.host, destination.url.port):
-            url = URL(str(replace(destination.url, host=address)), encoded=True)
+        for address in await look_up(self._guard, url.host, url.port):
             try:
-                answer = await _ask(pool, request, url, deadline, route)
+                answer = await _ask(pool, request, replace(url, host=address), deadline, route)
             except aiohttp.ClientHttpProxyError as exc:
                 failed = exc  # nothing has been sent to the destination yet
                 continue
-            dialled = host_and_port(address, destination.url.port)
+            dialled = host_and_port(address, url.port)
             return replace(answer, timing=replace(answer.timing, address=dialled))
         raise failed
-
-    def _direct_pool(self, destination: Destination) -> aiohttp.ClientSession:
-        if destination.allowed_by_name:
-            return self._pool("named", self._resolver, dialling_socket)
-        return self._pool("checked", self._guard, self._guard.open_socket)
 
     def _pool(
         self, name: str, resolver: AbstractResolver, socket_factory: SocketFactoryType
@@ -179,13 +195,11 @@ class Transport:
         return self._pools[name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _Request(NamedTuple):
     method: str
-    destination: Destination
     headers: Sequence[tuple[str, str]]
-    body: bytes | None = None
     tls: ssl.SSLContext
+    body: bytes | None = None
     max_body_bytes: int = MAX_ANSWER_BYTES
     body_within: timedelta | None = None
 
@@ -193,14 +207,14 @@ class _Request:
 async def _ask(
     session: aiohttp.ClientSession,
     request: _Request,
-    url: URL,
+    url: Url,
     deadline: asyncio.Timeout,
     route: _Route | None = None,
 ) -> Answer:
     probe = current_probe.get() or Probe()
     async with session.request(
         request.method,
-        url,
+        URL(str(url), encoded=True),
         data=request.body,
         headers=list(request.headers),
         allow_redirects=False,

@@ -19,8 +19,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pushkit.logs import RepeatedLog
-from pushkit.net.deadlines import Deadlines
 from pushkit.traceparent import trace_id_of
+from pushkit.work.deadlines import Deadlines
 from pushkit.work.pump import cancelled
 from receiver.callbacks.registry import NO_TIMEOUT, Callback
 from receiver.callbacks.threads import CallbackThreads

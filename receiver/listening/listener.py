@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 
@@ -156,7 +155,7 @@ class _Desk:
     async def _forward_all(self, client: WebhookClient) -> None:
         url = self._options.forward or ""
         destination = client.policy.check(url)
-        shown = f"{destination.origin}{urlsplit(url).path}"
+        shown = f"{destination.origin}{destination.url.target.partition('?')[0]}"
         while True:
             arrival = await self._arrivals.get()
             try:

@@ -20,11 +20,11 @@ import socket
 import sys
 from collections import Counter
 
-from pushkit.net.deadlines import Deadlines
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer
 from pushkit.net.timing import Probe
+from pushkit.work.deadlines import Deadlines
 
 __all__ = ["FuzzFailedError", "Wire", "fuzz", "hear"]
 

@@ -13,7 +13,6 @@ from pushkit.a2a import (
     PushConfig,
     WireVersion,
     format_push_config,
-    parse_auth_schemes,
     parse_inline_config,
     parse_push_config,
 )
@@ -233,37 +232,6 @@ def test_refuses_a_config_that_stands_elsewhere(
 ) -> None:
     with pytest.raises(InvalidPushConfigError, match=complaint):
         parse_inline_config(params, version)
-
-
-# --- the card's authSchemes ----------------------------------------------------------------------
-
-
-def test_reads_how_an_agentvault_webhook_wants_to_be_called() -> None:
-    card: dict[str, Any] = {
-        "authSchemes": [
-            {"scheme": "oauth2", "tokenUrl": "https://x.example/token", "scopes": ["a"]},
-            {"scheme": "apiKey", "serviceIdentifier": "acme"},
-            {"scheme": "telepathy"},
-            {"scheme": "none"},
-        ]
-    }
-    oauth, key, none = parse_auth_schemes(card)
-
-    assert (oauth.token_url, oauth.scopes) == ("https://x.example/token", ("a",))
-    assert key.service_identifier == "acme"
-    assert key.authentication("k") == Authentication(schemes=("ApiKey",), credentials="k")
-    assert parse_auth_schemes({}) == []
-    for other in (oauth, none):
-        with pytest.raises(InvalidPushConfigError, match="expected apiKey or bearer"):
-            other.authentication("k")
-
-
-@pytest.mark.parametrize(
-    "schemes", [5, [5], [{"scheme": 5}], [{}], [{"scheme": "oauth2"}]], ids=repr
-)
-def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
-    with pytest.raises(InvalidPushConfigError):
-        parse_auth_schemes({"authSchemes": schemes})
 
 
 def test_empty_strings_are_absent() -> None:

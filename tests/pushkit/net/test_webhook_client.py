@@ -10,13 +10,13 @@ from datetime import timedelta
 import pytest
 
 from pushkit.errors import AnswerTimeoutError, TransportError
-from pushkit.net.deadlines import Deadlines
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.failures import BrokenAnswerError, ClosedEarlyError
 from pushkit.net.lane import Lane, Question
 from pushkit.net.posting import Answer, ConnectionOptions
 from pushkit.net.timing import Probe
 from pushkit.net.webhook_client import WebhookClient
+from pushkit.work.deadlines import Deadlines
 from tests.eventually import PATIENT, eventually
 from tests.pushkit.net.test_transport import HEAD, OK, keeps_silent, says, serving
 from tests.soak.fuzz_answers import FuzzFailedError, Wire, fuzz, hear

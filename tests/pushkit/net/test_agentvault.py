@@ -1,0 +1,36 @@
+"""What an AgentVault card says of how its agent, or its webhook, wants to be called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pushkit.bounded_json import JsonValue
+from pushkit.errors import InvalidPushConfigError
+from pushkit.net.agentvault import parse_auth_schemes
+
+
+def test_reads_how_an_agentvault_webhook_wants_to_be_called() -> None:
+    card: dict[str, Any] = {
+        "authSchemes": [
+            {"scheme": "oauth2", "tokenUrl": "https://x.example/token", "scopes": ["a"]},
+            {"scheme": "apiKey", "serviceIdentifier": "acme"},
+            {"scheme": "telepathy"},
+            {"scheme": "none"},
+        ]
+    }
+    oauth, key, none = parse_auth_schemes(card)
+
+    assert (oauth.token_url, oauth.scopes) == ("https://x.example/token", ("a",))
+    assert key.service_identifier == "acme"
+    assert parse_auth_schemes({}) == []
+    assert none.scheme == "none"
+
+
+@pytest.mark.parametrize(
+    "schemes", [5, [5], [{"scheme": 5}], [{}], [{"scheme": "oauth2"}]], ids=repr
+)
+def test_refuses_auth_schemes_that_cannot_be_read(schemes: JsonValue) -> None:
+    with pytest.raises(InvalidPushConfigError):
+        parse_auth_schemes({"authSchemes": schemes})
