@@ -22,7 +22,7 @@ _SHOWN_CHARACTERS: Final = 128
 
 def printable(text: str | None) -> str:
     """Return what somebody else wrote as it may stand in a log: on one line, and not too long."""
-    return "-" if text is None else ascii(text)[1:-1][:_SHOWN_CHARACTERS]
+    return "-" if text is None else ascii(str(text))[1:-1][:_SHOWN_CHARACTERS]
 
 
 @dataclass(slots=True)

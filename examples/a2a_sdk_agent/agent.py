@@ -102,6 +102,7 @@ def build_app(url: str, push: PushSender) -> Starlette:
 def main() -> None:
     """Serve the agent."""
     parser = argparse.ArgumentParser(description="An a2a-sdk agent with pushkit inside.")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--keys", default="keys.json")
     parser.add_argument("--database", default="outbox.db")
@@ -112,7 +113,8 @@ def main() -> None:
     push = PushSender(  # pushkit
         issuer=url, keys=arguments.keys, database=arguments.database, allow=arguments.allow
     )
-    uvicorn.run(build_app(url, push), port=arguments.port, log_level="warning")
+    app = build_app(url, push)
+    uvicorn.run(app, host=arguments.host, port=arguments.port, log_level="warning")
 
 
 if __name__ == "__main__":

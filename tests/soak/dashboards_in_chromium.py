@@ -349,8 +349,9 @@ def _let_an_hour_pass_in(inbox: Path) -> None:
     """Have what came in come all over the last hour."""
     with contextlib.closing(sqlite3.connect(inbox)) as database, database:
         database.execute(
-            "WITH earlier AS (SELECT id, ((SELECT max(id) FROM pushkit_inbox) - id) * 85000000"
-            " AS by FROM pushkit_inbox) UPDATE pushkit_inbox SET received_at = received_at - by,"
+            "WITH earlier AS (SELECT id, ((SELECT max(id) FROM pushkit_inbox) - id)"
+            " * ((SELECT max(id) FROM pushkit_inbox) - id) * 2200000 AS by"
+            " FROM pushkit_inbox) UPDATE pushkit_inbox SET received_at = received_at - by,"
             " issued_at = issued_at - by, finished_at = finished_at - by"
             " FROM earlier WHERE earlier.id = pushkit_inbox.id"
         )

@@ -9,7 +9,7 @@ import pytest
 
 from pushkit.events.listeners import Listeners
 from pushkit.events.model import Event
-from pushkit.events.sender import AttemptMade, Delivered
+from pushkit.events.sender import AttemptMade, Delivered, SubscriptionChange, SubscriptionChanged
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOG = logging.getLogger("events")
@@ -81,6 +81,23 @@ def test_the_log_has_a_line_with_the_code_and_the_facts(caplog: pytest.LogCaptur
     assert vars(record)["code"] == "attempt"
     assert vars(record)["delivery_id"] == "dlv"
     assert vars(record)["seconds"] == 1.5
+
+
+def test_the_log_names_a_change_by_its_word(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "events")
+    Listeners(LOG).tell(
+        SubscriptionChanged(
+            at=NOW,
+            tenant="",
+            owner="alice",
+            task_id="task-1",
+            subscription_id="sub",
+            change=SubscriptionChange.REGISTERED,
+            origin="https://client.example.com:443",
+        )
+    )
+    [record] = caplog.records
+    assert " change=registered " in record.getMessage()
 
 
 def test_what_another_line_says_is_not_said_again(caplog: pytest.LogCaptureFixture) -> None:
