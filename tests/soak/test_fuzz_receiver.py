@@ -26,12 +26,13 @@ from receiver.edge import Answer, problem
 from receiver.refusals import Verdict
 from receiver.replay.memory import Seen
 from receiver.selection import HeldKeys
+from tests.long_runs import examples
 from tests.soak.fuzz_receiver import STORED, BrokenPromiseError, fuzz
 from tests.soak.fuzzing.kinds import KINDS
 from tests.soak.fuzzing.oracles import ORACLES
 from tests.soak.fuzzing.parties import parties
 
-CASES = 400
+CASES = 400  # by which an oracle sees
 # What must have been met, or the fuzzer only knocks at the door.
 MET = (
     *("202 accepted", "200 duplicate", "409 id_conflict", "404 task_not_expected"),
@@ -46,7 +47,7 @@ MET = (
 
 
 async def test_no_request_breaks_a_promise_at_any_door(tmp_path: Path) -> None:
-    fuzzer = await fuzz(1, range(CASES), folder=tmp_path)
+    fuzzer = await fuzz(1, range(examples(200)), folder=tmp_path)
 
     assert not [answer for answer in MET if not fuzzer.answers[answer]], fuzzer.answers
     assert not [kind.name for kind in KINDS if not fuzzer.kinds[kind.name]]

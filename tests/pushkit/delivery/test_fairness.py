@@ -1,4 +1,4 @@
-"""One owner with nine tenths of the backlog, all of it slow, keeps nobody else waiting."""
+"""One owner with most of the backlog, all of it slow, keeps nobody else waiting."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from aiohttp import web
 from pushkit import StatusUpdate
 from pushkit.webhook import Headers
 from tests.eventually import eventually
+from tests.long_runs import LONG
 from tests.pushkit.delivery.conftest import Received
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 MakeStatus = Callable[..., StatusUpdate]
 SLOW_WEBHOOKS = 12
-TASKS_OF_EACH = 150
+TASKS_OF_EACH = 150 if LONG else 60
 OTHERS = 99
 
 
@@ -71,9 +72,12 @@ def outbox(location: str) -> str:
 async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_can(
     senders: Senders, webhooks: Webhooks, status: MakeStatus
 ) -> None:
-    # What hangs goes on hanging, however busy the machine is.
+    # What hangs goes on hanging, however busy the machine is; what was stored in flight is begun.
     sender = await senders.open(
-        concurrency=16, concurrency_per_host=4, timeout=timedelta(minutes=2)
+        concurrency=16,
+        concurrency_per_host=4,
+        timeout=timedelta(minutes=10),
+        lease_margin=timedelta(minutes=10),
     )
 
     async def queue(task_id: str, url: str) -> None:
