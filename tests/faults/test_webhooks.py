@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from pushkit.outbox.states import DeliveryState
+from tests.eventually import PATIENT
 from tests.faults.conftest import RETRY_AT_ONCE, Senders, numbered
 
 TIMEOUT = 0.5
-SLACK = 1.5  # of a busy machine
+SLACK = 30  # of a machine that stood still; what has no end is later
 ATTEMPTS = 8
 MEBIBYTE = 1024 * 1024
 
@@ -123,10 +124,11 @@ async def serving(behaviour: Behaviour) -> AsyncIterator[str]:
 async def test_every_attempt_ends_in_its_time_and_memory_stays_flat(
     tmp_path: Path, senders: Senders, behaviour: Behaviour, states: set[DeliveryState]
 ) -> None:
+    waits = DeliveryState.PENDING in states  # the others end by their bounds
     sender = await senders.make(
         str(tmp_path / "outbox.db"),
         working=False,
-        timeout=timedelta(seconds=TIMEOUT),
+        timeout=timedelta(seconds=TIMEOUT) if waits else PATIENT,
         retry=RETRY_AT_ONCE,
     )
     async with serving(behaviour) as url:

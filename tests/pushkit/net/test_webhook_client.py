@@ -251,9 +251,8 @@ async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -
                 return
             await reader.readuntil(b"\r\n\r\n")
 
-    async def one(url: str, number: int) -> bool:
+    async def one(url: str, number: int, within: timedelta) -> bool:
         said = b"%06d" % number
-        within = timedelta(milliseconds=200)
         try:
             answer = await post(client, url, said, within=within)
         except TransportError:
@@ -261,16 +260,22 @@ async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -
         assert said.startswith(answer.body) or answer.body == b""
         return answer.complete
 
-    async def many(begin: int) -> int:
+    async def many(begin: int, within: timedelta) -> int:
         answered = 0
         async with serving(talk) as server:
             for first in range(begin, begin + 80, 8):
                 numbers = range(first, first + 8)
-                answered += sum(await asyncio.gather(*(one(server.url, n) for n in numbers)))
+                posts = (one(server.url, n, within) for n in numbers)
+                answered += sum(await asyncio.gather(*posts))
         return answered
 
-    # Half of the answers are waited for in vain: five servers at once.
-    assert sum(await asyncio.gather(*(many(begin) for begin in range(0, 400, 80)))) > 150
+    # Half of the answers are waited for in vain: five servers at once, and no longer than it takes
+    # to get most of the others.
+    for within in (timedelta(seconds=0.2), timedelta(seconds=1), timedelta(seconds=10)):
+        all_of_them = (many(begin, within) for begin in range(0, 400, 80))
+        if sum(await asyncio.gather(*all_of_them)) > 150:
+            return
+    raise AssertionError("hardly anything was answered")
 
 
 async def test_a_lane_that_was_closed_while_nobody_looked_costs_no_attempt(
