@@ -27,7 +27,7 @@ BOOSTS = {
     "interop.md": 0.05,
     "performance.md": 0.3,
     "push-config-api.md": 0.7,
-    "testing.md": 0.1,
+    "testing.md": 2,
     "threat-model.md": 0.02,
     "vectors/README.md": 0.1,
     "wire.md": 0.3,
