@@ -4,6 +4,7 @@
     python -m tests.simulation --count 1000 --append FILE        those that are not in it yet
     python -m tests.simulation --total FILE                      what was played until now
     python -m tests.simulation --seed 4711 --trace --shrink      one again, with all that happened
+    python -m tests.simulation --story FILE --trace              a story that somebody wrote
 
 The process begins again with `PYTHONHASHSEED=0`, and takes chance, time and sockets from the seed:
 what is imported before `take_over` must not come from pushkit.
@@ -28,8 +29,8 @@ _SURROUNDINGS = take_over()
 
 import argparse  # noqa: E402
 import hashlib  # noqa: E402
+import textwrap  # noqa: E402
 from collections import Counter  # noqa: E402
-from dataclasses import fields  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from pushkit.keys.jwk import Algorithm, generate_key  # noqa: E402
@@ -39,7 +40,7 @@ from tests.simulation.play import Outcome, play  # noqa: E402
 from tests.simulation.promises import TRANSITIONS  # noqa: E402
 from tests.simulation.results import Results, commit_here  # noqa: E402
 from tests.simulation.running import Part, Played, asked_in_a_fork, parts_of, play_parts  # noqa: E402
-from tests.simulation.scenario import Scenario, make_scenario  # noqa: E402
+from tests.simulation.scenario import Scenario, as_python, from_python, make_scenario  # noqa: E402
 from tests.simulation.shrink import kind_of, shrink  # noqa: E402
 
 _KEY = generate_key(Algorithm.ES256)
@@ -53,31 +54,36 @@ def main() -> int:
     if args.total:
         print(Results(args.total, "").total())
         return 0
+    if args.story:
+        return _play_one(from_python(args.story.read_text()), args)
     if args.seed is not None:
-        return _play_one(args)
+        return _play_one(make_scenario(args.seed), args)
     return _play_many(args)
 
 
-def _play_one(args: argparse.Namespace) -> int:
-    outcome = _play(make_scenario(args.seed))
+def _play_one(scenario: Scenario, args: argparse.Namespace) -> int:
+    outcome = _play(scenario)
     if args.trace:
         print("\n".join(outcome.trace))
     if args.digest:
-        print(args.seed, _digest(outcome))
-    print(_report(outcome, shrinks=args.shrink) or f"seed {args.seed} keeps every promise")
+        print(scenario.seed, _digest(outcome))
+    again = f"--story {args.story}" if args.story else f"--seed {scenario.seed}"
+    report = _report(scenario, outcome, again, shrinks=args.shrink)
+    print(report or f"{again.removeprefix('--')} keeps every promise")
     return 1 if outcome.violations else 0
 
 
 def _play_many(args: argparse.Namespace) -> int:
     def play_seed(seed: int) -> Played:
-        outcome = _play(make_scenario(seed))
+        scenario = make_scenario(seed)
+        outcome = _play(scenario)
         digest = f"{seed} {_digest(outcome)}" if args.digest else ""
         return Played(
             seed=seed,
             violations=outcome.violations[:5],
             simulated=outcome.simulated,
             moves=outcome.moves,
-            report=_report(outcome, shrinks=args.shrink) or digest,
+            report=_report(scenario, outcome, f"--seed {seed}", shrinks=args.shrink) or digest,
         )
 
     seeds = set(range(args.first, args.first + args.count))
@@ -133,11 +139,16 @@ def _play(scenario: Scenario) -> Outcome:
     return play(scenario, _SURROUNDINGS, _KEY)
 
 
-def _report(outcome: Outcome, *, shrinks: bool) -> str:
-    """Tell what to know of a seed that failed; nothing of another."""
+def _report(scenario: Scenario, outcome: Outcome, again: str, *, shrinks: bool) -> str:
+    """Tell what to know of a story that failed; nothing of another.
+
+    Args:
+        again: What plays it again.
+        shrinks: Whether to look for the smallest that fails.
+    """
     if not outcome.violations:
         return ""
-    lines = [f"seed {outcome.seed} broke {len(outcome.violations)} promises:"]
+    lines = [f"{again.removeprefix('--')} broke {len(outcome.violations)} promises:"]
     lines += [f"    {violation}" for violation in outcome.violations[:5]]
     if shrinks:
         kind = kind_of(outcome.violations[0])
@@ -145,32 +156,21 @@ def _report(outcome: Outcome, *, shrinks: bool) -> str:
         def fails(scenario: Scenario) -> bool:
             return asked_in_a_fork(lambda: kind in map(kind_of, _play(scenario).violations))
 
-        smallest = shrink(make_scenario(outcome.seed), fails)
-        lines += ["  still broken by:", _told(smallest), "  whose trace is:"]
+        smallest = shrink(scenario, fails)
+        lines += [
+            "  still broken by:",
+            textwrap.indent(as_python(smallest), "    "),
+            "  whose trace is:",
+        ]
         lines += [f"    {line}" for line in _play(smallest).trace[-60:]]
-    lines.append(f"  python -m tests.simulation --seed {outcome.seed} --trace")
+    lines.append(f"  python -m tests.simulation {again} --trace")
     return "\n".join(lines)
-
-
-def _told(scenario: Scenario) -> str:
-    """Return a story as it is written in Python, without what goes without saying."""
-    said = {each.name: getattr(scenario, each.name) for each in fields(scenario)}
-    cast = ", ".join(
-        f"{each.name}={said[each.name]!r}"
-        for each in fields(scenario)
-        if each.name not in ("plot", "steps") and said[each.name] != each.default
-    )
-    steps = (
-        f"            Step({each.at}, {each.kind!r}, {each.args!r})," for each in scenario.steps
-    )
-    return "\n".join(
-        ("    Scenario(", f"        {cast},", "        steps=(", *steps, "        ),", "    )")
-    )
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int, help="play this one alone")
+    parser.add_argument("--story", type=Path, metavar="FILE", help="play the story of a file")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
     parser.add_argument("--count", type=int, default=100, metavar="M")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")

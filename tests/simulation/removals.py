@@ -7,6 +7,8 @@ The same seed is then played with the promise in: only if it passes was it the p
     python -m tests.simulation.removals                            all of them
     python -m tests.simulation.removals --only fencing --seeds 500
     python -m tests.simulation.removals --results FILE             go on where that ends
+    python -m tests.simulation.removals --results FILE --page docs/testing.md
+                                                                   and write the table there
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -24,9 +27,11 @@ from pathlib import Path
 
 from tests.simulation.cuts import CUTS, Cut
 
-__all__ = ["source_without", "take_out"]
+__all__ = ["source_without", "table", "take_out", "written_into"]
 
 _ROOT = Path(__file__).resolve().parents[2]
+_ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bstate=\w+|\bid=")
+_SAW = 70  # characters of what was seen that a table shows
 
 
 def source_without(cut: Cut) -> dict[str, str]:
@@ -122,6 +127,26 @@ def _look_for(cut: Cut, first: int, count: int) -> dict[str, object]:
     return {"cut": cut.name, "seed": None, "saw": f"not found until seed {end - 1}"}
 
 
+def table(found: Mapping[str, Mapping[str, object]]) -> str:
+    """Return what was found of each promise, by name, as a page shows it."""
+    lines = ["| taken out | seed | what was seen |", "|---|---|---|"]
+    for cut in CUTS:
+        line = found.get(cut.name, {"seed": None, "saw": "not looked for"})
+        seed = "-" if line["seed"] is None else line["seed"]
+        saw = _ID.sub("…", str(line["saw"]))
+        saw = saw if len(saw) <= _SAW else f"{saw[:_SAW]}…"
+        lines.append(f"| {cut.name} | {seed} | {saw.replace('|', '/')} |")
+    return "\n".join(lines)
+
+
+def written_into(page: str, new: str) -> str:
+    """Return a page with another table of promises that were taken out."""
+    before, begin, behind = page.partition("| taken out | seed |")
+    if not begin:
+        raise LookupError("expected a table that begins with: | taken out | seed |")
+    return before + new + behind[behind.index("\n\n") :]
+
+
 def main() -> int:
     """Look for removals, and return the exit code."""
     args = _arguments()
@@ -143,6 +168,8 @@ def main() -> int:
         known[cut.name] = found
         seed = "-" if found["seed"] is None else found["seed"]
         print(f"| {cut.name} | {cut.promise} | {seed} | {str(found['saw'])[:90]} |", flush=True)
+    if args.page:
+        args.page.write_text(written_into(args.page.read_text(), table(known)))
     missed = [cut.name for cut in chosen if known[cut.name]["seed"] is None]
     print(f"{len(chosen) - len(missed)} of {len(chosen)} found; not found: {missed or 'none'}")
     return 1 if missed else 0
@@ -154,6 +181,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2000, help="how many to play of each")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
     parser.add_argument("--results", metavar="FILE", help="keep them there; those are not redone")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into that page")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     return parser.parse_args()
 

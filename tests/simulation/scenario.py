@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tests.simulation.strikes import add_strikes
@@ -20,7 +21,7 @@ from tests.simulation.workload import (
     updates,
 )
 
-__all__ = ["HOURS", "Scenario", "Step", "make_scenario"]
+__all__ = ["HOURS", "Scenario", "Step", "as_python", "from_python", "make_scenario"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,25 @@ class Scenario:
     slow: bool = False
     steps: tuple[Step, ...]
     ends: float
+
+
+def as_python(scenario: Scenario) -> str:
+    """Return a story as it is written in Python, without what goes without saying."""
+    cast = ", ".join(
+        f"{each.name}={getattr(scenario, each.name)!r}"
+        for each in fields(scenario)
+        if each.name not in ("plot", "steps") and getattr(scenario, each.name) != each.default
+    )
+    lines = ["Scenario(", f"    {cast},", "    steps=("]
+    lines += [f"        Step({each.at}, {each.kind!r}, {each.args!r})," for each in scenario.steps]
+    return "\n".join((*lines, "    ),", ")"))
+
+
+def from_python(text: str) -> Scenario:
+    """Return the story that a text is, such as `as_python` returns."""
+    names = {"Scenario": Scenario, "Step": Step}
+    story: Scenario = eval(textwrap.dedent(text), names)  # noqa: S307  # who runs it has written it
+    return story
 
 
 _FATES = ("refused", "silent", "reset", "reset_answer", "stall", "drip", "certificate")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cuts import CUTS, Cut
-from tests.simulation.removals import source_without
+from tests.simulation.removals import source_without, table, written_into
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +19,18 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_promise_can_still_be_taken_out(cut: Cut) -> None:
     for module, source in source_without(cut).items():
         compile(source, module, "exec", dont_inherit=True)
+
+
+def test_a_table_is_written_into_its_page() -> None:
+    page = "Before.\n\n| taken out | seed |\n|---|---|\n| old | 1 |\n\nAfter.\n"
+    saw = "two at once: dlv_019b76dae4acfb332c92899ea59aab83 state=pending"
+
+    written = written_into(page, table({"order": {"seed": 3, "saw": saw}}))
+
+    assert written.startswith("Before.\n\n| taken out |")
+    assert written.endswith("|\n\nAfter.\n")
+    assert "| order | 3 | two at once: … … |\n" in written
+    assert "| old |" not in written
 
 
 def test_names_are_told_apart() -> None:

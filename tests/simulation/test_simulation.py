@@ -7,11 +7,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
 from tests.simulation.running import Played, parts_of, play_parts
-from tests.simulation.scenario import Scenario, Step, make_scenario
+from tests.simulation.scenario import Scenario, Step, as_python, from_python, make_scenario
 from tests.simulation.shrink import kind_of, shrink
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -50,6 +51,24 @@ def test_what_seeds_found_once_does_not_come_back() -> None:
     played = simulate("--kept")
 
     assert played.returncode == 0, played.stdout + played.stderr
+
+
+def test_a_story_that_somebody_wrote_is_played(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    story = tmp_path / "story.txt"
+    story.write_text("Scenario(" + page.partition("```python\nScenario(")[2].partition("```")[0])
+
+    played = simulate("--story", str(story), "--trace")
+
+    arrivals = [line for line in played.stdout.splitlines() if "hook0.example.com got" in line]
+    assert [line.split()[-1] for line in arrivals] == ["agent0.1", "agent0.2"], played.stderr
+    assert "keeps every promise" in played.stdout
+
+
+def test_a_story_is_read_as_it_is_printed() -> None:
+    story = replace(make_scenario(7), plot="")
+
+    assert from_python(indent(as_python(story), "    ")) == story
 
 
 def test_a_run_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:
