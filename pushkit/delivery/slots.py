@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
@@ -12,7 +13,7 @@ from pushkit.delivery.route import Route
 from pushkit.outbox.destinations import DestinationKey, destination_of
 from pushkit.outbox.leases import Taken
 from pushkit.outbox.model import Claim, Delivery
-from pushkit.outbox.shares import owner_may_take, reserved_of
+from pushkit.outbox.shares import Owner, RecentUse, owner_may_take, reserved_of
 from pushkit.record import record
 from pushkit.subscriptions.secrets import StoredSubscription
 from pushkit.work.pump import Slots
@@ -66,6 +67,7 @@ class DeliverySlots(Slots):
     Attributes:
         reserved: How many only owners get that hold none.
         chains: What is under way in them, by subscription.
+        use: For how long owners had slots of late.
     """
 
     def __init__(self, number: int, *, per_origin: int) -> None:
@@ -73,7 +75,8 @@ class DeliverySlots(Slots):
         self.reserved: int = reserved_of(number)
         self.chains: dict[str, Chain] = {}
         self._per_origin = per_origin
-        self._by_owner: Counter[tuple[str, str]] = Counter()
+        self.use: RecentUse = RecentUse()
+        self._by_owner: Counter[Owner] = Counter()
         self._by_origin: Counter[str] = Counter()
         self._by_destination: Counter[DestinationKey] = Counter()
         self._last = Taken()
@@ -128,11 +131,18 @@ class DeliverySlots(Slots):
             and origin not in self._last.crowded
         )
 
-    def end(self, destination: DestinationKey) -> bool:
-        """Count something no longer; say whether it was in the way of something."""
+    def end(self, destination: DestinationKey, since: float | None = None) -> bool:
+        """Count something no longer; say whether it was in the way of something.
+
+        Args:
+            since: When its slot was taken, by `time.perf_counter`; None if it never began.
+        """
         tenant, owner, origin = destination
         with self._counting:
             _count_down(self._by_owner, (tenant, owner))
+            if since is not None:
+                now = time.perf_counter()
+                self.use.note((tenant, owner), now - since, now=now)
             _count_down(self._by_origin, origin)
             _count_down(self._by_destination, destination)
         return self._some_wait or bool(self._last.held_back) or origin in self._last.crowded

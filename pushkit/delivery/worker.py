@@ -85,7 +85,7 @@ class Worker:
             until_due=self._until_due,
             slots=self.slots,
             longest_pause=poll_interval,
-            ended=lambda claimed: self.slots.end(destination_of(claimed.delivery)),
+            ended=lambda claimed: self.slots.end(destination_of(claimed.delivery), claimed.since),
         )
 
     async def run(self) -> None:
@@ -173,6 +173,7 @@ class Worker:
                 now=now,
                 one_at_a_time_from=self._consequences.breaker.failures,
                 held=self.slots.held(),
+                used=self.slots.use.of,
             )
             deliveries = taken.deliveries
             found = yield from self._subscriptions.by_ids([d.subscription_id for d in deliveries])

@@ -28,7 +28,7 @@ from pushkit.outbox.parking import (
     take_turns,
 )
 from pushkit.outbox.rows import DELIVERY, delivery_of
-from pushkit.outbox.shares import Head, InFlight, Places, left_behind, share_out
+from pushkit.outbox.shares import Head, InFlight, Owner, Places, left_behind, share_out
 from pushkit.outbox.states import (
     CHAINED,
     CLAIMED,
@@ -78,7 +78,7 @@ class Taken:
     deliveries: Sequence[Delivery] = ()  # what it took
     some_wait: bool = True  # whether something may be due that got no slot, for lack of one
     # The owners (with their tenants) who wait, because they have their share already.
-    held_back: frozenset[tuple[str, str]] = frozenset()
+    held_back: frozenset[Owner] = frozenset()
     # The origins at which something is due that has to wait for what is under way there.
     crowded: frozenset[str] = frozenset()
     # How many attempts other workers have under way, by origin.
@@ -116,6 +116,7 @@ class Leases:
         now: datetime,
         one_at_a_time_from: int = _NEVER,
         held: Mapping[DestinationKey, int] | None = None,
+        used: Callable[[Owner], float] = lambda _: 0,
     ) -> Script[Taken]:
         """Take heads that are due, under a lease, in the order of `share_out`.
 
@@ -129,6 +130,7 @@ class Leases:
                 delivery at a time.
             held: How many slots each destination holds at the worker. What was paused or removed
                 under way is not told from the rows, and would let its owner take one slot more.
+            used: How much each owner had of the worker's slots of late (see `RecentUse.of`).
         """
         moment = to_micros(now)
         present = yield from _look_around(claim.worker, moment, held or {})
@@ -148,10 +150,11 @@ class Leases:
         is_full = len(window) == self.window + 2 * limit
         if is_full:
             window += yield from self._look_further(window, moment, is_parking=present.has_turns)
-        chosen = share_out([*turns.heads, *window], in_flight, places, moment)
+        heads = [*turns.heads, *window]
+        chosen = share_out(heads, in_flight, places, moment, used=used)
         deliveries = yield from _take([head.id for head in chosen], claim)
         yield from end_turns(turns)
-        left = {*turns.heads, *window}.difference(chosen)
+        left = set(heads).difference(chosen)
         waiting, crowded = left_behind(left, in_flight, places, moment)
         return Taken(
             deliveries=deliveries,

@@ -1,7 +1,9 @@
 """Who gets the free slots of a worker: a pure rule over heads that are due.
 
 A slot is a place for one attempt. Slots go round robin by owner: whoever holds the fewest is served
-first, with what has been due longest. One owner's slow webhooks therefore cannot take them all:
+first, of those who hold as many the one who had slots for the shortest time of late (`RecentUse`),
+with what has been due longest. One owner's slow webhooks therefore cannot take them all. However
+many owners have a backlog, who used little gets the next slot that becomes free:
 
 - an owner that holds three times as many slots as are free gets no more of them, so that a quarter
   is left for whoever comes next (a second such owner takes a share of that, and so on);
@@ -14,14 +16,20 @@ first, with what has been due longest. One owner's slow webhooks therefore canno
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Sequence
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from pushkit.outbox.destinations import DestinationKey
 
+Owner: TypeAlias = tuple[str, str]  # with the tenant before it
+
 _TIMES_AS_MANY = 3
+_MOST_REMEMBERED: Final = 10_000
+_HALF_LIFE: Final = 2.0  # seconds; a longer time in a slot counts as this
+_LEAST: Final = 1e-6  # seconds
 
 
 class Head(NamedTuple):
@@ -49,8 +57,8 @@ class InFlight:
 
     by_destination: Counter[DestinationKey] = field(default_factory=Counter)  # over all workers
     by_origin: Counter[str] = field(default_factory=Counter)  # over all workers and owners
-    # Of the worker that asks: tenant and owner.
-    by_owner: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # Of the worker that asks.
+    by_owner: Counter[Owner] = field(default_factory=Counter)
 
     def add(self, destination: DestinationKey, number: int = 1, *, is_mine: bool = True) -> None:
         """Count attempts that are under way."""
@@ -81,23 +89,68 @@ def owner_may_take(held: int, *, free: int, reserved: int) -> bool:
     return held < _TIMES_AS_MANY * free and (held == 0 or free > reserved)
 
 
-def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: int) -> list[Head]:
+class RecentUse:
+    """For how long each owner had slots of one worker of late: half of it counts after two seconds.
+
+    It is in memory, and each worker's own: each of them shares its slots out among all owners, so
+    that whoever used little comes first at the first that has a slot free. Who is not known, or was
+    forgotten, used nothing: behind a worker that begins anew all stand in line by age, once.
+
+    Args:
+        most: How many owners to remember. Forgotten first is who had no slot for longest.
+    """
+
+    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
+        self._most = most
+        # The binary logarithm of the seconds that count, as if nothing became less with time, but
+        # what is noted later were more: so it compares at any time.
+        self._used: OrderedDict[Owner, float] = OrderedDict()
+
+    def note(self, owner: Owner, seconds: float, *, now: float) -> None:
+        """Note that an owner had a slot for so long, until now.
+
+        Args:
+            now: In seconds, by a clock that only goes forward.
+        """
+        more = math.log2(min(max(seconds, _LEAST), _HALF_LIFE)) + now / _HALF_LIFE
+        high, low = more, self._used.get(owner, -math.inf)
+        if low > high:
+            high, low = low, high
+        self._used[owner] = high + math.log2(1 + 2 ** (low - high))
+        self._used.move_to_end(owner)
+        if len(self._used) > self._most:
+            self._used.popitem(last=False)
+
+    def of(self, owner: Owner) -> float:
+        """Return what tells who used more: the greater the number."""
+        return self._used.get(owner, -math.inf)
+
+
+def share_out(
+    heads: Sequence[Head],
+    in_flight: InFlight,
+    places: Places,
+    now: int,
+    *,
+    used: Callable[[Owner], float] = lambda _: 0,
+) -> list[Head]:
     """Return the heads that get a slot, in the order in which they do.
 
     Args:
         in_flight: What is under way; the chosen are added.
+        used: How much each owner had of the slots of late (see `RecentUse.of`).
     """
-    waiting: dict[tuple[str, str], deque[Head]] = defaultdict(deque)
+    waiting: dict[Owner, deque[Head]] = defaultdict(deque)
     for head in sorted(heads, key=lambda head: (head.not_before, head.id)):
         waiting[head.destination[:2]].append(head)
     turns = [
-        (in_flight.by_owner[owner], theirs[0].not_before, owner)
+        (in_flight.by_owner[owner], used(owner), theirs[0].not_before, owner)
         for owner, theirs in waiting.items()
     ]
     heapq.heapify(turns)
     chosen: list[Head] = []
     while turns and len(chosen) < places.slots:
-        held, _, owner = heapq.heappop(turns)
+        held, much, _, owner = heapq.heappop(turns)
         free = places.slots - len(chosen)
         if not owner_may_take(held, free=free, reserved=places.reserved):
             break  # whoever else waits holds as many, or more
@@ -111,20 +164,21 @@ def share_out(heads: Sequence[Head], in_flight: InFlight, places: Places, now: i
                 chosen.append(head)
                 break
         if theirs:
-            heapq.heappush(turns, (in_flight.by_owner[owner], theirs[0].not_before, owner))
+            held = in_flight.by_owner[owner]
+            heapq.heappush(turns, (held, much, theirs[0].not_before, owner))
     return chosen
 
 
 def left_behind(
     heads: Collection[Head], in_flight: InFlight, places: Places, now: int
-) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+) -> tuple[frozenset[Owner], frozenset[str]]:
     """Say what the heads that got no slot wait for.
 
     Returns:
         The owners (with their tenants) of those that wait for a slot alone; and the origins at
         which others wait for what is under way there. What waits for a moment is in neither.
     """
-    owners, crowded = set[tuple[str, str]](), set[str]()
+    owners, crowded = set[Owner](), set[str]()
     for head in heads:
         if in_flight.room(
             head.destination, until=head.until, failures=head.failures, places=places, now=now

@@ -140,6 +140,12 @@ CUTS = (
         ("                held=self.slots.held(),\n", ""),
     ),
     _cut(
+        "turns of owners",
+        "Of owners who hold as many slots, who used them least of late comes first.",
+        "pushkit.outbox.shares",
+        ("return self._used.get(owner, -math.inf)", "return 0.0"),
+    ),
+    _cut(
         "turns of lines",
         "Lines leave their slots to what waits for one.",
         "pushkit.work.pump",

@@ -88,6 +88,9 @@ _FLOODS = (
     ("sluggish", 6, 3, 5, (3,)),
     # What waits for one that asks for it is in the way of whoever looks for what is due.
     ("503 Retry-After 30", 6, 9, 10, (1,)),
+    # More than there are slots: each has one, and would go on and on in it.
+    ("unhurried", 18, 1, 1, (8,)),
+    ("unhurried", 24, 1, 3, (5,)),
 )
 
 

@@ -33,6 +33,8 @@ class Webhooks:
     slow: list[str] = field(default_factory=list)
     quick: str = ""
     hanging: int = 0
+    begun: list[str] = field(default_factory=list)  # the paths of those that end one by one
+    one_ends: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     answered: list[Received] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -40,6 +42,9 @@ class Webhooks:
         if request.path.startswith("/slow"):
             self.hanging += 1
             await self.released.wait()
+        elif request.path.startswith("/one-by-one"):
+            self.begun.append(request.path)
+            await self.one_ends.get()
         else:
             headers = Headers(list(request.headers.items()))
             self.answered.append(Received(request.path, headers, await request.read()))
@@ -59,6 +64,8 @@ async def webhooks() -> AsyncIterator[Webhooks]:
     webhooks.slow, webhooks.quick = slow, quick
     yield webhooks
     webhooks.released.set()
+    for _ in range(100):
+        webhooks.one_ends.put_nowait(None)
     await runner.cleanup()
 
 
@@ -108,6 +115,32 @@ async def test_ninety_nine_owners_are_served_while_the_hundredth_holds_what_it_c
     for request in webhooks.answered:
         order[request.path].append(request.claims(senders.public_keys()).seq)
     assert order == {path: [1, 2] for path in order}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await sender.worker.pump.abandon()
+
+
+async def test_of_more_owners_than_slots_none_has_a_second_turn_before_the_last_has_its_first(
+    senders: Senders, webhooks: Webhooks, status: MakeStatus
+) -> None:
+    sender = await senders.open(concurrency=4, concurrency_per_host=4, timeout=timedelta(minutes=2))
+    owners = [*(f"mallory{number}" for number in range(6)), "innocent"]
+    for owner in owners:  # all of what is one owner's is older than the next one's
+        hook = {"url": f"{webhooks.quick}/one-by-one/{owner}"}
+        await sender.subscribe(owner, hook, version="1.0", owner=owner)
+        for _ in range(3):
+            await sender.notify(status(task_id=owner))
+    running = asyncio.create_task(sender.worker.run())
+
+    for begun in range(4, len(owners) + 1):
+
+        async def as_many_are_begun(number: int = begun) -> bool:
+            return len(webhooks.begun) == number
+
+        await eventually(as_many_are_begun)
+        webhooks.one_ends.put_nowait(None)
+
+    assert sorted(webhooks.begun) == sorted(f"/one-by-one/{owner}" for owner in owners)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await sender.worker.pump.abandon()

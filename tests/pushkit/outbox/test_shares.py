@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pushkit.outbox.shares import Head, InFlight, Places, share_out
+from pushkit.outbox.shares import Head, InFlight, Places, RecentUse, share_out
 
 NOW = 1_000
 ANY = 10**6
@@ -49,6 +49,44 @@ def test_whoever_holds_the_fewest_is_served_first() -> None:
     in_flight.add(("", "alice", "slow"), 5)
     heads = [head(n, "alice") for n in range(5)] + [head(n, "bob") for n in range(10, 15)]
     assert owners(share_out(heads, in_flight, places(4), NOW)) == ["bob"] * 3
+
+
+def turns(use: RecentUse, *held_by: str) -> str:
+    """Return in which order owners get a slot, of whom some hold one."""
+    in_flight = InFlight()
+    for owner in held_by:
+        in_flight.add(("", owner, "one"))
+    heads = [head(n, owner) for n, owner in enumerate("abcd")]
+    return "".join(owners(share_out(heads, in_flight, places(16), NOW, used=use.of)))
+
+
+def test_of_owners_who_hold_as_many_the_one_who_used_slots_least_of_late_comes_first() -> None:
+    use = RecentUse()
+    for owner, seconds in (("a", 1.0), ("b", 0.005), ("c", 0.4), ("c", 0.4)):
+        use.note(("", owner), seconds, now=100.0)
+    assert turns(use) == "dbca"
+    assert turns(use, "d") == "bcad"
+    for _ in range(300):
+        use.note(("", "b"), 0.005, now=100.0)
+    assert turns(use) == "dcab"
+
+
+def test_what_an_owner_used_counts_less_and_less() -> None:
+    use = RecentUse()
+    for owner, seconds in (("a", 1.0), ("b", 0.1), ("c", 3600.0), ("d", 2.0)):
+        use.note(("", owner), seconds, now=100.0)
+    assert turns(use) == "bacd"  # an hour is no more than what counts after it
+    use.note(("", "b"), 0.3, now=104.0)
+    assert turns(use) == "abcd"
+    use.note(("", "a"), 0.3, now=106.0)
+    assert turns(use) == "bcda"
+
+
+def test_who_had_no_slot_for_longest_is_forgotten_first() -> None:
+    use = RecentUse(most=2)
+    for owner in "adab":
+        use.note(("", owner), 1.0, now=100.0)
+    assert turns(use) == "cdba"
 
 
 @pytest.mark.parametrize(
