@@ -51,7 +51,7 @@ from pushkit import (
 )
 from pushkit.keys.jwk import SigningKey
 from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.notification_jwt import body_sha256, sign_notification, static_claims
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -321,18 +321,21 @@ class Genuine:
         token: str | None = None,
     ) -> dict[str, str]:
         """Return signed headers; what is not given is as it should be."""
-        claims = NotificationClaims(
-            issuer=self.world.agent,
-            audience=self.world.webhook,
-            issued_at=issued_at or datetime.now(UTC),
+        signing = sign_notification(
+            static_claims(
+                issuer=self.world.agent,
+                audience=self.world.webhook,
+                task_id="demo-task",
+                config_id="demo",
+            ),
+            key or self.key,
+            issued_at=int((issued_at or datetime.now(UTC)).timestamp()),
             delivery_id="dlv_demo",
-            task_id="demo-task",
-            config_id="demo",
             seq=1,
             body_sha256=body_sha256(self.body if body is None else body),
         )
         return {
-            "Authorization": f"Bearer {at_once(sign_notification(claims, key or self.key))}",
+            "Authorization": f"Bearer {at_once(signing)}",
             "Content-Type": "application/a2a+json",
             "X-A2A-Token": token or self.token,
         }

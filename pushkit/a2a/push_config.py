@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pushkit.a2a.columns import Elsewhere, Row, columns, one_of
-from pushkit.a2a.kinds import DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS
+from pushkit.a2a.columns import COLUMNS, Elsewhere, Row, columns, one_of
+from pushkit.a2a.kinds import CONTENT, DATA_OBJECT, EXACT_TEXT, TEXT, TEXTS, one
 from pushkit.a2a.table import (
     Build,
     Kind,
@@ -26,7 +26,6 @@ from pushkit.a2a.table import (
     Writing,
     json_copy,
     reading,
-    snake_case,
 )
 from pushkit.a2a.updates import WireVersion
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -256,11 +255,25 @@ def format_push_config(config: PushConfig, version: WireVersion) -> JsonObject:
 # --- configs that come with a message instead of through a method of their own --------------------
 
 # Within `configuration` in 0.3 and 1.0, beside the message in 0.1 and AgentVault.
-_PLACES = {
-    WireVersion.V1_0: ("configuration.", "taskPushNotificationConfig"),
-    WireVersion.V0_3: ("configuration.", "pushNotificationConfig"),
-    WireVersion.V0_1: ("", "pushNotification"),
-    WireVersion.AGENTVAULT_0_2: ("", "webhookUrl"),
+_WITHIN = {
+    WireVersion.V1_0: "taskPushNotificationConfig",
+    WireVersion.V0_3: "pushNotificationConfig",
+}
+_BESIDE = {WireVersion.V0_1: "pushNotification", WireVersion.AGENTVAULT_0_2: "webhookUrl"}
+_CONFIGURATION = Table(dict, *(Member(v, name, CONTENT) for v, name in _WITHIN.items()), extra="")
+_TASK_ID = Table(dict, Member("task_id", "taskId", TEXT), extra="")
+_PARAMS = {
+    version: Table(
+        dict,
+        Member("configuration", "configuration", one(_CONFIGURATION)),
+        *(Member(v, name, CONTENT) for v, name in _BESIDE.items()),
+        *([Member("tenant", "tenant", TEXT)] if version is WireVersion.V1_0 else []),
+        Member("id", "id", TEXT)
+        if version in _BESIDE
+        else Member("message", "message", one(_TASK_ID)),
+        extra="",
+    )
+    for version in COLUMNS
 }
 
 
@@ -282,58 +295,23 @@ def parse_inline_config(
         UnsupportedVersionError: A version that pushkit does not speak.
     """
     version = WireVersion.parse(str(version))
-    found = None
-    for other, (path, name) in _PLACES.items():
-        document = _object(params, "configuration") if path else params
-        given = _either_spelling(document, path, name)
+    with reading(InvalidPushConfigError):
+        found: dict[str, Any] = _PARAMS[version].read(dict(params))
+    configs = {v: found[v] for v in _BESIDE if v in found} | found.get("configuration", {})
+    for other in configs:
         if other is version:
-            found = given
-        elif given:
-            raise InvalidPushConfigError(
-                f"{path}{name}: of {other}, but the client speaks {version}"
-            )
-    if found is None:
+            continue
+        name = f"configuration.{_WITHIN[other]}" if other in _WITHIN else _BESIDE[other]
+        raise InvalidPushConfigError(f"{name}: of {other}, but the client speaks {version}")
+    if version not in configs:
         return None
-    spelling, value = found
+    value = configs[version]
     if version is WireVersion.AGENTVAULT_0_2:
         value = {"webhookUrl": value}
-    elif not isinstance(value, dict):
-        raise InvalidPushConfigError(f"{spelling}: expected an object")
     config = parse_push_config(value, version)
+    task_id = found.get("id") or found.get("message", {}).get("task_id")
     return replace(
         config,
-        task_id=config.task_id or _task_id(params, version),
-        tenant=config.tenant or (_text(params, "tenant") if version is WireVersion.V1_0 else None),
+        task_id=config.task_id or task_id,
+        tenant=config.tenant or found.get("tenant"),
     )
-
-
-def _task_id(params: Mapping[str, JsonValue], version: WireVersion) -> str | None:
-    if not _PLACES[version][0]:
-        return _text(params, "id")
-    message = _object(params, "message")
-    return _text(message, "taskId") or _text(message, "task_id")
-
-
-def _either_spelling(
-    document: Mapping[str, JsonValue], path: str, name: str
-) -> tuple[str, JsonValue] | None:
-    found = [each for each in (name, snake_case(name)) if document.get(each) is not None]
-    if len(found) > 1:
-        raise InvalidPushConfigError(f"{path}{name}: given in both spellings")
-    return (path + found[0], document[found[0]]) if found else None
-
-
-def _object(document: Mapping[str, JsonValue], name: str) -> Mapping[str, JsonValue]:
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidPushConfigError(f"{name}: expected an object")
-    return value
-
-
-def _text(document: Mapping[str, JsonValue], name: str) -> str | None:
-    value = document.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidPushConfigError(f"{name}: expected a string")
-    return value or None

@@ -13,7 +13,7 @@ from pushkit.keys.jwk import SigningKey
 from pushkit.keys.remote import RemoteKey
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.notification_jwt import SIGNATURE_HEADER as JWT_HEADER
-from pushkit.signing.notification_jwt import body_sha256, sign_attempt
+from pushkit.signing.notification_jwt import body_sha256, sign_notification
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     ID_HEADER,
@@ -127,7 +127,7 @@ async def signed_headers(
         fields.append((_AUTHORIZATION, f"Bearer {token}"))
     issued_at = int(now.timestamp())
     if Scheme.JWT in signing.schemes:
-        jwt = await sign_attempt(
+        jwt = await sign_notification(
             route.claims,
             key,
             issued_at=issued_at,

@@ -15,7 +15,7 @@ import hashlib
 import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 from pushkit.bounded_json import JsonObject, JsonValue
@@ -46,70 +46,37 @@ _TEXTS = ("iss", "jti", "taskId", "configId", "request_body_sha256")
 # --- signing ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationClaims:
-    """What the sender states about one attempt of one delivery."""
-
-    issuer: str  # `iss`: the sender, as configured
-    # `aud`: the webhook URL, normalised; None only in the `a2a-samples` profile.
-    audience: str | None
-    issued_at: datetime  # `iat`: this attempt; written in whole seconds, rounded down
-    delivery_id: str  # `jti`: the same on every retry
-    task_id: str  # `taskId`
-    config_id: str  # `configId`
-    seq: int  # 1, 2, 3… per subscription and task
-    body_sha256: str  # `request_body_sha256`: lower-case hex of the raw body
-    # How long after `issued_at` the token expires; at most 300 s.
-    lifetime: timedelta = TOKEN_LIFETIME
-
-
 def body_sha256(body: bytes) -> str:
     """Return the lower-case hex SHA-256 of a raw body."""
     return hashlib.sha256(body).hexdigest()
 
 
-async def sign_notification(claims: NotificationClaims, key: SigningKey | RemoteKey) -> str:
-    """Return the compact JWS of the claims; see `jose.at_once` for a key of this process.
-
-    Raises:
-        SigningError: The remote key did not sign, or not this.
-    """
-    static = static_claims(
-        issuer=claims.issuer,
-        audience=claims.audience,
-        task_id=claims.task_id,
-        config_id=claims.config_id,
-    )
-    return await sign_attempt(
-        static,
-        key,
-        issued_at=int(claims.issued_at.timestamp()),
-        delivery_id=claims.delivery_id,
-        seq=claims.seq,
-        body_sha256=claims.body_sha256,
-        lifetime=int(claims.lifetime.total_seconds()),
-    )
-
-
 def static_claims(
     *, issuer: str, audience: str | None, task_id: str, config_id: str
 ) -> Mapping[str, JsonValue]:
-    """Return what every notification of one subscription states."""
+    """Return what every notification of one subscription states.
+
+    `issuer` is the sender, as configured; `audience` the webhook URL, normalised: None only in the
+    `a2a-samples` profile.
+    """
     stated = {"iss": issuer, "taskId": task_id, "configId": config_id}
     return stated if audience is None else {**stated, "aud": audience}
 
 
-async def sign_attempt(
+async def sign_notification(
     static: Mapping[str, JsonValue],
     key: SigningKey | RemoteKey,
     *,
-    issued_at: int,
-    delivery_id: str,
-    seq: int,
-    body_sha256: str,
-    lifetime: int = _MAX_LIFETIME,
+    issued_at: int,  # `iat`: this attempt, in seconds since the epoch
+    delivery_id: str,  # `jti`: the same on every retry
+    seq: int,  # 1, 2, 3… per subscription and task
+    body_sha256: str,  # `request_body_sha256`: lower-case hex of the raw body
+    lifetime: int = _MAX_LIFETIME,  # seconds until the token expires; at most 300
 ) -> str:
-    """Return the compact JWS of one attempt, `static` prepared for its subscription.
+    """Return the compact JWS of one attempt; see `jose.at_once` for a key of this process.
+
+    Args:
+        static: What every notification of its subscription states, see `static_claims`.
 
     Raises:
         SigningError: The remote key did not sign, or not this.

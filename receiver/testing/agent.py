@@ -14,7 +14,7 @@ from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.http_message_signatures import sign_http_message
 from pushkit.signing.jose import at_once, decoded, sign_detached
-from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.notification_jwt import body_sha256, sign_notification, static_claims
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import (
     WebhookSigner,
@@ -102,17 +102,21 @@ class Draft:
         )
 
     def _jwt(self, moment: datetime) -> str:
-        claims = NotificationClaims(
-            issuer=self.issuer,
-            audience=self.audience,
-            issued_at=moment,
-            delivery_id=self.delivery_id,
-            task_id=self.task_id,
-            config_id="receiver-testing",
-            seq=self.seq,
-            body_sha256=body_sha256(self.body),
+        compact = at_once(
+            sign_notification(
+                static_claims(
+                    issuer=self.issuer,
+                    audience=self.audience,
+                    task_id=self.task_id,
+                    config_id="receiver-testing",
+                ),
+                self.key,
+                issued_at=int(moment.timestamp()),
+                delivery_id=self.delivery_id,
+                seq=self.seq,
+                body_sha256=body_sha256(self.body),
+            )
         )
-        compact = at_once(sign_notification(claims, self.key))
         return self._with_header(compact) if self.header else compact
 
     def _with_header(self, compact: str) -> str:

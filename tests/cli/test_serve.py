@@ -28,14 +28,13 @@ from cryptography.x509.oid import NameOID
 from pushkit import load_key_ring
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import (
-    NotificationClaims,
     body_sha256,
-    sign_notification,
 )
 from tests.cli.conftest import ISSUER, UPDATE, UVLOOPS, Ran, Run, environment
 from tests.eventually import DEADLINE, eventually_sync
 from tests.forked import forked
 from tests.metrics_page import MetricsRead
+from tests.notification_claims import NotificationClaims, sign_notification
 from tests.ports import free_port
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,9 @@ from pytest_aiohttp.plugin import AiohttpServer
 from pushkit.clock import utc_now
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_jwk
 from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.notification_jwt import body_sha256
 from tests.eventually import eventually
+from tests.notification_claims import NotificationClaims, sign_notification
 from tests.ports import free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

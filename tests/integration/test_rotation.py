@@ -32,9 +32,10 @@ from pushkit.keys.files import update_key_ring
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyState
 from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.notification_jwt import body_sha256
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.eventually import eventually
+from tests.notification_claims import NotificationClaims, sign_notification
 
 if TYPE_CHECKING:
     from pytest_aiohttp.plugin import AiohttpServer

@@ -28,9 +28,10 @@ from yarl import URL
 from pushkit.bounded_json import JsonObject, JsonValue
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import at_once
-from pushkit.signing.notification_jwt import NotificationClaims, body_sha256, sign_notification
+from pushkit.signing.notification_jwt import body_sha256
 from pushkit.webhook import Headers, WebhookRequest
 from receiver import Receiver, TaskPolicy, TrustedSender, Verdict
+from tests.notification_claims import NotificationClaims, sign_notification
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BASE_URL = "https://client.example.com"

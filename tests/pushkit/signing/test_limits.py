@@ -27,10 +27,8 @@ from pushkit.signing.jose import (
     sign_detached,
 )
 from pushkit.signing.notification_jwt import (
-    NotificationClaims,
     body_sha256,
     read_unverified,
-    sign_notification,
     verify_signature,
 )
 from pushkit.signing.standard_webhooks import (
@@ -41,6 +39,7 @@ from pushkit.signing.standard_webhooks import (
     sign_webhook,
 )
 from pushkit.webhook import Headers, WebhookRequest
+from tests.notification_claims import NotificationClaims, sign_notification
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BODY = b"{}"

@@ -27,7 +27,6 @@ from pushkit.keys.jwk import Algorithm, SigningKey, generate_key, public_pem
 from pushkit.signing.jose import at_once
 from pushkit.signing.notification_jwt import (
     SIGNATURE_HEADER,
-    NotificationClaims,
     VerifiedJwt,
     body_sha256,
     check_audience,
@@ -36,11 +35,11 @@ from pushkit.signing.notification_jwt import (
     check_webhook_id,
     find_jwt,
     read_unverified,
-    sign_notification,
     verify_signature,
 )
 from pushkit.signing.times import check_times
 from pushkit.webhook import Headers, WebhookRequest
+from tests.notification_claims import NotificationClaims, sign_notification
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 BODY = b'{"statusUpdate":{}}'

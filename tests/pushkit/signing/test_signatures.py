@@ -25,12 +25,11 @@ from pushkit.signing.http_message_signatures import (
 )
 from pushkit.signing.jose import at_once, sign
 from pushkit.signing.notification_jwt import (
-    NotificationClaims,
     read_unverified,
-    sign_notification,
     verify_signature,
 )
 from pushkit.webhook import Headers, WebhookRequest
+from tests.notification_claims import NotificationClaims, sign_notification
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DATA = b"header.payload"
