@@ -23,6 +23,7 @@ _SAME = 1_000_000  # microseconds within which no two attempts take the same tim
 _TRIES = 8  # what the schedule has
 _LONGEST = 60.0  # seconds: no lease is longer
 _HURRYING = frozenset({"subscribe", "redrive", "resend", "retry_now", "enable", "resume"})
+_REVIVING = frozenset({"resend", "enable"})  # also of what was cancelled under way
 # What an answer may say for good; the rest is given up when the schedule is used up.
 _FOR_GOOD = frozenset(
     {
@@ -60,11 +61,14 @@ class Conduct:
         self._of_subscription: dict[str, list[Arrival]] = defaultdict(list)
         self._of_process: dict[Process, list[tuple[str, Arrival]]] = defaultdict(list)
         self._hurries: list[float] = []
+        self._revivals: list[float] = []
 
     def step(self, kind: str) -> None:
         """Note a step of the story: some let deliveries go out before their time."""
         if kind in _HURRYING:
             self._hurries.append(self._world.loop.time())
+        if kind in _REVIVING:
+            self._revivals.append(self._world.loop.time())
 
     # --- senders --------------------------------------------------------------------------------
 
@@ -141,6 +145,8 @@ class Conduct:
                 and last.answered_at is None
                 and last.is_open()
                 and not self._world.had_trouble("clock", last.at - 60, arrival.at)
+                # Whoever withdraws what is under way, and wants it back at once, gets it beside.
+                and not any(last.at <= moment <= arrival.at for moment in self._revivals)
             ):
                 self._world.violated(f"two attempts of one process at once: {arrival.delivery_id}")
         self._of_delivery[arrival.delivery_id].append(arrival)
