@@ -223,7 +223,10 @@ def test_a_config_takes_the_tenant_of_its_request() -> None:
             id="twice",
         ),
         pytest.param(
-            {"id": 5, "pushNotification": {"url": URL}}, V0_1, "id: expected a valid string", id="id"
+            {"id": 5, "pushNotification": {"url": URL}},
+            V0_1,
+            "id: expected a valid string",
+            id="id",
         ),
     ],
 )
