@@ -9,6 +9,7 @@ Nothing else waits here: a recipient whose backlog is full was refused, and othe
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import secrets
@@ -48,15 +49,40 @@ class _Queue:
 
     Attributes:
         waiting: What waits in memory; the first stays in it while it is tried again.
-        turn: Held by whoever stores an update that did not have to wait.
-        callers: How many are at it.
+        callers: How many have an update that did not have to wait.
+        turn: Held by the one who stores his, once there are several; one alone needs none.
         emptying: Tries again what waits.
     """
 
     waiting: deque[_Kept] = field(default_factory=deque)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     callers: int = 0
+    turn: asyncio.Lock | None = None
     emptying: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Wait for one's turn."""
+        self.callers += 1
+        if self.callers == 1:
+            return
+        if self.turn is None:
+            self.turn = asyncio.Lock()
+            await self.turn.acquire()  # at once: it is held by who was alone until now
+        try:
+            await self.turn.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    def end(self) -> None:
+        """Let the next one begin."""
+        if self.turn is not None:
+            self.turn.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.callers -= 1
+        if not self.callers:
+            self.turn = None
 
 
 class EnqueueBuffer:
@@ -108,21 +134,20 @@ class EnqueueBuffer:
         queue = self._queues.get(task_id)
         if queue is None:
             queue = self._queues[task_id] = _Queue()
-        queue.callers += 1
+        await queue.begin()
         try:
-            async with queue.turn:
-                if queue.waiting:  # what came first goes first
-                    self._keep(task_id, queue, _Kept(enqueue, size, is_last), _EARLIER)
-                    return
-                try:
-                    await enqueue(True)
-                except PushkitError as exc:
-                    if not isinstance(exc, StorageError) or self._closing.is_set():
-                        self._refuse(exc)
-                        raise
-                    self._keep(task_id, queue, _Kept(enqueue, size, is_last), exc)
+            if queue.waiting:  # what came first goes first
+                self._keep(task_id, queue, _Kept(enqueue, size, is_last), _EARLIER)
+                return
+            try:
+                await enqueue(True)
+            except PushkitError as exc:
+                if not isinstance(exc, StorageError) or self._closing.is_set():
+                    self._refuse(exc)
+                    raise
+                self._keep(task_id, queue, _Kept(enqueue, size, is_last), exc)
         finally:
-            queue.callers -= 1
+            queue.end()
             self._forget(task_id, queue)
 
     async def close(self) -> None:
@@ -190,14 +215,15 @@ class EnqueueBuffer:
     async def _finish(self, queue: _Queue) -> None:
         if queue.emptying is not None:
             await asyncio.wait([queue.emptying])
-        async with queue.turn:
-            while queue.waiting:
-                try:
-                    await self._try_first(queue)
-                except StorageError as exc:
-                    while queue.waiting:
-                        self._refuse(exc)
-                        self._drop_first(queue)
+        await queue.begin()
+        while queue.waiting:
+            try:
+                await self._try_first(queue)
+            except StorageError as exc:
+                while queue.waiting:
+                    self._refuse(exc)
+                    self._drop_first(queue)
+        queue.end()
 
     async def _closes_within(self, seconds: float) -> bool:
         try:
@@ -257,14 +283,15 @@ class Buffered:
     ) -> Awaitable[None]:
         # Of this call: two updates that are equal are two, and a repeated attempt is none. Nobody
         # else can have the key, so there is no digest beside it that would tell updates apart.
-        name = next(self._keys)
-
-        def store(first: bool) -> Awaitable[object]:
-            key = IdempotencyKey(key=name, update_sha256="", is_new=first)
-            return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
-
+        store = functools.partial(self._store, update, snapshot, next(self._keys))
         is_last = update.state is not None and update.state.terminal
         return self.buffer.run(task_id, store, size=size, is_last=is_last)
+
+    def _store(
+        self, update: AnyUpdate, snapshot: SnapshotProvider | None, name: str, first: bool
+    ) -> Awaitable[object]:
+        key = IdempotencyKey(key=name, update_sha256="", is_new=first)
+        return self._sender.notify(update, snapshot=snapshot, idempotency_key=key)
 
     async def close(self) -> None:
         """Store what still waits in memory; before the `PushSender` is closed."""

@@ -69,6 +69,7 @@ class Lane(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
+        self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[Answer] | None = None
         self._closed = False
 
@@ -105,7 +106,6 @@ class Lane(asyncio.BufferedProtocol):
         self._body_within = question.body_within
         self._max_body_bytes = question.max_body_bytes
         self._probe = probe
-        self._parser = httptools.HttpResponseParser(self)
         self._interim = 0
         self._head_bytes = 0
         self._status = 0
