@@ -8,7 +8,7 @@ watches. A version that nobody turns out to want is not an error, even if it can
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -43,7 +43,8 @@ class BodyEncoder:
     ) -> Bodies:
         """Return an update's bodies, those that its task was watched in encoded already."""
         bodies = Bodies(self, update, snapshot, now=now, tenant=tenant)
-        for version in self._lately.get((tenant, update.task_id or ""), ()):
+        bodies.likely = self._lately.get((tenant, update.task_id or ""), ())
+        for version in bodies.likely:
             bodies.prepare(version)
         return bodies
 
@@ -96,6 +97,10 @@ class Bodies:
     A provider of snapshots is asked for the owners whose version needs one, and those are known
     only inside the transaction, where nothing can be awaited: it returns what it lacks (`unasked`),
     has written nothing, and is run again after `ask`.
+
+    Attributes:
+        by_owner: The versions whose bodies differ by owner: a provider is to be asked for each.
+        likely: The versions that the task's last update was wanted in.
     """
 
     def __init__(
@@ -111,8 +116,10 @@ class Bodies:
         self._encoder = encoder
         self._update = update
         self._snapshot = snapshot
-        # The versions whose bodies differ by owner: a provider is to be asked for each.
-        self._by_owner = SNAPSHOT_VERSIONS[update.kind] if callable(snapshot) else frozenset()
+        self.by_owner: Collection[WireVersion] = ()
+        if callable(snapshot):
+            self.by_owner = SNAPSHOT_VERSIONS[update.kind]
+        self.likely: Sequence[WireVersion] = ()
         self._asked: dict[str, Task | None] = {}
         self._now = now
         self._tenant = tenant
@@ -123,7 +130,7 @@ class Bodies:
         return {
             (each.version, each.owner)
             for each in recipients
-            if each.version in self._by_owner and each.owner not in self._asked
+            if each.version in self.by_owner and each.owner not in self._asked
         }
 
     async def ask(self, unasked: Iterable[tuple[WireVersion, str]]) -> None:
@@ -138,7 +145,7 @@ class Bodies:
 
     def prepare(self, version: WireVersion, owner: str | None = None) -> None:
         """Encode a body that may be wanted; an error is kept for whoever does want it."""
-        if owner is None and version in self._by_owner:
+        if owner is None and version in self.by_owner:
             return
         snapshot = self._snapshot if owner is None else self._asked[owner]
         try:
@@ -151,12 +158,13 @@ class Bodies:
 
     def note(self, versions: set[WireVersion]) -> None:
         """Remember in which versions it was wanted, for the task's updates that come."""
-        self._encoder.note((self._tenant, self._update.task_id or ""), versions)
+        if versions.symmetric_difference(self.likely):
+            self._encoder.note((self._tenant, self._update.task_id or ""), versions)
 
     def of(self, recipient: Recipient) -> bytes:
         """Return the body of a recipient. Raises as `BodyEncoder.encode`."""
         version = recipient.version
-        key = (version, recipient.owner if version in self._by_owner else None)
+        key = (version, recipient.owner if version in self.by_owner else None)
         if key not in self._made:
             self.prepare(*key)
         made = self._made[key]

@@ -53,14 +53,12 @@ class Notice:
         """Whether the task has ended with it."""
         return self.update.state is not None and self.update.state.terminal
 
-    def reserve(self, line: Line, body: bytes, now: datetime) -> Place | None:
+    def reserve(self, line: Line, size: int, now: datetime) -> Place | None:
         """Take a place for the next delivery of a line, if it can have one now."""
-        recipient = line.recipient
-        if self.worker is None or recipient.paused:
+        if self.worker is None or line.recipient.paused:
             return None
-        place = self.worker.reserve(
-            recipient, line.last_seq + 1, len(body), now, is_next=line.oldest is None
-        )
+        is_next = line.oldest is None
+        place = self.worker.reserve(line.recipient, line.last_seq + 1, size, now, is_next=is_next)
         if place is not None:
             self.reserved.append(place)
         return place
@@ -241,28 +239,39 @@ class _Adding:
                 notice.idempotency_key.check(made)
         except IdempotencyConflictError as exc:
             return Refused(exc)
+        update, bodies, left = notice.update, notice.bodies, self._left
         lines = self._lines.of_task(notice.tenant, notice.task_id)
-        wanting = [line for line in lines if line.recipient.wanted.accepts(notice.update)]
-        missing = wanting
-        if made:
-            has_it = {each.subscription_id for each in made}
-            missing = [line for line in wanting if line.recipient.id not in has_it]
-        unasked = notice.bodies.unasked([line.recipient for line in missing])
-        if unasked:
-            return Unasked(unasked)
-        notice.bodies.note({line.recipient.version for line in wanting})
+        missing, versions, unwanted = _wanting(lines, update, made)
+        if bodies.by_owner:
+            unasked = bodies.unasked(line.recipient for line in missing)
+            if unasked:
+                return Unasked(unasked)
+        bodies.note(versions)
+        status = _status_mark(update)
         added, refused, begun, some_wait = list[NewDelivery](), [], list[_Begun](), False
         for line in missing:
             recipient = line.recipient
             try:
-                body = notice.bodies.of(recipient)
-                if not self._has_room(line):
+                body = bodies.of(recipient)
+                has_room = left[recipient.owner] > 0 < left[None]
+                if not has_room or line.length >= self._enqueuer.max_backlog:
                     yield from self._make_room(line, notice)
-                place = notice.reserve(line, body, self._now)
-                new = self._add_to(line, body, notice, place)
+                place = notice.reserve(line, len(body), self._now)
+                new = self._lines.add(
+                    line,
+                    body,
+                    now=self._now,
+                    vault=self._enqueuer.vault,
+                    status=status,
+                    idempotency_key=notice.idempotency_key,
+                    claim=None if place is None else place.claim,
+                    traceparent=notice.traceparent,
+                )
             except PushkitError as exc:  # of it nothing was written, and nothing dropped
                 refused.append(_refusal(recipient, exc))
                 continue
+            left[recipient.owner] -= 1
+            left[None] -= 1
             added.append(new)
             if place is not None:
                 begun.append((new, recipient.revision, place.chain))
@@ -275,7 +284,7 @@ class _Adding:
         result = NotifyResult(
             deliveries=_notified([*made, *added]),
             refused=tuple(refused),
-            unwanted=len(lines) - len(wanting),
+            unwanted=unwanted,
             at=self._now,
         )
         if sought is not None:
@@ -284,26 +293,6 @@ class _Adding:
         self._some_wait |= some_wait
         self._begun.append((stored, begun))
         return stored
-
-    def _has_room(self, line: Line) -> bool:
-        return (
-            self._left[line.recipient.owner] > 0 < self._left[None]
-            and line.length < self._enqueuer.max_backlog
-        )
-
-    def _add_to(self, line: Line, body: bytes, notice: Notice, place: Place | None) -> NewDelivery:
-        new = self._lines.add(
-            line,
-            body,
-            now=self._now,
-            vault=self._enqueuer.vault,
-            status=_status_mark(notice.update),
-            idempotency_key=notice.idempotency_key,
-            claim=None if place is None else place.claim,
-            traceparent=notice.traceparent,
-        )
-        self._take(line.recipient.owner, 1)
-        return new
 
     def end(self, since: float) -> Script[None]:
         """Write what was added, and wake who delivers what waits."""
@@ -328,10 +317,6 @@ class _Adding:
             else:
                 enqueuer.owner_backlog.added(owner, taken)
 
-    def _take(self, owner: str, number: int) -> None:
-        self._left[owner] -= number
-        self._left[None] -= number
-
     def _make_room(self, line: Line, notice: Notice) -> Script[None]:
         """See that one more fits, dropping what was superseded if that was asked for.
 
@@ -352,7 +337,8 @@ class _Adding:
             )
             if dropped:  # one goes in for one at least that goes out, however full it is
                 yield from self._lines.look_again(line)
-                self._take(recipient.owner, -dropped)
+                self._left[recipient.owner] += dropped
+                self._left[None] += dropped
                 return
         if notice.is_last and not line.ended:  # the reserved place
             return
@@ -367,6 +353,23 @@ class _Adding:
             f" {recipient.owner!r} may have in it (max_backlog_per_owner):"
             " notify again later, or let more workers deliver"
         )
+
+
+def _wanting(
+    lines: Sequence[Line], update: AnyUpdate, made: Sequence[Enqueued]
+) -> tuple[list[Line], set[WireVersion], int]:
+    """Return the lines that want an update and have it not yet; its versions; and who does not."""
+    has_it = {each.subscription_id for each in made} if made else ()
+    missing, versions, unwanted = list[Line](), set[WireVersion](), 0
+    for line in lines:
+        recipient = line.recipient
+        if not recipient.wanted.accepts(update):
+            unwanted += 1
+            continue
+        versions.add(recipient.version)
+        if recipient.id not in has_it:
+            missing.append(line)
+    return missing, versions, unwanted
 
 
 def _refusal(recipient: Recipient, error: PushkitError) -> RefusedRecipient:
@@ -392,16 +395,17 @@ def _cancel(notices: Sequence[Notice]) -> None:
 
 def _notified(stored: list[Enqueued | NewDelivery]) -> tuple[NotifiedDelivery, ...]:
     stored.sort(key=_BY_SUBSCRIPTION)
-    notified = [
-        NotifiedDelivery(
-            id=each.id,
-            owner=each.owner,
-            config_id=each.config_id,
-            subscription_id=each.subscription_id,
-        )
-        for each in stored
-    ]
-    return tuple(notified)
+    return tuple(
+        [
+            NotifiedDelivery(
+                id=each.id,
+                owner=each.owner,
+                config_id=each.config_id,
+                subscription_id=each.subscription_id,
+            )
+            for each in stored
+        ]
+    )
 
 
 def _status_mark(update: AnyUpdate) -> StatusMark | None:

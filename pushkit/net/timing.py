@@ -36,6 +36,8 @@ class Probe:
         refused: Why an address that the request led to may not be dialled; None if all may.
     """
 
+    __slots__ = ("_phase", "_since", "_spent", "address", "refused")
+
     def __init__(self) -> None:
         self.address: str | None = None
         self.refused: Decision | None = None

@@ -70,10 +70,10 @@ def fold(made: Made, status: int | None, ahead: timedelta) -> str:
         ahead: How far the clock of the database is ahead of that.
     """
     timing = made.timing
-    took = (made.duration, timing.resolve, timing.connect, timing.wait, timing.body)
-    micros = ["" if each is None else str(each // _MICROSECOND) for each in took]
-    started_at = to_micros(made.started_at + ahead)
-    return f"{started_at} {status or ''} {' '.join(micros)} {timing.address or ''}"
+    written = f"{to_micros(made.started_at + ahead)} {status or ''}"
+    for took in (made.duration, timing.resolve, timing.connect, timing.wait, timing.body):
+        written += " " if took is None else f" {took // _MICROSECOND}"
+    return f"{written} {timing.address or ''}"
 
 
 def _unfold(folded: str) -> LoggedAttempt:

@@ -500,42 +500,34 @@ def _write_down(
     The end of a line comes after the rest of it, and finds what is next.
     """
     ends = _ends(settled)
-    alike: dict[tuple[SqlValue, ...], list[tuple[Delivery, Result]]] = {}
-    for each in settled:
-        ends_it = ends[each[0].subscription_id] is each
-        alike.setdefault((ends_it, *_columns_after(*each, now)), []).append(each)
+    alike: dict[tuple[SqlValue, ...], list[tuple[SqlValue, SqlValue]]] = {}
+    for delivery, result in settled:
+        ends_it = ends[delivery.subscription_id][0] is delivery
+        folds, state = is_folded(delivery, result), SETTLED[result.outcome]
+        columns = (
+            str(state),  # what is a string and more is slow to bind
+            result.status,
+            result.error,
+            to_micros(result.retry_at) if result.retry_at else None,
+            None if state is DeliveryState.PENDING else now,
+            int(result.made is not None),
+        )
+        last: SqlValue = delivery.claims
+        if folds and result.made is not None:
+            last = fold(result.made, result.status, ahead)
+        alike.setdefault((ends_it, folds, *columns), []).append((delivery.id, last))
     found: dict[tuple[str, int], Row] = {}
-    for (is_end, folds, *columns), those in sorted(alike.items(), key=lambda of: bool(of[0][0])):
+    for (is_end, folded, *those_columns), those in sorted(
+        alike.items(), key=lambda of: bool(of[0][0])
+    ):
         for some in chunks(those):
-            values = padded([_which(*each, ahead if folds else None) for each in some])
+            values = padded(some)
             rows = yield Statement(
-                _settling(len(values), folds=bool(folds), is_end=bool(is_end)),
-                (*columns, worker, *itertools.chain.from_iterable(values)),
+                _settling(len(values), folds=bool(folded), is_end=bool(is_end)),
+                (*those_columns, worker, *itertools.chain.from_iterable(values)),
             )
             found |= {(row["id"], row["claims"]): row for row in rows}
     return found
-
-
-def _columns_after(delivery: Delivery, result: Result, now: int) -> tuple[SqlValue, ...]:
-    """Return whether the attempt is folded; and the first six parameters of `_settling`."""
-    state = SETTLED[result.outcome]
-    return (
-        is_folded(delivery, result),
-        str(state),  # what is a string and more is slow to bind
-        result.status,
-        result.error,
-        to_micros(result.retry_at) if result.retry_at else None,
-        None if state is DeliveryState.PENDING else now,
-        int(result.made is not None),
-    )
-
-
-def _which(
-    delivery: Delivery, result: Result, ahead: timedelta | None
-) -> tuple[SqlValue, SqlValue]:
-    if ahead is not None and result.made is not None:
-        return delivery.id, fold(result.made, result.status, ahead)
-    return delivery.id, delivery.claims
 
 
 @functools.cache
