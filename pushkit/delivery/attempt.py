@@ -207,12 +207,10 @@ class Attempt:
         )
         if not isinstance(key, SigningKey):
             signed = _before(ends, signed, SigningError(f"no signature within {self.timeout}"))
-        headers = await signed
-        if delivery.traceparent is not None:
-            headers.append((TRACEPARENT, delivery.traceparent))
+        traced = () if delivery.traceparent is None else ((TRACEPARENT, delivery.traceparent),)
         return await self.poster.post(
             route.destination,
-            headers,
+            (*await signed, *traced),
             body,
             timeout=_until(ends),
             tls=route.access.tls,

@@ -6,6 +6,7 @@ destination's comes last, so that two who settle cannot wait for each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -47,10 +48,10 @@ class Consequences:
         result: Result,  # what the attempt came to, by the database's clock
         now: datetime,
         failures: int,  # how many failures in a row its destination had before this attempt
-    ) -> Script[list[DeliveryEvent]]:
+    ) -> Script[Sequence[DeliveryEvent]]:
         """Write down what follows from a result that was settled; return what to tell."""
         if _is_all_well(current, result) and not failures:
-            return []
+            return ()
         events: list[DeliveryEvent] = []
         about = about_delivery(delivery)
         if result.outcome in {Outcome.DEAD, Outcome.GONE}:

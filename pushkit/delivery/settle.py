@@ -47,7 +47,7 @@ class Settled:
     at: datetime  # when, by the database's clock
     # Whether this worker still had it: if not, it was somebody else's to settle.
     is_ours: bool = False
-    events: list[DeliveryEvent] = field(default_factory=list)  # what to tell of what followed
+    events: Sequence[DeliveryEvent] = ()  # what to tell of what followed
     # The next deliveries of its line, in flight already, which have its slot.
     following: Sequence[Claimed] = ()
     some_wait: bool = False  # whether the next one waits for a claim

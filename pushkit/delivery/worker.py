@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from pushkit.delivery.attempt import Attempt
 from pushkit.delivery.breaker import REFUSED
@@ -77,6 +77,8 @@ class Worker:
             routes=attempt.routes,
             lease=self._lease,
         )
+        self._promised_at: datetime | None = None
+        self._promise = Claim(self.name, datetime.max.replace(tzinfo=UTC))
         self._is_retired = False
         self.pump: Pump[Claimed] = Pump(
             "deliveries",
@@ -127,7 +129,9 @@ class Worker:
         is_on_probation = recipient.failures >= self._consequences.breaker.failures
         if is_on_probation or recipient.waits_until > to_micros(now):
             return None
-        claim, destination = Claim(self.name, now + self._lease), recipient.destination
+        if self._promised_at is not now:  # of a transaction all have the same
+            self._promised_at, self._promise = now, Claim(self.name, now + self._lease)
+        claim, destination = self._promise, recipient.destination
         chain = self.slots.chains.get(recipient.id)
         may_join = chain is not None and size <= CHAINED_BYTES and not recipient.failures
         if chain is not None and may_join and chain.promise(seq):

@@ -19,6 +19,7 @@ from pushkit.net.timing import Timing
 from pushkit.outbox.model import Delivery, Made, Result
 from pushkit.outbox.states import Outcome
 from pushkit.storage.script import (
+    EPOCH,
     Row,
     Script,
     SqlValue,
@@ -70,7 +71,9 @@ def fold(made: Made, status: int | None, ahead: timedelta) -> str:
         ahead: How far the clock of the database is ahead of that.
     """
     timing = made.timing
-    written = f"{to_micros(made.started_at + ahead)} {status or ''}"
+    # Not `to_micros`, which remembers: each attempt has a moment of its own.
+    started_at = (made.started_at - EPOCH + ahead) // _MICROSECOND
+    written = f"{started_at} {status or ''}"
     for took in (made.duration, timing.resolve, timing.connect, timing.wait, timing.body):
         written += " " if took is None else f" {took // _MICROSECOND}"
     return f"{written} {timing.address or ''}"

@@ -38,7 +38,7 @@ Item_contra = TypeVar("Item_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
 
 _CHUNK = 128
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -117,12 +117,12 @@ def driver_connection(connection: object) -> object:
 @functools.lru_cache(maxsize=256)  # of a transaction all rows have the same
 def to_micros(moment: datetime) -> int:
     """Return an aware moment as microseconds since the epoch."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (moment - EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
     """Return microseconds since the epoch as an aware moment in UTC."""
-    return _EPOCH + timedelta(microseconds=micros)
+    return EPOCH + timedelta(microseconds=micros)
 
 
 def moment_or_none(micros: int | None) -> datetime | None:

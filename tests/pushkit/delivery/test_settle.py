@@ -12,6 +12,7 @@ import pytest
 from pushkit import Filter, PushSender, StatusUpdate, TaskState
 from pushkit.delivery.settle import Attempted
 from pushkit.events.model import EventKind
+from pushkit.events.sender import DeliveryEvent
 from pushkit.net.timing import Timing
 from pushkit.outbox.attempts import AttemptLog
 from pushkit.outbox.model import Made, Result
@@ -126,7 +127,7 @@ async def test_what_is_settled_together_is_what_is_settled_one_by_one(
     settler, database = sender.worker._settler, sender._database
     for _ in range(3):
         attempted = await attempt(sender, chance, clock)
-        one_by_one = []
+        one_by_one: list[DeliveryEvent] = []
         for each in attempted["one by one"]:
             [settled] = await database.write(alone(settler.script, [each]))
             one_by_one += settled.events
