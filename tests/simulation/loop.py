@@ -16,8 +16,8 @@ import heapq
 import itertools
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextvars import Context, ContextVar
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,29 +48,28 @@ class Process:
         self.alive = True
         self.thawed_at = -1.0
         self.frozen: list[asyncio.Handle] | None = None  # what waits for it to go on
-        self._steps_left: int | None = None
+        self.steps_left: int | None = None
         self._end: Callable[[], object] = lambda: None
 
     def end_after(self, steps: int, end: Callable[[], object]) -> None:
         """End it after so many more of its steps, each of which is from one `await` to the next."""
-        self._steps_left, self._end = steps, end
+        self.steps_left, self._end = steps, end
 
     def spare(self) -> None:
         """Take back `end_after`."""
-        self._steps_left = None
+        self.steps_left = None
 
-    def lives(self) -> bool:
-        """Say whether it may take one more step."""
-        if self._steps_left is not None and self.alive:
-            self._steps_left -= 1
-            if self._steps_left < 0:
-                self._steps_left = None
+    def count_down(self) -> None:
+        """Take one of the steps that are left."""
+        if self.steps_left is not None and self.alive:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                self.steps_left = None
                 self._end()
-        return self.alive
 
     def may_end(self) -> bool:
         """Say whether it may be over before its next step."""
-        return not self.alive or self._steps_left is not None
+        return not self.alive or self.steps_left is not None
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -81,16 +80,13 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class _Task(asyncio.Task[Any]):
-    _number = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, coro: Any, *, loop: SimulatedLoop, **kwargs: Any) -> None:
         self.process = PROCESS.get()
-        super().__init__(*args, **kwargs)
+        self._number = next(loop.numbers)
+        super().__init__(coro, loop=loop, **kwargs)
         self._log_destroy_pending = False  # a killed process leaves its tasks as they are
 
     def __hash__(self) -> int:
-        if not self._number:
-            self._number = next(self.get_loop().numbers)  # type: ignore[attr-defined]
         return self._number
 
 
@@ -101,6 +97,44 @@ class _Future(asyncio.Future[Any]):
         if not self._number:
             self._number = next(self.get_loop().numbers)  # type: ignore[attr-defined]
         return self._number
+
+
+class _Handle(asyncio.Handle):
+    """asyncio's own, without what it does for debugging."""
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
+class _Timer(_Handle, asyncio.TimerHandle):
+    """The same of timers."""
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        _Handle.__init__(self, callback, args, loop, context)
+        self._when = when
+        self._scheduled = False
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -130,7 +164,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         # Kept: of a killed process's tasks, collecting them would run `finally` after all.
         self.graveyard: list[object] = []
         self.on_thaw: Callable[[Process], object] = lambda _: None
-        self.set_task_factory(_task)
+        self.set_task_factory(_task)  # type: ignore[arg-type]  # none but this loop's
         self.set_exception_handler(self._note_error)
 
     # --- time and order -------------------------------------------------------------------------
@@ -145,15 +179,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timers += 1
-        heapq.heappush(self._scheduled, (when, self._timers, handle))
-        return handle
+        timer = _Timer(when, callback, args, self, context)
+        self._timers = number = self._timers + 1
+        heapq.heappush(self._scheduled, (when, number, timer))
+        return timer
+
+    def call_later(  # type: ignore[override]  # the same
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_soon(  # type: ignore[override]  # the same
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -176,43 +219,54 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return True
 
     def _run_once(self) -> None:
-        self._wake_timers()
-        if not self._ready:
-            if self._stopping:
-                return
-            if not self._scheduled:
-                raise NothingHappensError(f"at {self._now:.3f} s")
-            self._now = max(self._now, self._scheduled[0][0])
-            self._wake_timers()
-        batch = self._batch = self._ready
-        if len(batch) > 1:
-            self._shuffle(batch)
-        self._ready = deque()
+        """Do what is ready, and what that makes ready in turn, until stopped."""
         chance = self.random.random
-        while batch:
-            handle = batch.popleft()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-            if process is not None:
-                if not process.lives():
-                    self.graveyard.append(handle)
+        while not self._stopping:
+            batch = self._next_batch()
+            while batch:
+                handle = batch.popleft()
+                if handle._cancelled:
                     continue
-                if process.frozen is not None:
-                    process.frozen.append(handle)
-                    continue
-            self.steps += 1
-            self._now += chance() * 2e-5
-            handle._run()
-        if self.steps > self._max_steps:
-            raise TooLongError(f"{self.steps} steps at {self._now:.3f} s")
+                context = handle._context  # type: ignore[attr-defined]
+                process = context.get(PROCESS)
+                if process is not None:
+                    if process.steps_left is not None:
+                        process.count_down()
+                    if not process.alive:
+                        self.graveyard.append(handle)
+                        continue
+                    if process.frozen is not None:
+                        process.frozen.append(handle)
+                        continue
+                self.steps += 1
+                self._now += chance() * 2e-5
+                try:
+                    context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as exc:  # noqa: BLE001  # whatever it was, it is reported
+                    said = f"Exception in callback {handle._callback!r}"  # type: ignore[attr-defined]
+                    self.call_exception_handler({"message": said, "exception": exc})
+            if self.steps > self._max_steps:
+                raise TooLongError(f"{self.steps} steps at {self._now:.3f} s")
 
-    def _wake_timers(self) -> None:
-        scheduled, now = self._scheduled, self._now
+    def _next_batch(self) -> deque[asyncio.Handle]:
+        """Return what is ready, in the order in which it is done; leap to it if nothing is yet."""
+        scheduled, ready = self._scheduled, self._ready
+        if not ready:
+            self._forget_cancelled()
+            if not scheduled:
+                raise NothingHappensError(f"at {self._now:.3f} s")
+            self._now = max(self._now, scheduled[0][0])
+        now = self._now
         while scheduled and (scheduled[0][0] <= now or scheduled[0][2]._cancelled):
             handle = heapq.heappop(scheduled)[2]
             if not handle._cancelled:
-                self._ready.append(handle)
+                ready.append(handle)
+        if len(ready) > 1:
+            self._shuffle(ready)
+        self._batch, self._ready = ready, deque()
+        return ready
 
     def _forget_cancelled(self) -> None:
         scheduled = self._scheduled
@@ -221,7 +275,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _shuffle(self, batch: deque[asyncio.Handle]) -> None:
         """Shuffle the steps of tasks among their places; plain callbacks keep theirs."""
-        places = [index for index, handle in enumerate(batch) if _is_step(handle)]
+        places = [
+            index
+            for index, handle in enumerate(batch)
+            if isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+        ]
         if len(places) > 1:
             steps = [batch[index] for index in places]
             self.random.shuffle(steps)
@@ -230,9 +288,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # Asked for every handle: by what C answers for itself.
     get_debug = bool
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # found out when its time has come
 
     def _write_to_self(self) -> None:
         pass  # nothing sleeps in a selector
@@ -349,10 +404,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.network.listen(protocol_factory, host, port, tls=ssl is not None)
 
 
-def _is_step(handle: asyncio.Handle) -> bool:
-    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
-
-
 def _is_of_aiohttp(task: _Task, exception: BaseException) -> bool:
     """Say whether it is what its server raises for a connection that is lost already.
 
@@ -364,10 +415,8 @@ def _is_of_aiohttp(task: _Task, exception: BaseException) -> bool:
 
 
 def _task(
-    loop: asyncio.AbstractEventLoop,
-    coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-    **kwargs: Any,
+    loop: SimulatedLoop, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **kwargs: Any
 ) -> asyncio.Task[Any]:
     task = _Task(coro, loop=loop, **kwargs)
-    loop.graveyard.append(task)  # type: ignore[attr-defined]
+    loop.graveyard.append(task)
     return task

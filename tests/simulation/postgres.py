@@ -1031,8 +1031,10 @@ class _Connection:
 
     async def fetch(self, sql: str, *values: Any) -> list[sqlite3.Row]:
         server = self._server
-        await server.pause()
-        await self.reach()
+        if not server.loop.leap(delay := server.delay()):
+            await asyncio.sleep(delay)
+        if server.is_cut(self.process):
+            await self.reach()
         self.check(sql)
         transaction = self._transaction
         alone = transaction is None
@@ -1046,7 +1048,8 @@ class _Connection:
             self._idle_since = server.loop.time()
             if alone:
                 server.end(transaction)
-        await self.reach()
+        if server.is_cut(self.process):
+            await self.reach()
         return rows
 
     def watch(self, transaction: _Transaction, timeout: float) -> None:

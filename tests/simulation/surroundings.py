@@ -6,6 +6,8 @@ nothing but simulate.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import random
 import socket
@@ -58,6 +60,12 @@ def take_over() -> Surroundings:
     time.time = surroundings.epoch
     from tests.simulation import network
 
+    # What no line of log tells here, and nobody here asks: what thread it was, and of all tasks.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
+    for name in ("_all_tasks", "_scheduled_tasks"):  # as Pythons call them
+        if (tasks := getattr(asyncio.tasks, name, None)) is not None:
+            tasks.add = lambda _: None
     # Reading the system's roots takes longer than a whole scenario; no TLS is spoken here.
     context = ssl.create_default_context()
     ssl.create_default_context = lambda *_, **__: context
