@@ -247,6 +247,16 @@ CREATE INDEX pushkit_deliveries_error
     ON pushkit_deliveries (last_error, id) WHERE last_error IS NOT NULL;
 """),
         may_roll=True,
+    ),
+    Migration(
+        15,
+        statements("""
+DROP INDEX pushkit_deliveries_heads;
+CREATE INDEX pushkit_deliveries_heads
+    ON pushkit_deliveries (tenant, owner, origin, not_before)
+    WHERE head >= 1 AND head <= 1 AND state = 'pending';
+"""),
+        may_roll=True,
         anew=SCHEMA,
     ),
 )

@@ -85,8 +85,9 @@ CREATE INDEX pushkit_deliveries_unfinished
     ON pushkit_deliveries (subscription_id, seq) WHERE state IN ('pending', 'in_flight');
 CREATE INDEX pushkit_deliveries_due
     ON pushkit_deliveries (not_before) WHERE head = 1 AND state = 'pending';
-CREATE INDEX pushkit_deliveries_heads  -- from one destination to the next
-    ON pushkit_deliveries (tenant, owner, origin, not_before) WHERE head = 1 AND state = 'pending';
+CREATE INDEX pushkit_deliveries_heads  -- from one destination to the next; see `first_heads`
+    ON pushkit_deliveries (tenant, owner, origin, not_before)
+    WHERE head >= 1 AND head <= 1 AND state = 'pending';
 CREATE INDEX pushkit_deliveries_parked
     ON pushkit_deliveries (tenant, owner, origin, not_before) WHERE head = 2 AND state = 'pending';
 CREATE INDEX pushkit_deliveries_leased  -- counted by owner, destination and worker in each claim

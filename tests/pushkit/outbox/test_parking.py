@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from pushkit.outbox.destinations import destination_of
 from pushkit.outbox.heads import hold_back, mark_oldest
 from pushkit.outbox.leases import Leases
 from pushkit.outbox.model import Claim, Delivery
+from pushkit.outbox.parking import first_heads
 from pushkit.outbox.states import DeliveryState, Outcome
 
 if TYPE_CHECKING:
@@ -226,3 +228,24 @@ def test_a_wait_that_ended_while_a_claim_was_parking_keeps_nothing_back(ledger: 
     assert ledger.claim(limit=1) == []
     assert parked(ledger) > 0
     assert sorted(drain(ledger)) == sorted(ids)
+
+
+async def test_postgresql_goes_by_the_index_of_destinations_before_it_has_statistics(
+    postgres_dsn: str,
+) -> None:
+    connection = await asyncpg.connect(postgres_dsn)
+    try:
+        await connection.execute(
+            "INSERT INTO pushkit_deliveries (id, subscription_id, tenant, owner, task_id,"
+            " config_id, seq, origin, content_type, head, notified_at, not_before)"
+            " SELECT 'dlv_' || n, 'sub_' || n, '', 'owner' || n % 100, 'task', 'config', 1,"
+            " 'https://client.example.com:443', 'application/json', 1, n, n"
+            " FROM generate_series(1, 40000) n"
+        )
+        walk = next(first_heads(("", "", ""), 32))
+        plan = await connection.fetch(f"EXPLAIN {walk.sql}", *walk.parameters)
+    finally:
+        await connection.close()
+    steps = "\n".join(step for (step,) in plan)
+    assert steps.count("using pushkit_deliveries_heads") == 6
+    assert "pushkit_deliveries_due" not in steps
