@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -65,17 +66,24 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# What `make test-fast` leaves out, besides what is marked `slow`: whole programs at work,
-SLOW_ROOMS = {"examples", "faults", "integration", "interop", "security", "simulation", "soak"}
-# and what needs a server.
+# What `make test-fast` leaves out, besides what is marked `slow`: whole programs at work and pages,
+SLOW_ROOMS = {"docs", "examples", "faults", "integration", "interop", "security"} | {
+    *("simulation", "soak", "pushkit/dashboard", "receiver/dashboard")
+}
+# what needs a server, or certificates and names,
 SLOW_PARAMETERS = {"postgresql", "redis"}
-SLOW_FIXTURES = {"postgres_server", "redis_server"}
+SLOW_FIXTURES = {"postgres_server", "redis_server", "internet"}
+# and four of five cases, where there are many.
+MANY = 12
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is slow; random cases by the hundred are, too."""
+    families = Counter(_family(item) for item in items)
+    met = Counter[str]()
     for item in items:
-        room = item.path.relative_to(Path(__file__).parent).parts[0]
+        family = _family(item)
+        met[family] += 1
         fixtures = set(getattr(item, "fixturenames", ()))
         callspec = getattr(item, "callspec", None)
         parameters = (
@@ -84,7 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             else set()
         )
         if (
-            room in SLOW_ROOMS
+            _is_slow_room(item.path)
+            or (families[family] > MANY and met[family] % 5 != 1)
             or fixtures & SLOW_FIXTURES
             or parameters & SLOW_PARAMETERS
             or getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
@@ -95,8 +104,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave rooms of slow tests unread where they are not asked for."""
     fast = config.getoption("markexpr") == "not slow"
-    slow = collection_path.parent == Path(__file__).parent and collection_path.name in SLOW_ROOMS
-    return True if fast and slow else None
+    return True if fast and _is_slow_room(collection_path) else None
+
+
+def _is_slow_room(path: Path) -> bool:
+    """Say whether this is a room of slow tests, or stands in one."""
+    parts = path.relative_to(Path(__file__).parent).parts
+    return bool({"/".join(parts[:1]), "/".join(parts[:2])} & SLOW_ROOMS)
+
+
+def _family(item: pytest.Item) -> str:
+    """Return which test a case is of."""
+    return item.nodeid.partition("[")[0]
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

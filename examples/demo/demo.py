@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 EXAMPLES = Path(__file__).resolve().parent.parent
-DEADLINE = 45.0
+DEADLINE = 120.0
 
 COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 BOLD, DIM, GREEN, RED, OFF = (

@@ -22,7 +22,7 @@ import aiohttp
 
 EXAMPLES = Path(__file__).resolve().parent.parent
 RULES = EXAMPLES.parent / "docs" / "operations" / "alerts.yml"
-DEADLINE = 45.0
+DEADLINE = 120.0
 
 ASKED = (
     "sum(pushkit_enqueued_total)",

@@ -120,6 +120,7 @@ def test_both_run_as_modules(module: str) -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.slow
 def test_a_file_that_hides_a_package_with_commands_is_named(tmp_path: Path) -> None:
     (tmp_path / "receiver.py").write_text("")
     ran = subprocess.run(  # ours

@@ -328,6 +328,7 @@ def test_what_is_pending_is_tried_now(
     assert len(webhook.requests) == 2
 
 
+@pytest.mark.slow
 def test_where_logs_are_asked_for_a_command_writes_what_it_did(
     outbox: Path, webhook: Webhook
 ) -> None:

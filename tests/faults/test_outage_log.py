@@ -18,7 +18,7 @@ from pushkit.errors import StorageError
 from pushkit.keys.jwks import jwks_document
 from receiver import Notification, Receiver, TaskPolicy, TrustedSender
 from tests.databases import PostgresServer, fresh
-from tests.eventually import eventually
+from tests.eventually import PATIENT, eventually
 from tests.faults.conftest import KEYS, Senders, Webhook, numbered
 
 MANY = 40
@@ -65,7 +65,7 @@ async def test_a_sender_tells_of_an_outage_once_per_cause(
 
     webhook.answer = wait
     sender = await senders.make(
-        await asyncio.to_thread(fresh, server.dsn), concurrency_per_host=MANY
+        await asyncio.to_thread(fresh, server.dsn), concurrency_per_host=MANY, timeout=PATIENT
     )
     for number in range(MANY):
         await sender.subscribe(f"task-{number}", {"url": webhook.url}, version="1.0")

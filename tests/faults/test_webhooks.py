@@ -129,6 +129,7 @@ async def test_every_attempt_ends_in_its_time_and_memory_stays_flat(
         str(tmp_path / "outbox.db"),
         working=False,
         timeout=timedelta(seconds=TIMEOUT) if waits else PATIENT,
+        lease_margin=PATIENT,  # what is stored in flight waits until all are stored
         retry=RETRY_AT_ONCE,
     )
     async with serving(behaviour) as url:

@@ -310,6 +310,7 @@ async def test_who_writes_before_it_reads_gets_its_413(
 
 
 @pytest.mark.parametrize("client", [by_httpx, by_urllib])
+@pytest.mark.slow
 async def test_a_stranger_that_writes_before_it_reads_gets_its_refusal(
     world: World, client: Callable[..., int]
 ) -> None:

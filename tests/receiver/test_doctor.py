@@ -189,6 +189,7 @@ async def test_it_signs_by_the_scheme_that_a_receiver_expects(
     assert unseen == {"key_from_message"} | ({"audience"} if secrets else set())
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_takes_any_body_and_waits_for_it_is_caught(run: Run) -> None:
     async with run(Miniature) as careless:
         subject = Examined(careless.agent.webhook_url, observe=None, restart=None)

@@ -124,6 +124,7 @@ async def test_a_thousand_copies_at_once_are_one_callback(make_world: WorldFacto
     assert called == ["delivery-task-1-1"]
 
 
+@pytest.mark.slow
 async def test_two_hundred_copies_over_http_are_one_callback(make_world: WorldFactory) -> None:
     world = make_world({"limits": Limits(sender_rate=FAST, peer_rate=FAST)})
     called = record_calls(world.receiver)

@@ -59,6 +59,7 @@ async def examined(
         return {result.check: result async for result in results}
 
 
+@pytest.mark.slow
 async def test_pushkits_own_sender_does_nothing_wrong(tmp_path: Path) -> None:
     options = SenderOptions(retry=SOON, timeout=timedelta(seconds=1))
     async with PushSender(

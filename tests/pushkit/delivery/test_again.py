@@ -114,6 +114,7 @@ async def test_another_destination_goes_on_waiting(
     assert [found.owner for found in await sender.outbox.find(delivered)] == ["bob"]
 
 
+@pytest.mark.slow
 async def test_one_of_many_destinations_that_wait_is_tried_now(
     senders: Senders, webhook: Webhook, status: MakeStatus
 ) -> None:
@@ -164,6 +165,7 @@ async def test_what_is_no_longer_pending_is_said_and_left(
     assert len(webhook.received) == 1
 
 
+@pytest.mark.slow
 async def test_more_than_a_batch_is_tried_now(
     sender: PushSender, webhook: Webhook, status: MakeStatus
 ) -> None:

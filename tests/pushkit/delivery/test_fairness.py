@@ -147,6 +147,7 @@ async def test_of_more_owners_than_slots_none_has_a_second_turn_before_the_last_
 
 
 @pytest.mark.parametrize("way", ["pause", "unsubscribe", "disable"])
+@pytest.mark.slow
 async def test_an_owner_gets_no_more_slots_by_giving_up_what_is_under_way(
     senders: Senders, webhooks: Webhooks, status: MakeStatus, way: str
 ) -> None:

@@ -194,6 +194,7 @@ def test_what_is_named_and_what_has_no_rate_never_waits(
     assert {pace.take(ORIGIN) for _ in range(100)} == {0}
 
 
+@pytest.mark.slow
 def test_origins_that_are_due_no_more_are_forgotten() -> None:
     clock = Seconds()
     pace = Pace(DestinationPolicy(), 1, clock=clock)

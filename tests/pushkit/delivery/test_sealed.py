@@ -313,6 +313,7 @@ async def rotated(senders: Senders, keys: SecretKeys, *, bodies: bool = False) -
     return found.secrets, found.bodies
 
 
+@pytest.mark.slow
 async def test_rotation_leaves_nothing_under_the_old_key(
     senders: Senders, webhook: Webhook
 ) -> None:

@@ -193,6 +193,7 @@ async def test_many_tasks_at_once_keep_the_limit_and_their_order(
     assert slow.most <= concurrency
 
 
+@pytest.mark.slow
 async def test_lines_in_every_slot_leave_one_to_who_comes_later(
     senders: Senders, slow: Slow, status: MakeStatus
 ) -> None:

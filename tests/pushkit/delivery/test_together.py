@@ -184,6 +184,7 @@ async def test_what_is_stored_together_is_what_is_stored_one_by_one(
 # --- callers that wait for each other ----------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_many_callers_leave_no_gap_and_one_head(
     senders: Senders, status: Callable[..., StatusUpdate]
 ) -> None:

@@ -207,6 +207,7 @@ async def test_nothing_is_sent_once_the_deadline_is_over() -> None:
     assert wire.is_aborted
 
 
+@pytest.mark.slow
 async def test_answers_of_every_kind_answer_nobody_else() -> None:
     seen = await fuzz(seed=7, cases=1500)
     errors = {"BrokenAnswerError", "ClosedEarlyError", "TimeoutError", "ConnectionResetError"}
@@ -227,6 +228,7 @@ async def test_the_fuzzer_sees_a_lane_that_does_not_look_before_it_asks() -> Non
 # --- lanes over sockets --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_no_request_is_answered_by_anothers_bytes(client: WebhookClient) -> None:
     """A webhook that says too much, too little, twice, late, or something else."""
     chance = random.Random(7)  # noqa: S311  # no secret

@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from pushkit.telemetry.metrics import Bounded
 
 
@@ -17,6 +19,7 @@ def test_the_first_values_of_a_label_stand_for_themselves_and_the_others_togethe
     ]
 
 
+@pytest.mark.slow
 def test_who_asks_for_no_metrics_does_not_load_their_library() -> None:
     loads = (
         "import sys, pushkit.delivery.sender, receiver.receiver, pushkit.cli.worker;"

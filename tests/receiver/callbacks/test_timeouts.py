@@ -173,6 +173,7 @@ async def test_a_plain_function_over_its_time_keeps_its_task_and_nothing_else(
     assert "callback slow hangs: it did not end within 0.05 s" in caplog.text
 
 
+@pytest.mark.slow
 async def test_so_many_threads_may_hang_and_then_the_receiver_is_not_ready(
     make_world: WorldFactory, release: threading.Event
 ) -> None:

@@ -235,6 +235,7 @@ async def test_updates_are_yielded_as_they_arrive(world: World) -> None:
     assert (seen, end) == ([1, 2, 3], None)
 
 
+@pytest.mark.slow
 async def test_more_updates_than_one_look_returns_are_all_yielded(world: World) -> None:
     for number in range(1, 121):
         await world.receive(world.draft(number, state="completed" if number == 120 else "working"))

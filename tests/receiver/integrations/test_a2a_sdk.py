@@ -143,6 +143,7 @@ async def client_of(ends: Ends, *, streaming: bool) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["polling", "streaming"])
+@pytest.mark.slow
 async def test_a_conversation_is_awaited(ends: Ends, *, streaming: bool) -> None:
     async with client_of(ends, streaming=streaming) as client:
         push = PushClient(client, ends.receiver, sender="agent")

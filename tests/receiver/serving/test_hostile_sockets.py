@@ -447,6 +447,7 @@ async def test_a_handshake_that_failed_leaves_nothing_in_memory(
         gc.enable()
 
 
+@pytest.mark.slow
 async def test_connections_in_the_handshake_count_for_their_address(
     serve: Serve, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -459,6 +460,7 @@ async def test_connections_in_the_handshake_count_for_their_address(
     assert len(refused) == 1
 
 
+@pytest.mark.slow
 async def test_connections_in_the_handshake_make_room(
     make_world: WorldFactory, serve: Serve, tls: ssl.SSLContext, trusting: ssl.SSLContext
 ) -> None:
