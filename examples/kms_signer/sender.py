@@ -1,6 +1,6 @@
 """A sender whose signing key never leaves the service that keeps it.
 
-python -m examples.quickstart.receiver    # in one terminal
+python -m examples.quickstart.receiving   # in one terminal
 python -m examples.kms_signer.kms         # in another
 python -m examples.kms_signer.sender      # in a third
 """

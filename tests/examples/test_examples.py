@@ -134,8 +134,8 @@ def examples(tmp_path: Path) -> Copy:
 def test_the_commands_stand_in_the_documentation() -> None:
     docs = "".join((ROOT / "docs" / page).read_text() for page in ("sending.md", "receiving.md"))
     for command in (
-        "python -m examples.quickstart.receiver",
-        "python -m examples.quickstart.sender",
+        "python -m examples.quickstart.receiving",
+        "python -m examples.quickstart.sending",
         "python examples/a2a_sdk_agent/agent.py --allow '127.0.0.1:*'",
         "receiver serve --config examples/receiver_service/receiver.toml",
     ):
@@ -157,14 +157,14 @@ def test_the_sdk_agent_differs_in_at_most_five_places() -> None:
 
 
 async def test_the_quickstart_delivers_three_updates(examples: Copy) -> None:
-    async with examples.run("-m", "examples.quickstart.receiver") as receiver:
+    async with examples.run("-m", "examples.quickstart.receiving") as receiver:
         await examples.listens("9001")
-        printed = await examples.run_to_the_end("-m", "examples.quickstart.sender")
+        printed = await examples.run_to_the_end("-m", "examples.quickstart.sending")
         assert printed.count("accepted") == 3
         assert "delivered  everything" in printed
         await receiver.printed(r"^completed  task-")
         assert receiver.output().count("update     task-") == 3
-        again = await examples.run_to_the_end("-m", "examples.quickstart.sender")
+        again = await examples.run_to_the_end("-m", "examples.quickstart.sending")
         assert "delivered  everything" in again
         assert await receiver.stop() == 0
     assert "Traceback" not in receiver.output()
@@ -256,7 +256,7 @@ async def test_the_demo_prints_one_trace_of_its_task_across_three_processes(
 async def test_a_key_that_stays_in_a_service_signs(examples: Copy) -> None:
     async with (
         examples.run("-m", "examples.kms_signer.kms"),
-        examples.run("-m", "examples.quickstart.receiver") as receiver,
+        examples.run("-m", "examples.quickstart.receiving") as receiver,
     ):
         await examples.listens("9000")
         await examples.listens("9001")

@@ -1,7 +1,7 @@
 """The sending side in one screen: three updates of one task, signed and delivered.
 
-python -m examples.quickstart.receiver    # in one terminal
-python -m examples.quickstart.sender      # in another
+python -m examples.quickstart.receiving   # in one terminal
+python -m examples.quickstart.sending     # in another
 """
 
 from __future__ import annotations

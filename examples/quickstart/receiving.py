@@ -1,6 +1,6 @@
 """The receiving side in one screen: a webhook that calls back once per update.
 
-python -m examples.quickstart.receiver
+python -m examples.quickstart.receiving
 """
 
 from __future__ import annotations
