@@ -30,7 +30,7 @@ from tests.simulation.cuts import CUTS, Cut
 __all__ = ["source_without", "table", "take_out", "written_into"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bstate=\w+|\bid=")
+_ID = re.compile(r"\b[a-z]+_[0-9a-f]{16,}\b|\bid=.*|\['.*")  # and all that is told of a row
 _SAW = 70  # characters of what was seen that a table shows
 
 

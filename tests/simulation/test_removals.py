@@ -21,9 +21,19 @@ def test_every_promise_can_still_be_taken_out(cut: Cut) -> None:
         compile(source, module, "exec", dont_inherit=True)
 
 
+def test_the_page_tells_in_which_seed_each_is_missed() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    rows = page.partition("| taken out | seed |")[2].partition("\n\n")[0].splitlines()[2:]
+
+    told = {name.strip(): seed.strip() for _, name, seed, *_ in (row.split("|") for row in rows)}
+
+    assert set(told) == {cut.name for cut in CUTS}
+    assert all(seed.isdigit() for seed in told.values())
+
+
 def test_a_table_is_written_into_its_page() -> None:
     page = "Before.\n\n| taken out | seed |\n|---|---|\n| old | 1 |\n\nAfter.\n"
-    saw = "two at once: dlv_019b76dae4acfb332c92899ea59aab83 state=pending"
+    saw = "two at once: dlv_019b76dae4acfb332c92899ea59aab83 id=dlv_1 state=pending"
 
     written = written_into(page, table({"order": {"seed": 3, "saw": saw}}))
 
