@@ -20,7 +20,7 @@ from pushkit.storage.script import APART, Apart, Refused, Script
 from receiver.expected import ExpectedStore, Standings
 from receiver.inbox.capacity import BacklogFullError, Capacity, InboxFullError
 from receiver.inbox.model import ClaimedNotification, Lease, NewNotification, Notification
-from receiver.inbox.store import Inbox, Sequences, StoredIds, task_lock
+from receiver.inbox.store import Inbox, Lines, StoredIds, task_lock
 from receiver.limits import Limits
 from receiver.replay.memory import ConflictError, Replay, ReplayMemory, Reservation
 from receiver.trust import TaskPolicy
@@ -59,7 +59,7 @@ class Hands(Protocol):
         """Write down what is done: in one transaction with what is asked for next."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
     """A notification that is proven, on its way into the inbox."""
 
@@ -71,13 +71,17 @@ class Candidate:
     sender: str = field(init=False)  # its name
     key: tuple[str, str] = field(init=False)  # what is unique of it
     task: tuple[str, str] | None = field(init=False)  # its task, if it has one
+    line: tuple[str, str, str] | None = field(init=False)  # the same, with the config
     result: int | Apart | Refused | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.sender = sender = self.verified.sender.name
         self.key = sender, self.reservation.seen.delivery_id
-        task_id = self.verified.notification.task_id
-        self.task = None if task_id is None else (sender, task_id)
+        said = self.verified.notification
+        self.task = self.line = None
+        if said.task_id is not None:
+            self.task = sender, said.task_id
+            self.line = sender, said.task_id, said.config_id or ""
 
     def accepted(self, notification_id: int) -> Notification:
         """Return it as it is called back."""
@@ -149,9 +153,8 @@ class Acceptance:
         firsts: dict[tuple[str, str], Candidate] = {}
         for each in candidates:
             firsts.setdefault(each.key, each)
-        ours = yield from self._held(firsts.values(), wait=wait)
         taken = time.perf_counter()
-        now = yield from self._database.now()
+        ours, now = yield from self._held(firsts.values(), wait=wait)
         fresh = yield from self._remember(ours, now)  # 7
         standings = yield from self._expected.standings(
             [(each.sender, each.verified.secret) for each in fresh if each.verified.secret], now
@@ -209,16 +212,18 @@ class Acceptance:
                 news.add(each)
         return [each for each in candidates if each in news]
 
-    def _held(self, candidates: Iterable[Candidate], *, wait: bool) -> Script[list[Candidate]]:
-        """Hold tasks and tokens; return the candidates whose own are not held by somebody else."""
+    def _held(
+        self, candidates: Iterable[Candidate], *, wait: bool
+    ) -> Script[tuple[list[Candidate], datetime]]:
+        """Hold tasks and tokens; return those whose own nobody else holds, and the present."""
         names = {each: _names(each) for each in candidates}
         wanted = {name for each in names.values() for name in each}
-        held = yield from self._database.hold(sorted(wanted), wait=wait)
+        held, now = yield from self._database.hold(sorted(wanted), wait=wait)
         if len(held) == len(wanted):
-            return list(names)
+            return list(names), now
         for each in names:
             each.result = APART
-        return [each for each, own in names.items() if held.issuperset(own)]
+        return [each for each, own in names.items() if held.issuperset(own)], now
 
     def _admit(self, each: Candidate, standings: Standings, now: datetime) -> Script[bool]:
         """Do steps 8 and 9; return False for one that the inbox still has.
@@ -252,16 +257,9 @@ class Acceptance:
         self, candidates: Sequence[Candidate], now: datetime, taken: float
     ) -> Script[StoredIds]:
         """Store what may be, in hand if there is room; return the ids."""
-        tasks = {each.task for each in candidates if each.task is not None}
-        behind = yield from self._inbox.unfinished_tasks(sorted(tasks))
-        sequences, lease = Sequences(), self._hands.lease(now, taken)
-        yield from sequences.read(
-            [
-                (*each.task, said.config_id or "")
-                for each in candidates
-                if each.task is not None and (said := each.verified.notification).seq is not None
-            ]
-        )
+        lines, lease = Lines(), self._hands.lease(now, taken)
+        yield from lines.read(each.line for each in candidates if each.line is not None)
+        behind = lines.unfinished
         heads: list[Candidate] = []
         for each in candidates:
             if each.task is None or each.task not in behind:
@@ -272,10 +270,9 @@ class Acceptance:
             zip(heads, self._hands.reserve([each.sender for each in heads]), strict=True)
         )
         for each in candidates:
-            task, said = each.task, each.verified.notification
-            missing, late = 0, False
-            if task is not None and said.seq is not None:
-                missing, late = sequences.next((*task, said.config_id or ""), said.seq)
+            said, missing, late = each.verified.notification, 0, False
+            if each.line is not None and said.seq is not None:
+                missing, late = lines.next(each.line, said.seq)
             each.lease = lease if in_hand.get(each) else None
             each.stored = NewNotification(
                 sender=each.sender,
@@ -298,7 +295,7 @@ class Acceptance:
         if len(ids) < len(new) > 1:
             raise _NotAloneError  # one of them is in the inbox: it must not be another one's head
         if ids:
-            yield from sequences.write(now)
+            yield from lines.write(now)
         else:
             self.cancel(candidates)
         return ids

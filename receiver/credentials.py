@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pushkit.a2a import Authentication
 from pushkit.errors import ConfigError, TokenError
+from pushkit.record import record
 from pushkit.signing.notification_jwt import UnverifiedJwt
 from pushkit.signing.token import hash_credentials, hash_token, read_token
 from pushkit.webhook import Headers
@@ -24,7 +25,7 @@ _API_KEY = "apikey"
 _MINTED = frozenset({"bearer", "basic", _API_KEY})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Presented:
     """The secrets of a request, by their hashes. Nothing here is proven."""
 
@@ -64,13 +65,20 @@ def presented(headers: Headers, sender: TrustedSender, jwt: UnverifiedJwt | None
     """
     found = read_token(headers)
     token = None if found is None else hash_token(found)
-    credentials = _credentials(headers, jwt)
-    new = tuple([value for value in credentials if value not in sender.credential_hashes])
+    new, are_static = [], False
+    for name in ("Authorization", "X-Api-Key"):
+        value = headers.one(name)
+        if value and (jwt is None or not value.endswith(jwt.token)):
+            hashed = hash_credentials(value)
+            if hashed in sender.credential_hashes:
+                are_static = True
+            else:
+                new.append(hashed)
     return Presented(
         token=token,
         static_token=token in sender.token_hashes,
-        credentials=new,
-        static_credentials=len(new) < len(credentials),
+        credentials=tuple(new),
+        static_credentials=are_static,
     )
 
 
@@ -92,11 +100,17 @@ def check_presented(
     Raises:
         TokenError: A secret is missing or wrong.
     """
-    by_token = [one for one in handed_out if secret.token and one.token == secret.token]
-    by_credentials = [one for one in handed_out if one.credentials in secret.credentials]
+    by_token, by_credentials, lacks_credentials = [], [], False
+    for one in handed_out:
+        is_stated = one.credentials in secret.credentials
+        if is_stated:
+            by_credentials.append(one)
+        if secret.token and one.token == secret.token:
+            by_token.append(one)
+            lacks_credentials |= bool(one.credentials) and not is_stated
     if secret.token and not secret.static_token and not by_token:
         raise TokenError(f"the token is none that was handed to sender {sender.name}")
-    if any(one.credentials and one not in by_credentials for one in by_token):
+    if lacks_credentials:
         raise TokenError("the credentials are not those that were handed out with the token")
     if sender.credentials and not secret.static_credentials and not by_credentials:
         raise TokenError("the credentials are not those that were handed to this sender")
@@ -115,16 +129,7 @@ def _check_optional_token(sender: TrustedSender, secret: Presented) -> None:
         raise TokenError("neither token nor credentials, and this sender does not sign")
 
 
-# --- within, and minting -------------------------------------------------------------------------
-
-
-def _credentials(headers: Headers, jwt: UnverifiedJwt | None) -> list[str]:
-    values = [headers.one("Authorization"), headers.one("X-Api-Key")]
-    return [
-        hash_credentials(value)
-        for value in values
-        if value and (jwt is None or not value.endswith(jwt.token))
-    ]
+# --- minting -------------------------------------------------------------------------------------
 
 
 def mint_token() -> str:

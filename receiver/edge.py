@@ -6,23 +6,24 @@ aiohttp and ASGI are thin adapters over it, so that both answer alike. Refusals 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
 import logging
 import math
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
 from pushkit.work.renewing import Held, Renewing
-from receiver.intake import Intake, ReadBody
+from receiver.intake import Intake, ReadBody, Rest
 from receiver.peers import Peers
 from receiver.refusals import Verdict
 from receiver.verification import Head
@@ -61,6 +62,13 @@ class Answer:
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = field(default=b"", repr=False)
     close: bool = False
+
+
+Reply: TypeAlias = Callable[[Answer], None]
+Begin: TypeAlias = Callable[[Head, ReadBody, Reply], Rest | None]
+"""`Edge.begin`, or what stands in for it."""
+
+_THANKS = {status: Answer(status=status) for status in (200, 202)}
 
 
 class Health(Protocol):
@@ -107,27 +115,53 @@ class Edge:
         Args:
             read: Reads its body; called only once the head is proven.
         """
+        return await answered(self.begin, head, read)
+
+    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
+        """Answer one request, at once or when what it is about is stored.
+
+        Returns:
+            What is left to be done in a task before `reply` is called; None if nothing is.
+        """
+        rest: Rest | None
         try:
             peer = self.peers.of(head.socket_peer, head.headers)
-            # Never counted: a flood must not have the process restarted by those who probe it.
-            if head.method in _READS and head.path in (_LIVENESS, _READINESS):
-                return await self._probe(head.path)
             path = self._intake.trust.path(head.path)
-            if path is not None and head.method == "POST":
-                if not self._health.is_open:
-                    fault = self._intake.refusals.fault
-                    return problem(fault("not_started", _HOW_TO_START, peer=peer))
-                verdict = await self._intake.take(head, path, read, peer=peer)
-                return problem(verdict) if verdict.refused else Answer(status=verdict.status)
-            return self._neither(head, path, peer)
+            # Probes are never counted: a flood must not have the process restarted by who probes.
+            if head.method in _READS and head.path in (_LIVENESS, _READINESS):
+                rest = self._probe(head.path, reply)
+            elif path is None or head.method != "POST":
+                reply(self._neither(head, path, peer))
+                return None
+            elif not self._health.is_open:
+                fault = self._intake.refusals.fault
+                reply(problem(fault("not_started", _HOW_TO_START, peer=peer)))
+                return None
+            else:
+                rest = self._intake.begin(
+                    head,
+                    path,
+                    read,
+                    peer=peer,
+                    reply=lambda verdict: reply(_THANKS.get(verdict.status) or problem(verdict)),
+                )
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
-            fault = self._intake.refusals.fault
-            return problem(fault("internal", peer=head.socket_peer, error=exc))
+            reply(self._fault(head, exc))
+            return None
+        return None if rest is None else self._guarded(rest, head, reply)
 
-    async def _probe(self, path: str) -> Answer:
-        if path == _LIVENESS:
-            return _state(200, "alive")
-        return await self._readiness.get() or _state(503, "not ready")
+    async def _guarded(self, rest: Rest, head: Head, reply: Reply) -> None:
+        try:
+            await rest
+        except Exception as exc:  # noqa: BLE001  # as above
+            reply(self._fault(head, exc))
+
+    def _fault(self, head: Head, error: Exception) -> Answer:
+        return problem(self._intake.refusals.fault("internal", peer=head.socket_peer, error=error))
+
+    async def _probe(self, path: str, reply: Reply) -> None:
+        alive = _state(200, "alive") if path == _LIVENESS else await self._readiness.get()
+        reply(alive or _state(503, "not ready"))
 
     async def _look(self, _held: Held[Answer] | None) -> Held[Answer]:
         """Answer whether this process can serve; that holds for a second."""
@@ -161,6 +195,20 @@ class Edge:
             reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
         self._intake.refusals.note(verdict.status, verdict.code, peer=peer, reason=reason)
         return problem(verdict, allow=None if path is None else "POST")
+
+
+async def answered(begin: Begin, head: Head, read: ReadBody) -> Answer:
+    """Return the answer that `Edge.begin` begins."""
+    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def reply(found: Answer) -> None:
+        if not answer.done():  # whoever asked may be gone
+            answer.set_result(found)
+
+    rest = begin(head, read, reply)
+    if rest is not None:
+        await rest
+    return await answer
 
 
 @functools.lru_cache(maxsize=256)

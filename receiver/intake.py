@@ -11,15 +11,16 @@ import asyncio
 import functools
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationAccepted, NotificationRepeated
 from pushkit.logs import printable
 from pushkit.storage.database import Database
+from pushkit.storage.script import Ending
 from pushkit.traceparent import TRACEPARENT, read_traceparent, trace_id_of
 from receiver.accepting import Acceptance, Candidate, Hands
 from receiver.credentials import HandedOut
@@ -27,16 +28,19 @@ from receiver.expected import ExpectedStore
 from receiver.inbox.model import ClaimedNotification
 from receiver.limits import Limits
 from receiver.refusals import Refusals, Verdict
-from receiver.replay.memory import ReplayMemory, Seen
+from receiver.replay.memory import ReplayMemory, Reservation, Seen
 from receiver.selection import KeysOf
 from receiver.trusted_keys import Trust
 from receiver.verification import (
+    AcceptedBefore,
     BodyTimeoutError,
     Facts,
     HandedOutTo,
     Head,
     House,
     IncompleteBodyError,
+    Question,
+    Repetition,
     Verified,
     WholeBody,
     body_too_large,
@@ -44,7 +48,7 @@ from receiver.verification import (
 )
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.tracing import Tracing
+    from pushkit.telemetry.tracing import TracedSpan, Tracing
 
 _log = logging.getLogger("receiver")
 
@@ -52,14 +56,30 @@ _MOST_KNOWN_SECRETS = 10_000
 
 _DUPLICATE = Verdict(status=200, code="duplicate")
 _MOST_RECENT = 10_000
+_NOT_AT_HAND = object()
 _RECENT = timedelta(minutes=10)
 
 ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """Reads a body of so many bytes at most; None if it is longer. May raise `BrokenBodyError`."""
 
 
+Reply: TypeAlias = Callable[[Verdict], None]
+Rest: TypeAlias = Coroutine[Any, Any, None]
+Steps: TypeAlias = Generator[Question, Any, Verified | Repetition]
+
+
 class BrokenBodyError(Exception):
     """The peer went away within the body, or its framing is broken. Raised by an adapter."""
+
+
+class _Asked(NamedTuple):
+    """A request on its way through the steps."""
+
+    head: Head
+    peer: str
+    reply: Reply
+    now: datetime
+    facts: Facts  # what is proven so far
 
 
 class Intake:
@@ -90,10 +110,10 @@ class Intake:
         self._house = House(limits, clock)
         self._database = database
         self._clock = clock
-        self._accepted = accepted
+        self._announce = accepted
         self._replay = replay
         self._expected = ExpectedStore()
-        self._recent: dict[tuple[str, str], tuple[str, datetime]] = {}
+        self._recent: dict[tuple[str, str], tuple[str, datetime, Repetition]] = {}
         self._recent_for = min(_RECENT, ids_kept / 2)
         self._known_secrets: dict[tuple[str, str | None, tuple[str, ...]], list[HandedOut]] = {}
         self._acceptance = Acceptance(database, replay, self._expected, limits, hands)
@@ -115,49 +135,86 @@ class Intake:
             read: Reads its body; called only once the head is proven.
             peer: The address that it came from.
         """
-        facts: Facts = {}
+        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        rest = self.begin(head, path, read, peer=peer, reply=functools.partial(_answer, verdict))
+        if rest is not None:
+            await rest
+        return await verdict
+
+    def begin(
+        self, head: Head, path: str, read: ReadBody, *, peer: str, reply: Reply
+    ) -> Rest | None:
+        """Do the steps on one request; the arguments are as above.
+
+        Args:
+            reply: Called with the verdict: before this returns, or when what it is about is stored.
+
+        Returns:
+            What is left to be done in a task, where a step has to wait for keys, for what was
+            handed out, for the body, or for another memory of ids; None if nothing is.
+        """
         now = self._clock()
+        asked = _Asked(head, peer, reply, now, {})
         try:
             self._house.admit_peer(peer, now)  # 1
-            verified = await self._verified(head, path, read, now, facts)  # 1 to 6
-            store = self._store if self._tracing is None else self._traced
-            verdict = await store(verified, _traceparent_of(head), now)  # 7, 8, 9
-        except StorageError as exc:
-            proven = _within_trace(facts, head)
-            return self.refusals.fault("storage", peer=peer, error=exc, proven=proven)
+            steps = verify(
+                head,
+                self.trust.at(path),
+                own_url=f"{self.trust.url}{path}",
+                now=now,
+                house=self._house,
+                facts=asked.facts,
+            )
+            question = next(steps)
+            while True:
+                at_hand = self._at_hand(question, head, now)
+                if at_hand is _NOT_AT_HAND:
+                    return self._go_on(asked, steps, question, read)
+                question = steps.send(at_hand)
+        except StopIteration as done:
+            return self._proven(asked, done.value)
         except InboundError as exc:
-            return self.refusals.verdict(exc, peer=peer, proven=_within_trace(facts, head))
-        self._tell(verdict, verified, head)
-        return verdict
+            self._refuse(asked, exc)
+        return None
 
-    async def _verified(
-        self, head: Head, path: str, read: ReadBody, now: datetime, facts: Facts
-    ) -> Verified:
+    def _at_hand(self, question: Question, head: Head, now: datetime) -> object:
+        """Answer what `verify` asks, if nobody has to be waited for."""
+        answer: object
+        if isinstance(question, KeysOf):
+            answer = self.trust.at_hand(question)
+        elif isinstance(question, HandedOutTo):
+            answer = self._known_secrets.get(_key_of(question))
+        elif isinstance(question, WholeBody):
+            answer = head.body
+        else:
+            return self._just_accepted(question, now)
+        return _NOT_AT_HAND if answer is None else answer
+
+    async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
+        """Do the steps that are left, and wait where one has to."""
         trust = self.trust
-        steps = verify(
-            head,
-            trust.at(path),
-            own_url=f"{trust.url}{path}",
-            now=now,
-            house=self._house,
-            facts=facts,
-        )
-        answer: Any = None
+        answer: object
         try:
             while True:
+                if isinstance(question, KeysOf):
+                    answer = await trust.keys_of(question)
+                elif isinstance(question, HandedOutTo):
+                    answer = await self._handed_out(question)
+                elif isinstance(question, WholeBody):
+                    answer = asked.head.body
+                    if answer is None:
+                        answer = await self._body(question, read)
+                else:
+                    answer = self._just_accepted(question, asked.now)
                 question = steps.send(answer)
-                match question:
-                    case KeysOf():
-                        answer = await trust.keys_of(question)
-                    case HandedOutTo():
-                        answer = await self._handed_out(question)
-                    case WholeBody():
-                        answer = head.body
-                        if answer is None:
-                            answer = await self._body(question, read)
         except StopIteration as done:
-            found: Verified = done.value
-            return found
+            rest = self._proven(asked, done.value)
+            if rest is not None:
+                await rest
+        except StorageError as exc:
+            self._fail(asked, exc)
+        except InboundError as exc:
+            self._refuse(asked, exc)
 
     async def _handed_out(self, asked: HandedOutTo) -> Sequence[HandedOut]:
         """Say what was handed out; what was found once is not read again.
@@ -165,11 +222,10 @@ class Intake:
         Tokens and credentials never change what they are, and whether they are good still is said
         by step 8, in the transaction that stores.
         """
-        secret = asked.secret
-        key = (asked.sender.name, secret.token, secret.credentials)
+        key = _key_of(asked)
         found = self._known_secrets.get(key)
         if found is None:
-            script = self._expected.handed_out(asked.sender.name, secret)
+            script = self._expected.handed_out(asked.sender.name, asked.secret)
             found = await self._database.read(script)
             if found:
                 if len(self._known_secrets) >= _MOST_KNOWN_SECRETS:
@@ -190,68 +246,119 @@ class Intake:
             raise body_too_large("more", asked.limit, asked.sender)
         return body
 
-    async def _traced(self, verified: Verified, traceparent: str | None, now: datetime) -> Verdict:
+    def _proven(self, asked: _Asked, found: Verified | Repetition) -> Rest | None:
+        """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
+        if isinstance(found, Repetition):
+            self._end(asked, _DUPLICATE, found)
+            return None
+        if self._tracing is not None:
+            return self._traced(asked, found)
+        traceparent = _traceparent_of(asked.head)
+        if self._replay.is_elsewhere:
+            return self._store_patiently(asked, found, traceparent)
+        candidate = Candidate(found, Reservation(_seen(found)), traceparent)
+        try:
+            # Whoever hears of an error is told by `_accepted`: nobody awaits the future.
+            self._store(candidate, functools.partial(self._accepted, asked, candidate))
+        except StorageError as exc:
+            self._fail(asked, exc)
+        return None
+
+    def _store(self, candidate: Candidate, ended: Ending[int | None]) -> asyncio.Future[int | None]:
+        self._hands.settle()
+        return self._database.write_together(self._acceptance.accept, candidate, ended)
+
+    def _accepted(
+        self, asked: _Asked, candidate: Candidate, came_to: int | BaseException | None
+    ) -> None:
+        """Answer as soon as it is stored, or is not."""
+        try:
+            self._stored(candidate, came_to)
+            if isinstance(came_to, InboundError):
+                self._refuse(asked, came_to)
+            elif isinstance(came_to, BaseException):
+                self._fail(asked, came_to)
+            else:
+                self._end(asked, self._verdict(candidate, came_to, asked.now), candidate.verified)
+        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
+            self._fail(asked, exc)
+
+    async def _traced(self, asked: _Asked, verified: Verified) -> None:
         """Store a notification within the trace that its sender says it belongs to."""
         said = verified.notification
         assert self._tracing is not None  # noqa: S101  # else there is no trace
         with self._tracing.accepting(
-            traceparent, sender=said.sender, task=said.task_id, delivery_id=said.delivery_id
+            _traceparent_of(asked.head),
+            sender=said.sender,
+            task=said.task_id,
+            delivery_id=said.delivery_id,
         ) as span:
-            verdict = await self._store(verified, span.traceparent, now)
-            span.note(code=verdict.code)
-            return verdict
+            asked = asked._replace(reply=_noting(span, asked.reply))
+            await self._store_patiently(asked, verified, span.traceparent)
 
-    async def _store(self, verified: Verified, traceparent: str | None, began: datetime) -> Verdict:
-        """Steps 7, 8 and 9: reserve the id, then store, then remember the id for good."""
-        notification = verified.notification
-        seen = Seen(
-            sender=notification.sender,
-            # Without an id a repetition cannot be told from a new one: each is stored.
-            delivery_id=notification.delivery_id or f"none_{uuid.uuid4().hex}",
-            body_sha256=notification.body_sha256,
-        )
-        if self._was_just_accepted(seen, began):
-            return _DUPLICATE
-        reservation = await self._replay.reserve(seen)
+    async def _store_patiently(
+        self, asked: _Asked, verified: Verified, traceparent: str | None
+    ) -> None:
+        """Do the same where the memory of ids has to be waited for."""
+        try:
+            verdict = await self._remember_and_store(verified, traceparent, asked.now)
+        except InboundError as exc:
+            self._refuse(asked, exc)
+        except Exception as exc:  # noqa: BLE001  # ours
+            self._fail(asked, exc)
+        else:
+            self._end(asked, verdict, verified)
+
+    async def _remember_and_store(
+        self, verified: Verified, traceparent: str | None, now: datetime
+    ) -> Verdict:
+        reservation = await self._replay.reserve(_seen(verified))
         if reservation is None:
             return _DUPLICATE
-        candidate = Candidate(verified=verified, reservation=reservation, traceparent=traceparent)
+        candidate = Candidate(verified, reservation, traceparent)
         try:
             # Also where the request is cancelled, what is stored in hand is begun.
-            ended = functools.partial(self._stored, candidate)
-            self._hands.settle()
-            notification_id = await self._database.write_together(
-                self._acceptance.accept, candidate, ended
-            )
+            stored = await self._store(candidate, functools.partial(self._stored, candidate))
         except Exception:
             await self._replay.release(reservation)
             raise
         await self._replay.commit(reservation)
-        if notification_id is None:
-            return _DUPLICATE
-        if len(self._recent) >= _MOST_RECENT:
-            del self._recent[next(iter(self._recent))]
-        self._recent[seen.sender, seen.delivery_id] = seen.body_sha256, began
-        return Verdict(status=202, code="accepted", notification_id=notification_id)
+        return self._verdict(candidate, stored, now)
 
-    def _was_just_accepted(self, seen: Seen, now: datetime) -> bool:
-        """Say whether this process stored the same a moment ago: the database need not be asked.
+    def _verdict(self, candidate: Candidate, stored: int | None, now: datetime) -> Verdict:
+        """Return the verdict on what was stored, or was there; remember it for a while."""
+        if stored is None:
+            return _DUPLICATE
+        said, recent = candidate.verified.notification, self._recent
+        if len(recent) >= _MOST_RECENT:
+            del recent[next(iter(recent))]
+        task_in_body, kind = said.update.task_id, said.update.kind
+        sender, delivery_id = candidate.verified.sender, candidate.key[1]
+        recent[candidate.key] = (
+            *(said.body_sha256, now),
+            Repetition(sender, delivery_id, task_in_body, said.task_id, kind, said.seq),
+        )
+        return Verdict(status=202, code="accepted", notification_id=stored)
+
+    def _just_accepted(self, asked: AcceptedBefore, now: datetime) -> Repetition | None:
+        """Return what this process stored a moment ago: the database need not be asked.
 
         It still remembers the id then. Another body is for the transaction to refuse.
         """
-        body_sha256, at = self._recent.get((seen.sender, seen.delivery_id), ("", None))
-        if at is None or body_sha256 != seen.body_sha256:
-            return False
-        return timedelta(0) <= now - at < self._recent_for
+        found = self._recent.get((asked.sender.name, asked.delivery_id))
+        if found is None:
+            return None
+        body_sha256, at, repetition = found
+        if body_sha256 != asked.body_sha256 or not timedelta(0) <= now - at < self._recent_for:
+            return None
+        return repetition
 
     def _stored(self, candidate: Candidate, notification_id: int | BaseException | None) -> None:
         """Hand over what was stored in hand, or let go of what was not stored."""
         if isinstance(notification_id, BaseException):
             self._acceptance.cancel([candidate])
             return
-        if notification_id is None:
-            return
-        if candidate.stored is None:
+        if notification_id is None or candidate.stored is None:
             return  # it was there
         notification = candidate.accepted(notification_id)
         if candidate.lease is not None:
@@ -270,28 +377,87 @@ class Intake:
             if candidate.stored.head:
                 self._hands.wake()  # what stands behind others of its task waits for them
         if notification.task_id is not None:
-            self._accepted(notification.sender, notification.task_id)
+            self._announce(notification.sender, notification.task_id)
 
-    def _tell(self, verdict: Verdict, verified: Verified, head: Head) -> None:
-        said = verified.notification
+    # --- answers -------------------------------------------------------------------------------
+
+    def _refuse(self, asked: _Asked, error: InboundError) -> None:
+        proven = _within_trace(asked.facts, asked.head)
+        asked.reply(self.refusals.verdict(error, peer=asked.peer, proven=proven))
+
+    def _fail(self, asked: _Asked, error: BaseException) -> None:
+        """Answer a fault of our own."""
+        code = "storage" if isinstance(error, StorageError) else "internal"
+        proven = _within_trace(asked.facts, asked.head)
+        asked.reply(self.refusals.fault(code, peer=asked.peer, error=error, proven=proven))
+
+    def _end(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
+        """Tell of what was accepted, now or before, and answer."""
+        self._tell(asked, verdict, found)
+        asked.reply(verdict)
+
+    def _tell(self, asked: _Asked, verdict: Verdict, found: Verified | Repetition) -> None:
         repeated = verdict.notification_id is None
         happened = NotificationRepeated if repeated else NotificationAccepted
-        if self.events.wants(happened.usual_level):
+        is_told, is_said = self.events.wants(happened.usual_level), _log.isEnabledFor(logging.INFO)
+        if not (is_told or is_said):
+            return
+        trace_id = trace_id_of(_traceparent_of(asked.head))
+        if isinstance(found, Verified):
+            said = found.notification
+            found = Repetition(
+                found.sender,
+                said.delivery_id,
+                said.update.task_id,
+                said.task_id,
+                said.update.kind,
+                said.seq,
+            )
+        if is_told:
             self.events.tell(
                 happened(
                     at=self._clock(),
-                    sender=said.sender,
-                    task_id=said.task_id,
-                    delivery_id=said.delivery_id,
-                    trace_id=trace_id_of(_traceparent_of(head)),
+                    sender=found.sender.name,
+                    task_id=found.task_id,
+                    delivery_id=found.delivery_id,
+                    trace_id=trace_id,
                 )
             )
-        if _log.isEnabledFor(logging.INFO):
-            _say(verdict, verified, trace_id_of(_traceparent_of(head)))
+        if is_said:
+            _say(verdict, found, trace_id)
+
+
+def _key_of(asked: HandedOutTo) -> tuple[str, str | None, tuple[str, ...]]:
+    return asked.sender.name, asked.secret.token, asked.secret.credentials
+
+
+def _seen(verified: Verified) -> Seen:
+    said = verified.notification
+    return Seen(
+        sender=said.sender,
+        # Without an id a repetition cannot be told from a new one: each is stored.
+        delivery_id=said.delivery_id or f"none_{uuid.uuid4().hex}",
+        body_sha256=said.body_sha256,
+    )
+
+
+def _answer(verdict: asyncio.Future[Verdict], found: Verdict) -> None:
+    if not verdict.done():  # whoever asked may be gone
+        verdict.set_result(found)
+
+
+def _noting(span: TracedSpan, reply: Reply) -> Reply:
+    """Return what replies, and notes in a span what."""
+
+    def note(verdict: Verdict) -> None:
+        span.note(code=verdict.code)
+        reply(verdict)
+
+    return note
 
 
 def _traceparent_of(head: Head) -> str | None:
-    return read_traceparent(head.headers.all(TRACEPARENT))
+    return read_traceparent(head.headers.values().get(TRACEPARENT, ()))
 
 
 def _within_trace(facts: Facts, head: Head) -> Facts:
@@ -300,27 +466,27 @@ def _within_trace(facts: Facts, head: Head) -> Facts:
     return facts | {"trace_id": trace_id} if trace_id else facts
 
 
-def _say(verdict: Verdict, verified: Verified, trace_id: str | None) -> None:
-    said, profile = verified.notification, verified.sender.profile.value
+def _say(verdict: Verdict, found: Repetition, trace_id: str | None) -> None:
+    profile = found.sender.profile.value
     _log.info(
         "%s sender=%s profile=%s task=%s id=%s seq=%s kind=%s%s",
         verdict.code,
-        said.sender,
+        found.sender.name,
         profile,
-        printable(said.task_id),
-        printable(said.delivery_id),
-        said.seq,
-        said.update.kind.value,
+        printable(found.task_id),
+        printable(found.delivery_id),
+        found.seq,
+        found.kind.value,
         f" trace_id={trace_id}" if trace_id else "",
         extra={
             "status": verdict.status,
             "code": verdict.code,
-            "sender": said.sender,
+            "sender": found.sender.name,
             "profile": profile,
-            "task": said.task_id,
-            "delivery_id": said.delivery_id,
-            "seq": said.seq,
-            "kind": said.update.kind.value,
+            "task": found.task_id,
+            "delivery_id": found.delivery_id,
+            "seq": found.seq,
+            "kind": found.kind.value,
             **({"trace_id": trace_id} if trace_id else {}),
         },
     )

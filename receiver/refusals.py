@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -15,6 +14,7 @@ from pushkit.errors import InboundError
 from pushkit.events.listeners import Listeners
 from pushkit.events.receiver import NotificationRefused
 from pushkit.logs import RepeatedLog, printable
+from pushkit.record import record
 from receiver.peers import rate_key
 
 _log = logging.getLogger("receiver")
@@ -273,7 +273,7 @@ REFUSALS: Final[Mapping[str, Refusal]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The answer to one request.
 

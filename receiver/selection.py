@@ -128,7 +128,7 @@ def select(
         MalformedRequestError: The headers of a signature cannot be read.
         KeysUnavailableError: The sender's keys are not to be had.
     """
-    schemes = set().union(*[sender.signing for sender in among])
+    schemes = among[0].signing if len(among) == 1 else _schemes_of(among)
     # Without a signature a Bearer value is the client's own secret, whatever it looks like.
     compact = find_jwt(headers) if Scheme.JWT in schemes else None
     by_http = Scheme.HTTP_MESSAGE_SIGNATURES in schemes
@@ -150,6 +150,10 @@ def select(
         key=_key_of_jwt(held[0], says.jwt) if by_jwt else None,
         signatures=_by_own_keys(held[0], says.signatures) if by_http else (),
     )
+
+
+def _schemes_of(senders: Sequence[TrustedSender]) -> frozenset[Scheme]:
+    return frozenset[Scheme]().union(*[sender.signing for sender in senders])
 
 
 def _possible(senders: Sequence[TrustedSender], says: Claimed) -> Sequence[TrustedSender]:

@@ -117,6 +117,16 @@ class Trust:
         """Return the senders at a path."""
         return self._at.get(path, ())
 
+    def at_hand(self, asked: KeysOf) -> list[HeldKeys] | None:
+        """Answer what `selection.select` asks; None if some keys may have to be fetched."""
+        found = []
+        for sender in asked.senders:
+            held = _keys_at_hand(self._by_name[sender.name], asked.says)
+            if held is None:
+                return None
+            found.append(held)
+        return found
+
     async def keys_of(self, asked: KeysOf) -> list[HeldKeys]:
         """Answer what `selection.select` asks, with keys that are fetched where that is due."""
         says = asked.says
@@ -160,6 +170,12 @@ def warn_of_weak_trust(senders: Iterable[TrustedSender]) -> None:
                 Scheme.STANDARD_WEBHOOKS.value,
                 sender.path,
             )
+
+
+def _keys_at_hand(entry: _Entry, says: Claimed) -> HeldKeys | None:
+    """Return a sender's keys, if what a request names need not be fetched."""
+    keys = entry.keys.at_hand(says.kids(entry.sender))
+    return None if keys is None else HeldKeys(entry.sender, keys)
 
 
 async def _all_keys(entry: _Entry, *, fetched: bool = True) -> HeldKeys:

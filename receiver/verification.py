@@ -29,11 +29,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from pushkit.a2a import TaskUpdate, decode_update
+from pushkit.a2a import TaskUpdate, UpdateKind, decode_update
 from pushkit.bounded_json import JsonValue, read_json
 from pushkit.errors import (
     ClaimError,
@@ -44,6 +44,7 @@ from pushkit.errors import (
     MalformedRequestError,
 )
 from pushkit.logs import printable
+from pushkit.record import record
 from pushkit.signing.content_digest import check_content_digest
 from pushkit.signing.http_message_signatures import VerifiedHttpSignature, verify_http_signature
 from pushkit.signing.notification_jwt import (
@@ -86,7 +87,7 @@ Facts: TypeAlias = dict[str, str | None]
 # --- what comes in, and what is asked ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Head:
     """The head of a request."""
 
@@ -113,7 +114,15 @@ class WholeBody(NamedTuple):
     limit: int
 
 
-Question: TypeAlias = KeysOf | HandedOutTo | WholeBody
+class AcceptedBefore(NamedTuple):
+    """What `verify` asks: what is known of this id and body, if they were accepted just now."""
+
+    sender: TrustedSender
+    delivery_id: str
+    body_sha256: str
+
+
+Question: TypeAlias = KeysOf | HandedOutTo | WholeBody | AcceptedBefore
 
 
 class House:
@@ -208,7 +217,7 @@ def body_too_large(found: str, limit: int, sender: TrustedSender | None) -> Body
 # --- what is found out ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class VerifiedHead:
     """What the head of a request proves, before its body is read."""
 
@@ -245,7 +254,7 @@ class VerifiedHead:
         return self.webhook.timestamp if self.webhook else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class VerifiedNotification:
     """A notification whose sender, body and time are proven, as far as its sender proves them.
 
@@ -274,7 +283,18 @@ class VerifiedNotification:
     issued_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition(NamedTuple):
+    """What is known of a notification that was accepted before, and comes again."""
+
+    sender: TrustedSender
+    delivery_id: str | None
+    task_in_body: str | None
+    task_id: str | None
+    kind: UpdateKind
+    seq: int | None
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Verified:
     """What steps 1 to 6 come to, for those after them."""
 
@@ -296,8 +316,11 @@ def verify(
     # The limits and rates of the service; None for who has seen to step 1, and has none.
     house: House | None = None,
     facts: Facts,  # takes up what is proven
-) -> Generator[Question, Any, Verified]:
+) -> Generator[Question, Any, Verified | Repetition]:
     """Do steps 1 to 6; ask for keys, for what was handed out, and for the body, in this order.
+
+    A service is asked besides if it accepted this id with this body just now: then the body was
+    read before, and is not read again.
 
     Raises:
         InboundError: Refused: `status` is the answer, `code` the row in `receiver.refusals`, the
@@ -325,6 +348,10 @@ def verify(
     verify_body(proven, body, sha256)  # 3, the body's part
     if house is not None:
         house.admit_sender(sender)  # 6
+        if proven.delivery_id is not None:
+            before: Repetition | None = yield AcceptedBefore(sender, proven.delivery_id, sha256)
+            if before is not None and _is_retry(proven, before):
+                return before  # 7, without a look into the store
     notification = read_notification(proven, body, sha256)
     facts["task"], facts["delivery_id"] = notification.task_id, notification.delivery_id
     _check_ids(notification.delivery_id, notification.config_id, notification.task_id)
@@ -373,6 +400,14 @@ def verify_notification(
     except StopIteration as done:
         verified: Verified = done.value
         return verified.notification
+
+
+def _is_retry(head: VerifiedHead, before: Repetition) -> bool:
+    """Say whether reading its body again would change nothing."""
+    claims, signed = head.claims, head.task_id
+    if claims is not None:
+        _check_ids(claims.config_id, signed)
+    return not (signed and before.task_in_body and signed != before.task_in_body)
 
 
 def _declared_length(headers: Headers) -> int | None:

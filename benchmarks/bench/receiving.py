@@ -194,7 +194,7 @@ async def ours(given: Mapping[str, Any], counts: Counts, *, calls: bool) -> int:
     if calls:
         await receiver.start()
     server = HttpServer(
-        receiver.edge.answer,
+        receiver.edge.begin,
         limits=ConnectionLimits(max_connections_per_peer=512),
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=16384,

@@ -11,10 +11,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding
-from cryptography.hazmat.primitives.asymmetric.utils import (
-    decode_dss_signature,
-    encode_dss_signature,
-)
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from pushkit.errors import ConfigError
 from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
@@ -73,17 +70,26 @@ def signature_holds(
     """Say whether a signature over some bytes is by this key, by its own algorithm."""
     _, arguments, curve_bits = methods[key.algorithm]
     if curve_bits is not None:
-        size = curve_bits // 8
-        if len(signature) != 2 * size:
+        if len(signature) != 2 * curve_bits // 8:
             return False
-        r, s = signature[:size], signature[size:]
-        signature = encode_dss_signature(int.from_bytes(r, "big"), int.from_bytes(s, "big"))
+        signature = _to_der(signature)
     verify: Callable[..., None] = key.public_key.verify
     try:
         verify(signature, data, *arguments)
     except InvalidSignature:
         return False
     return True
+
+
+def _to_der(signature: bytes) -> bytes:
+    """Return r and s, side by side, as `cryptography` takes them: of up to 384 bits each."""
+    size, written = len(signature) // 2, b""
+    for part in (signature[:size], signature[size:]):
+        number = part.lstrip(b"\0")
+        if not number or number[0] & 0x80:  # or it would be a negative one
+            number = b"\0" + number
+        written += b"\x02%c%b" % (len(number), number)
+    return b"\x30%c%b" % (len(written), written)
 
 
 def ecdsa_from_der(signature: bytes, key_size: int) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -66,6 +66,10 @@ class VerificationKeys(Protocol):
         """
         ...
 
+    def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey] | None:
+        """Return all keys by kid; None if these may have to be waited for."""
+        ...
+
     def missing(self) -> str | None:
         """Return why there are no keys that may be used at this moment; None if there are."""
         ...
@@ -86,6 +90,10 @@ class StaticKeys:
         return self._keys.get(kid)
 
     async def keys(self) -> Mapping[str, VerificationKey]:
+        """Return all keys by kid."""
+        return self._keys
+
+    def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey]:  # noqa: ARG002
         """Return all keys by kid."""
         return self._keys
 
@@ -156,6 +164,11 @@ class JwksClient:
         if found is None:
             raise KeysUnavailableError(self._reason())
         return found.keys
+
+    def at_hand(self, kids: Collection[str]) -> Mapping[str, VerificationKey] | None:
+        """Return all keys by kid; None unless they are fresh, and these are among them."""
+        found = self._set.fresh()
+        return None if found is None or not found.keys.keys() >= set(kids) else found.keys
 
     def missing(self) -> str | None:
         """Return why there are no keys that may be used at this moment; None if there are."""

@@ -29,7 +29,11 @@ _MAX_SIGNATURE_CHARS: Final = 2048  # RSA of 8192 bits takes 1366
 
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
-_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_STANDARD: Final = bytes.maketrans(b"-_+/=", b"+/!!!")
+_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+# Of a length: what pads it, and which characters may stand last.
+_PADDING: Final = (b"", b"===", b"==", b"=")
+_LAST: Final = (_ALPHABET, "", _ALPHABET[::16], _ALPHABET[::4])
 
 _T = TypeVar("_T")
 
@@ -131,13 +135,13 @@ def decoded(segment: str, what: str) -> bytes:
         InvalidSignatureError: Anything else.
     """
     try:
-        written = segment.encode("ascii") + b"=" * (-len(segment) % 4)
-        data = binascii.a2b_base64(written.translate(_STANDARD))
+        # Whatever is not of this alphabet is of none: the decoder refuses it.
+        written = segment.encode("ascii").translate(_STANDARD) + _PADDING[len(segment) % 4]
+        data = binascii.a2b_base64(written, strict_mode=True)
     except ValueError as exc:
         raise InvalidSignatureError(f"`{what}` is not base64url") from exc
-    # The decoder passes over what it does not know, and RFC 4648 §3.5: bits left over in the last
-    # character would spell one signature sixteen ways.
-    if not segment or encoded(data) != segment:
+    # RFC 4648 §3.5: bits left over in the last character would spell one signature sixteen ways.
+    if not segment or segment[-1] not in _LAST[len(segment) % 4]:
         raise InvalidSignatureError(f"`{what}` is not canonical base64url without padding")
     return data
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from pushkit.keys.jwk import Algorithm, SigningKey, VerificationKey
 from pushkit.keys.primitives import signature_holds
 from pushkit.keys.remote import RemoteKey
 from pushkit.logs import printable
+from pushkit.record import record
 from pushkit.signing.jose import CompactJws, read_compact, read_object, sign_jwt
 from pushkit.signing.times import TOKEN_LIFETIME, read_moment
 from pushkit.url import audience_with_query, masked_url
@@ -95,7 +96,7 @@ async def sign_notification(
 # --- reading ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UnverifiedJwt:
     """A token that is well-formed, and what it claims to be. Nothing here is proven."""
 
@@ -107,7 +108,7 @@ class UnverifiedJwt:
     claims: JsonObject = field(repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class JwtClaims:
     """Claims, proven or not. What a sender left out is None.
 
@@ -126,7 +127,7 @@ class JwtClaims:
     body_sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class VerifiedJwt(JwtClaims):
     """Claims under a signature that holds."""
 

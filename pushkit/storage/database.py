@@ -102,8 +102,8 @@ class Database(Protocol):
     def exclusively(self, name: str) -> Script[None]:
         """Let other transactions that ask for this name wait until this one ends."""
 
-    def hold(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:
-        """Do so with several, in their order; return what is held.
+    def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
+        """Do so with several, in their order; return what is held, and the present as `now` does.
 
         Args:
             names: What is asked for.

@@ -49,6 +49,8 @@ class _Waiting(Generic[Item, T]):
             self._end(self.ended, error)
         if not self.future.done():
             self.future.set_exception(error)
+            if self.ended is not None:
+                self.future.exception()  # it was heard: nobody has to await the future
 
     def cancel(self) -> None:
         if self.ended is not None:

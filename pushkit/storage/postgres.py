@@ -341,22 +341,26 @@ class PostgresDatabase:
         """Let other transactions that ask for this name wait until this one ends."""
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", (name,))
 
-    def hold(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:
-        """Hold several names, or those that nobody else holds."""
+    def hold(self, names: Sequence[str], *, wait: bool) -> Script[tuple[set[str], datetime]]:
+        """Hold several names, or those that nobody else holds, and ask for the time with them."""
         held: set[str] = set()
         if wait:
             for name in names:
                 yield from self.exclusively(name)
-            return set(names)
-        for each in chunks(names):
+            held.update(names)
+        now: datetime | None = None
+        for each in () if wait else chunks(names):
             asked = padded(each)
             rows = yield Statement(
-                f"SELECT name FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
+                "SELECT name, pushkit_now() AS now"
+                f" FROM (VALUES {texts(len(asked), 1)}) AS asked (name)"
                 " WHERE pg_try_advisory_xact_lock(hashtextextended(name, 0))",
                 asked,
             )
-            held.update(row["name"] for row in rows)
-        return held
+            for row in rows:
+                held.add(row["name"])
+                now = from_micros(row["now"])
+        return held, now or (yield from self.now())
 
     def wake(self) -> Script[None]:
         """Notify idle workers on every machine when this transaction commits."""

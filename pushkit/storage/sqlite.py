@@ -218,10 +218,15 @@ class SqliteDatabase:
         """Do nothing: there is one writing transaction at a time anyway."""
         yield from ()
 
-    def hold(self, names: Sequence[str], *, wait: bool) -> Script[set[str]]:  # noqa: ARG002
+    def hold(
+        self,
+        names: Sequence[str],
+        *,
+        wait: bool,  # noqa: ARG002  # the interface
+    ) -> Script[tuple[set[str], datetime]]:
         """Hold all of them: nobody else writes."""
         yield from ()
-        return set(names)
+        return set(names), self._clock()
 
     def wake(self) -> Script[None]:
         """Do nothing: other processes on this file find work by polling."""

@@ -177,7 +177,7 @@ class Pump(Generic[Item]):
 
     def begin(self, item: Item) -> None:
         """Start on an item whose slot is taken already."""
-        task = asyncio.create_task(self._guard(item))
+        task = asyncio.get_running_loop().create_task(self._guard(item))
         self._running[task] = item
         task.add_done_callback(self._finished)
 

@@ -78,6 +78,11 @@ class Renewing(Generic[T]):
         held = self._held
         return held.value if held is not None and held.is_good(self._clock()) else None
 
+    def fresh(self) -> T | None:
+        """Return the value as it is held; None if it is not fresh."""
+        held = self._held
+        return held.value if held is not None and held.is_fresh(self._clock()) else None
+
     async def get(self) -> T | None:
         """Return the value, fetched if it has to be; None if it cannot be had, see `failure`."""
         found, backs_off = self.usable(), self.backs_off()

@@ -137,7 +137,10 @@ class Caller:
             self._look_at(run, limit)
         error: BaseException | None = None
         try:
-            await self._invoke(callback, notification)
+            if callback.is_async:
+                await callback.function(notification)  # type: ignore[misc]  # a coroutine
+            else:
+                await self._call_in_thread(callback, notification)
         except SystemExit as exc:  # the callback ends, not the service
             error = RuntimeError("the callback raised SystemExit")
             error.__cause__ = exc
@@ -188,10 +191,7 @@ class Caller:
         limit = self._timeout if callback.timeout is None else callback.timeout
         return None if limit is None or limit == NO_TIMEOUT else limit.total_seconds()
 
-    async def _invoke(self, callback: Callback, notification: Notification) -> None:
-        if callback.is_async:
-            await callback.function(notification)  # type: ignore[misc]  # a coroutine
-            return
+    async def _call_in_thread(self, callback: Callback, notification: Notification) -> None:
         # A plain function may block: it gets a thread, the loop goes on.
         work = functools.partial(_call_plain, callback, notification)
         result = await self._threads.run(work)

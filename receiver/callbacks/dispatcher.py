@@ -31,12 +31,12 @@ from pushkit.work.pump import Pump, cancelled
 from pushkit.work.retry import RetryPolicy, next_attempt, persist, wait_schedule
 from receiver.callbacks.calls import TIMED_OUT, Call, Caller, logged_of, within_trace
 from receiver.callbacks.registry import Callback, CallbackRegistry
-from receiver.callbacks.turns import CrowdedError, Turns
+from receiver.callbacks.turns import CrowdedError, Place, Turns
 from receiver.inbox.model import ClaimedNotification, InboxStatus, Lease, Notification
 from receiver.inbox.store import Inbox, task_lock
 
 if TYPE_CHECKING:
-    from pushkit.telemetry.tracing import TracedSpan, Tracing
+    from pushkit.telemetry.tracing import Tracing
 
 T = TypeVar("T")
 # What follows each of a batch: the next of its task, if that is in hand now.
@@ -50,7 +50,6 @@ CALLBACK_TIMEOUT = timedelta(minutes=5)
 # How long an end waits to be written down together with what is accepted next.
 _PATIENCE = 0.002  # seconds
 _LAST_WORDS = 1.0  # seconds in which the last ends are written down
-_NO_SPAN = contextlib.nullcontext()
 _MOST_KEPT = 1024
 _LARGEST_KEPT = 16 * 1024  # bytes
 
@@ -313,7 +312,8 @@ class Dispatcher:
         self._hold(claimed)
         is_done = False
         try:
-            await self._turns.enter(sender)
+            if not self._turns.enter_now(sender):
+                await self._turns.enter(sender)
             begun = time.perf_counter()
             try:
                 is_done = await self._work_on(claimed)
@@ -352,7 +352,9 @@ class Dispatcher:
             self._say_unmatched(notification)
             await self._settle(claimed, _Round(unmatched=True))
             return False
-        wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
+        wanting = matching
+        if claimed.callbacks:
+            wanting = [callback for callback in matching if not claimed.had_by(callback.name)]
         if wanting and claimed.broken_off:
             names = ", ".join(callback.name for callback in wanting)
             if await self._is_held_back(claimed, names):
@@ -411,11 +413,12 @@ class Dispatcher:
                 done.pause = max(done.pause or exc.pause, exc.pause)
                 continue
             begun = time.perf_counter()
-            with self._within_trace(claimed, callback) as span:
+            if self._tracing is None:
                 call = await self._caller.call(callback, notification, place)
-                if span is not None and call.error is not None:
-                    span.fail(call.error)
-            self._tell_called(claimed, call, time.perf_counter() - begun)
+            else:
+                call = await self._call_within_trace(self._tracing, callback, notification, place)
+            if self._events.wants(CalledBack.usual_level):
+                self._tell_called(claimed, call, time.perf_counter() - begun)
             done.unwritten = [call]
             done.error = f"{call.callback}: {call.error}" if call.error else done.error
         return done
@@ -533,36 +536,36 @@ class Dispatcher:
         await self._database.write(self._bury_script(claimed, error))
         self._tell_dead(claimed, error)
 
-    def _within_trace(
-        self, claimed: ClaimedNotification, callback: Callback
-    ) -> contextlib.AbstractContextManager[TracedSpan | None]:
-        stored = claimed.stored
-        if self._tracing is None:
-            return _NO_SPAN
-        return self._tracing.calling(
-            stored.traceparent,
+    async def _call_within_trace(
+        self, tracing: Tracing, callback: Callback, notification: Notification, place: Place
+    ) -> Call:
+        with tracing.calling(
+            notification.traceparent,
             callback=callback.name,
-            sender=stored.sender,
-            task=stored.task_id,
-            delivery_id=stored.delivery_id,
-        )
+            sender=notification.sender,
+            task=notification.task_id,
+            delivery_id=notification.delivery_id,
+        ) as span:
+            call = await self._caller.call(callback, notification, place)
+            if call.error is not None:
+                span.fail(call.error)
+            return call
 
     def _tell_called(self, claimed: ClaimedNotification, call: Call, took: float) -> None:
-        if self._events.wants(CalledBack.usual_level):
-            stored = claimed.stored
-            self._events.tell(
-                CalledBack(
-                    at=self._clock(),
-                    sender=stored.sender,
-                    task_id=stored.task_id,
-                    delivery_id=stored.delivery_id,
-                    trace_id=trace_id_of(stored.traceparent),
-                    notification_id=stored.id,
-                    callback=call.callback,
-                    error=call.error,
-                    took=timedelta(seconds=took),
-                )
+        stored = claimed.stored
+        self._events.tell(
+            CalledBack(
+                at=self._clock(),
+                sender=stored.sender,
+                task_id=stored.task_id,
+                delivery_id=stored.delivery_id,
+                trace_id=trace_id_of(stored.traceparent),
+                notification_id=stored.id,
+                callback=call.callback,
+                error=call.error,
+                took=timedelta(seconds=took),
             )
+        )
 
     def _tell_dead(self, claimed: ClaimedNotification, error: str | None) -> None:
         stored = claimed.stored
@@ -628,10 +631,9 @@ class Dispatcher:
             self._let_next_go(each)  # an attempt before this one may have failed in its commit
         tasks = {each: _task_of(each.claimed) for each in settling}
         names = {each: task_lock(*task) for each, task in tasks.items() if task is not None}
-        held = yield from self._database.hold(sorted(set(names.values())), wait=wait)
-        ours = [each for each in settling if each not in names or names[each] in held]
         taken = time.perf_counter()
-        now = yield from self._database.now()
+        held, now = yield from self._database.hold(sorted(set(names.values())), wait=wait)
+        ours = [each for each in settling if each not in names or names[each] in held]
         yield from self._inbox.record_calls(
             [
                 (each.claimed.stored.id, call.callback, call.error)

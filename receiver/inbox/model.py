@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pushkit.a2a import TaskState, TaskUpdate, UpdateKind, decode_update
+from pushkit.record import record
 
 if TYPE_CHECKING:
     from pushkit.schemas import DataVerdict
@@ -23,7 +24,7 @@ class InboxStatus(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Notification:
     """One accepted notification, as a callback gets it.
 
@@ -124,7 +125,7 @@ class StoredNotification:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Lease:
     """Who has a notification in hand, and until when without being heard of."""
 
@@ -133,7 +134,7 @@ class Lease:
     taken: float  # when it was taken, by the clock of this process that nobody sets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NewNotification:
     """A notification that is to be stored; the names are those of `Notification`."""
 
@@ -164,7 +165,7 @@ class CallbackState:
     last_at: datetime | None  # when it ended last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ClaimedNotification:
     """A notification under a lease, and what was done of it before."""
 

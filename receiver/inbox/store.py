@@ -95,20 +95,6 @@ class Inbox:
 
     # --- receiving -----------------------------------------------------------------------------
 
-    def unfinished_tasks(self, tasks: Sequence[tuple[str, str]]) -> Script[set[tuple[str, str]]]:
-        """Return those tasks, by sender and id, of which something is unfinished."""
-        found: set[tuple[str, str]] = set()
-        for each in chunks(tasks):
-            rows = yield Statement(
-                f"WITH asked (sender, task_id) AS (VALUES {texts(len(padded(each)), 2)})"
-                " SELECT DISTINCT sender, task_id FROM asked WHERE EXISTS (SELECT 1"
-                " FROM pushkit_inbox i WHERE i.sender = asked.sender"
-                " AND i.task_id = asked.task_id AND i.status IN ('received', 'in_progress'))",
-                tuple(itertools.chain.from_iterable(padded(each))),
-            )
-            found.update([(row["sender"], row["task_id"]) for row in rows])
-        return found
-
     def store(self, notifications: Sequence[NewNotification]) -> Script[StoredIds]:
         """Store notifications; return their ids, of those that the inbox has not already."""
         ids: StoredIds = {}
@@ -447,30 +433,39 @@ class Inbox:
         return found
 
 
-class Sequences:
-    """The last `seq` of tasks and configs: read for many, compared one by one, written at once."""
+class Lines:
+    """What stands before new notifications of tasks: read for many, and written at once.
+
+    Attributes:
+        unfinished: Tasks, by sender and id, of which something is unfinished.
+    """
 
     def __init__(self) -> None:
+        self.unfinished: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, str], int] = {}
         self._changed: set[tuple[str, str, str]] = set()
 
     def read(self, keys: Iterable[tuple[str, str, str]]) -> Script[None]:
-        """Read the last ones, by sender, task and config."""
+        """Read of each sender, task and config whether something waits, and the last `seq`."""
         for each in chunks(list(dict.fromkeys(keys))):
+            asked = padded(each)
             rows = yield Statement(
-                f"WITH asked (sender, task_id, config_id) AS"
-                f" (VALUES {texts(len(padded(each)), 3)})"
-                " SELECT s.sender, s.task_id, s.config_id, s.last_seq FROM asked"
-                " JOIN pushkit_sequences s ON s.sender = asked.sender"
+                f"WITH asked (sender, task_id, config_id) AS (VALUES {texts(len(asked), 3)})"
+                " SELECT asked.*, s.last_seq, EXISTS (SELECT 1 FROM pushkit_inbox i"
+                " WHERE i.sender = asked.sender AND i.task_id = asked.task_id"
+                " AND i.status IN ('received', 'in_progress')) AS waits"
+                " FROM asked LEFT JOIN pushkit_sequences s ON s.sender = asked.sender"
                 " AND s.task_id = asked.task_id AND s.config_id = asked.config_id",
-                tuple(itertools.chain.from_iterable(padded(each))),
+                tuple(itertools.chain.from_iterable(asked)),
             )
-            for row in rows:
-                self._last[row["sender"], row["task_id"], row["config_id"]] = row["last_seq"]
+            for sender, task_id, config_id, last_seq, waits in rows:
+                self._last[sender, task_id, config_id] = last_seq or 0
+                if waits:
+                    self.unfinished.add((sender, task_id))
 
     def next(self, key: tuple[str, str, str], seq: int) -> tuple[int, bool]:
         """Compare a `seq` with the last one: how many are missing before it, and is it late."""
-        last = self._last.get(key, 0)
+        last = self._last[key]
         if seq <= last:
             return 0, True
         self._last[key] = seq

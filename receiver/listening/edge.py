@@ -12,8 +12,8 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.edge import Answer, Edge
-from receiver.intake import ReadBody
+from receiver.edge import Answer, Edge, Reply, answered
+from receiver.intake import ReadBody, Rest
 from receiver.listening.steps import Leniency, Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
@@ -62,10 +62,13 @@ class ListeningEdge(Edge):
         self._tell = tell
         self._came = 0
 
-    async def answer(self, head: Head, read: ReadBody) -> Answer:
+    def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
         """Answer one request as the receiver does, and tell of it."""
         if head.method != "POST":
-            return await super().answer(head, read)
+            return super().begin(head, read, reply)
+        return self._listen(head, read, reply)
+
+    async def _listen(self, head: Head, read: ReadBody, reply: Reply) -> None:
         self._came += 1
         number, now = self._came, utc_now()
         whole = await read(_MAX_BODY_BYTES)  # also of who will be refused: it is shown
@@ -86,7 +89,7 @@ class ListeningEdge(Edge):
         async def again(_limit: int) -> bytes | None:
             return whole
 
-        answer = await super().answer(seen, again)
+        answer = await answered(super().begin, seen, again)
         code = _code_of(answer)
         await self._tell(
             Arrival(
@@ -104,7 +107,7 @@ class ListeningEdge(Edge):
                 verified=found if isinstance(found, VerifiedNotification) else None,
             )
         )
-        return answer
+        reply(answer)
 
     async def _verified(
         self, head: Head, body: bytes, now: datetime

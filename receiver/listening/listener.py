@@ -69,7 +69,7 @@ async def listening(
     desk = _Desk(options, receiver)
     edge = ListeningEdge(receiver, trusting, token=options.token, tell=desk.take)
     server = HttpServer(
-        edge.answer,
+        edge.begin,
         limits=ConnectionLimits(),
         is_proxy=edge.peers.is_proxy,
         max_head_bytes=receiver.intake.limits.max_header_bytes,

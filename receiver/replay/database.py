@@ -30,6 +30,8 @@ from receiver.replay.memory import (
 class DatabaseReplay:
     """Scripts over `pushkit_replay`. Whoever comes second waits for the first one's transaction."""
 
+    is_elsewhere: bool = False
+
     def __init__(self, remember_for: timedelta = MEMORY) -> None:
         self._remember_for = remember_for
 

@@ -56,6 +56,9 @@ class ReplayMemory(Protocol):
     besides: a memory that is lost costs no second callback while the notification is still there.
     """
 
+    is_elsewhere: bool
+    """Whether `reserve` asks somebody: else what is fresh is said by the transaction alone."""
+
     async def open(self) -> None:
         """Connect. Does nothing if it is connected already."""
 

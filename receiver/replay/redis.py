@@ -48,6 +48,8 @@ class RedisReplay:
         ConfigError: The URL is none.
     """
 
+    is_elsewhere: bool = True
+
     def __init__(
         self,
         url: str,  # `redis://host:6379/0`, or `rediss://` with TLS, or `unix://`

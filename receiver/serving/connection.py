@@ -48,7 +48,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_made = False
         self._early = b""
         self._messages = Messages(server.max_head_bytes)
-        self._work: asyncio.Task[None] | None = None
+        self._answering: RequestHead | None = None
+        self._is_at_once = False  # it is being answered right now, without a wait
+        self.work: asyncio.Task[None] | None = None  # what is left to be done of it, if it waits
         self._reader: asyncio.Future[None] | None = None
         self._is_paused = False
         self._expects_continue = False
@@ -64,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether a request is in work."""
-        return self._work is not None
+        return self._answering is not None
 
     def accept(self, transport: asyncio.Transport) -> bool:
         """Count the connection of an accepted socket; or end it at once, and say False."""
@@ -104,10 +106,10 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_made:  # with the last message of the handshake
             self._early += data
             return
-        if self._is_last and self._work is None:
+        if self._is_last and self._answering is None:
             return
         self._messages.feed(data)
-        if self._work is None:
+        if self._answering is None:
             self._begin_next()
             return
         if self._reader is not None and not self._reader.done():
@@ -122,7 +124,7 @@ class HttpConnection(asyncio.Protocol):
         """Answer what was asked for before a peer closed its half of the connection."""
         self._no_more = True
         whole = self._messages.is_whole
-        owes = whole and (self._work is not None or self._messages.has_head)
+        owes = whole and (self._answering is not None or self._messages.has_head)
         # Over TLS there is no half-close: asyncio ends the connection.
         return owes and self._wire is not None and self._wire.get_extra_info("sslcontext") is None
 
@@ -153,7 +155,7 @@ class HttpConnection(asyncio.Protocol):
     def wind_down(self) -> None:
         """Answer nothing after the request in work; without one, end."""
         self._is_last = True
-        if self._work is None:
+        if self._answering is None:
             self._close()
 
     def evict(self) -> None:
@@ -165,6 +167,8 @@ class HttpConnection(asyncio.Protocol):
     # --- requests -------------------------------------------------------------------------------
 
     def _begin_next(self) -> None:
+        if self._answering is not None or self._is_last:
+            return
         try:
             head = self._messages.head()
         except InboundError as exc:
@@ -174,8 +178,7 @@ class HttpConnection(asyncio.Protocol):
             self._head_deadline.end()
             self._idle_deadline.end()
             self._expects_continue = head.expects_continue
-            self._work = asyncio.get_running_loop().create_task(self._answer(head))
-            self._server.works(self._work)
+            self._answer(head)
         elif self._messages.head_bytes:
             self._idle_deadline.end()
             self._head_deadline.begin()
@@ -187,14 +190,22 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._head_deadline.end()
 
-    async def _answer(self, head: RequestHead) -> None:
+    def _answer(self, head: RequestHead) -> None:
+        self._answering, self._is_at_once = head, True
         request = _head_of(head, self._messages, self._peer)
-        try:
-            answer = await self._server.handler(request, self._read)
-        except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
-            fault = self._server.refusals.fault
-            answer = problem(fault("internal", peer=self._peer, error=exc))
-        self._work = None
+        rest = self._server.begin(request, self._read, self._reply)
+        self._is_at_once = False
+        if self._answering is not None:
+            self._server.in_work.add(self)
+        if rest is not None:
+            self.work = asyncio.get_running_loop().create_task(rest)
+
+    def _reply(self, answer: Answer) -> None:
+        """Send the answer to the request in work, and go on with the next."""
+        head, self._answering, self.work = self._answering, None, None
+        assert head is not None  # noqa: S101  # answered once
+        if not self._is_at_once:
+            self._server.ended(self)
         self._messages.body.clear()
         if self._is_lost or self._wire is None:
             return
@@ -204,9 +215,14 @@ class HttpConnection(asyncio.Protocol):
         self._write(answer, head)
         self._server.open.used(self)
         if not self._is_last:
-            self._resume()
+            if self._is_paused:
+                self._resume()
             self._idle_deadline.begin()
-            if self._messages.held_bytes:
+            if not self._messages.held_bytes:
+                return
+            if self._is_at_once:  # others have their turn before the next of this peer
+                asyncio.get_running_loop().call_soon(self._begin_next)
+            else:
                 self._begin_next()
         elif unread or self._messages.held_bytes:
             self._linger()
@@ -256,14 +272,14 @@ class HttpConnection(asyncio.Protocol):
     def _head_is_late(self) -> None:
         if self._messages.head_bytes:
             self._refuse(Verdict.of("head_timeout"), "the headers came too slowly")
-        elif self._work is None:
+        elif self._answering is None:
             self._close()
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
         """Answer what is no request yet, and close; after the answer in work, if there is one."""
         self._server.refusals.note(verdict.status, verdict.code, peer=self._peer, reason=reason)
         self._is_last = True
-        if self._work is None:
+        if self._answering is None:
             self._write(problem(verdict))
             self._linger()
 

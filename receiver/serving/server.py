@@ -11,22 +11,18 @@ import contextlib
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TypeAlias, cast
+from collections.abc import Callable, Coroutine, Iterator
+from typing import cast
 
 from pushkit.logs import RepeatedLog
 from pushkit.work.pump import cancelled
-from receiver.edge import Answer
-from receiver.intake import ReadBody
+from receiver.edge import Begin
 from receiver.limits import ConnectionLimits
 from receiver.peers import rate_key
 from receiver.refusals import Refusals
 from receiver.serving.connection import HttpConnection
-from receiver.verification import Head
 
 _log = logging.getLogger("receiver")
-
-Handler: TypeAlias = Callable[[Head, ReadBody], Awaitable[Answer]]
 
 _TLS_CLOSE_SECONDS = 5.0
 _LINES = 100  # of the log, in a minute, of connections that were broken off
@@ -98,7 +94,7 @@ class HttpServer:
 
     def __init__(
         self,
-        handler: Handler,  # answers one request, and raises nothing: `Edge.answer`
+        begin: Begin,  # answers one request, and raises nothing
         *,
         limits: ConnectionLimits,
         is_proxy: Callable[[str], bool],  # says whether an address is a trusted proxy's
@@ -110,11 +106,13 @@ class HttpServer:
         self.open: Connections = Connections(limits, is_proxy)
         self._tls = tls
         self._shaking: set[asyncio.Task[None]] = set()
-        self.handler: Handler = handler
+        self.begin: Begin = begin
         self.max_head_bytes = max_head_bytes
         self.refusals: Refusals = refusals or Refusals()
         self.repeated_log: RepeatedLog = RepeatedLog(_log, most=_LINES)
-        self._in_work: set[asyncio.Task[None]] = set()
+        # A request in work comes to its end also when its connection is lost.
+        self.in_work: set[HttpConnection] = set()
+        self._is_answered = asyncio.Event()
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of one connection."""
@@ -126,10 +124,10 @@ class HttpServer:
         self._shaking.add(task)
         task.add_done_callback(self._shaking.discard)
 
-    def works(self, task: asyncio.Task[None]) -> None:
-        """Note a request in work: it comes to its end also when its connection is lost."""
-        self._in_work.add(task)
-        task.add_done_callback(self._in_work.discard)
+    def ended(self, connection: HttpConnection) -> None:
+        """Note that the request in work is answered."""
+        self.in_work.discard(connection)
+        self._is_answered.set()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  # a deadline, not an error
         """Answer what is in flight, then close every connection.
@@ -138,13 +136,14 @@ class HttpServer:
         """
         for connection in self.open:
             connection.wind_down()
-        if self._in_work:
-            await asyncio.wait(self._in_work, timeout=timeout)
-        broken_off = list(self._in_work)
-        for task in broken_off:
-            task.cancel()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0 if broken_off else _LAST_WORDS):
+            async with asyncio.timeout(timeout):
+                while self.in_work:
+                    self._is_answered.clear()
+                    await self._is_answered.wait()
+        broken_off = [each.work for each in self.in_work if each.work is not None]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if self.in_work else _LAST_WORDS):
                 await self.open.until_none()
         for connection in self.open:
             connection.evict()

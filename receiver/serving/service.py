@@ -264,7 +264,7 @@ async def _server(
 ) -> AsyncIterator[None]:
     """Accept connections; at the end accept none, and answer what is in flight."""
     server = HttpServer(
-        receiver.edge.answer,
+        receiver.edge.begin,
         limits=settings.connection_limits,
         is_proxy=receiver.edge.peers.is_proxy,
         max_head_bytes=receiver.intake.limits.max_header_bytes,

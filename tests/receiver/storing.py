@@ -7,7 +7,7 @@ from datetime import datetime
 from pushkit.errors import InboundError
 from pushkit.storage.script import Script
 from receiver.inbox.model import Lease, NewNotification
-from receiver.inbox.store import Inbox, Sequences
+from receiver.inbox.store import Inbox, Lines
 from receiver.replay.memory import Replay, ReplayMemory, Reservation
 
 
@@ -25,13 +25,12 @@ def store(
     lease: Lease | None = None,
 ) -> Script[int | None]:
     """Store one notification, and return its id; None if the inbox has the delivery already."""
-    tasks, sequences = [] if task_id is None else [(sender, task_id)], Sequences()
-    missing, late = 0, False
-    if task_id is not None and seq is not None:
+    lines, missing, late = Lines(), 0, False
+    if task_id is not None:
         key = (sender, task_id, config_id or "")
-        yield from sequences.read([key])
-        missing, late = sequences.next(key, seq)
-    behind = yield from Inbox().unfinished_tasks(tasks)
+        yield from lines.read([key])
+        if seq is not None:
+            missing, late = lines.next(key, seq)
     new = NewNotification(
         sender=sender,
         delivery_id=delivery_id,
@@ -44,12 +43,12 @@ def store(
         late=late,
         body=body,
         received_at=now,
-        head=not behind,
+        head=not lines.unfinished,
         lease=lease,
     )
     ids = yield from Inbox().store([new])
     if ids:
-        yield from sequences.write(now)
+        yield from lines.write(now)
     return ids.get((sender, delivery_id))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -543,6 +543,9 @@ class _Unreachable:
 
     async def keys(self) -> Mapping[str, VerificationKey]:
         raise KeysUnavailableError("no keys yet")
+
+    def at_hand(self, kids: Collection[str]) -> None:
+        """None are."""
 
     def missing(self) -> str:
         return "no keys yet"

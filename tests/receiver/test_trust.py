@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class UnreachableKeys:
 
     async def keys(self) -> Mapping[str, VerificationKey]:
         raise KeysUnavailableError("no keys yet")
+
+    def at_hand(self, kids: Collection[str]) -> None:
+        """None are."""
 
     def missing(self) -> str:
         return "no keys yet"

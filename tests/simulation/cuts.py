@@ -473,8 +473,8 @@ CUTS = (
             ),
             Edit(
                 "receiver.intake",
-                "        if self._was_just_accepted(seen, began):",
-                "        if False:",
+                "        if found is None:\n            return None\n",
+                "        return None\n",
             ),
             Edit(_DISPATCHER, "if not claimed.had_by(callback.name)]", "]"),
         ),
@@ -485,15 +485,16 @@ CUTS = (
         (
             Edit(
                 "receiver.intake",
-                "        candidate = Candidate(",
+                "        candidate = Candidate(verified",
                 "        remember = self._replay.remember([reservation], self._clock())\n"
                 "        [replay] = await self._database.write(remember)\n"
                 "        if isinstance(replay, InboundError):\n"
                 "            raise replay\n"
                 '        if replay.value == "duplicate":\n'
                 "            return _DUPLICATE\n"
-                "        candidate = Candidate(",
+                "        candidate = Candidate(verified",
             ),
+            Edit("receiver.intake", "        if self._replay.is_elsewhere:", "        if True:"),
             Edit(
                 "receiver.accepting",
                 "            if replay is Replay.FRESH:\n",

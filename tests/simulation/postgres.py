@@ -669,7 +669,7 @@ class PostgresServer:
             keys: dict[Any, Key] = {value: ("advisory", (value,)) for value in values}
             free = {v: k for v, k in keys.items() if self._locks.get(k) in (None, transaction)}
             self._lock(transaction, list(free.values()))
-            rows = " UNION ALL ".join(["SELECT ? AS name"] * len(free))
+            rows = " UNION ALL ".join(["SELECT ? AS name, pushkit_now() AS now"] * len(free))
             return self._storage.execute(rows or "SELECT 1 WHERE 0", list(free)).fetchall()
         if self._migrating is transaction:
             return self._storage.execute(in_sqlite(_numbered(sql)), values).fetchall()

@@ -112,7 +112,7 @@ def by_any_padding(key: Any, data: bytes, signature: bytes) -> bool:
     return any(signature_holds(one, data, signature) for one in keys)
 
 
-async def everybodys_keys(entry: Any, _: object) -> HeldKeys:
+def everybodys_keys(entry: Any, _: object) -> HeldKeys:
     keys = {key.kid: key.to_verification_key() for party in parties() for key in party.keys}
     return HeldKeys(sender=entry.sender, keys=keys)
 
@@ -207,8 +207,8 @@ WEAKENED = [
     row("signature", "receiver.verification.verify_signature", any_claims, JWT),
     row("signature", f"{SIGNING}.http_message_signatures.signature_holds", always, HTTP),
     row("signature", "receiver.verification.check_webhook_signature", passes, HOOKS),
-    row("own_key", "receiver.trusted_keys._named_keys", everybodys_keys, JWT),
-    row("own_key", "receiver.trusted_keys._named_keys", everybodys_keys, HTTP),
+    row("own_key", "receiver.trusted_keys._keys_at_hand", everybodys_keys, JWT),
+    row("own_key", "receiver.trusted_keys._keys_at_hand", everybodys_keys, HTTP),
     row(
         "algorithm",
         f"{SIGNING}.notification_jwt._names_algorithm",
@@ -244,7 +244,10 @@ WEAKENED = [
         any_secret,
         ["credentials", "minted"],
     ),
-    row("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
+    row(
+        *("once", "receiver.intake.Seen", seen_for_the_first_time, [*JWT, *HOOKS, "samples"]),
+        and_={"receiver.intake.Intake._just_accepted": passes},  # each alone is enough
+    ),
     row("conflict", "receiver.intake.Seen", seen_with_any_body, [*JWT, *UNSIGNED]),
     row("task", "receiver.expected.ExpectedStore.check", admits, MINTED),
     row("stored", "receiver.inbox.store.Inbox.store", stores_nothing, HOOKS),

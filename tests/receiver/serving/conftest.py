@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from receiver.serving.server import Handler, HttpServer
+from receiver.edge import Answer, Begin, Reply
+from receiver.intake import ReadBody, Rest
+from receiver.serving.server import HttpServer
+from receiver.verification import Head
 from tests.receiver.serving.sockets import Serve, Site, limits
 
 if TYPE_CHECKING:
     from tests.receiver.conftest import World
+
+Handler = Callable[[Head, ReadBody], Awaitable[Answer]]
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ async def serve(world: World) -> AsyncIterator[Serve]:
         ) -> Site:
             receiver = await of.start()
             server = HttpServer(
-                own or receiver.edge.answer,
+                begun(own) if own else receiver.edge.begin,
                 limits=limits(**changes),
                 is_proxy=receiver.edge.peers.is_proxy,
                 max_head_bytes=max_head_bytes,
@@ -46,6 +51,18 @@ async def serve(world: World) -> AsyncIterator[Serve]:
             return site
 
         yield start
+
+
+def begun(own: Handler) -> Begin:
+    """Return what begins to answer as a handler does."""
+
+    def begin(head: Head, read: ReadBody, reply: Reply) -> Rest:
+        async def rest() -> None:
+            reply(await own(head, read))
+
+        return rest()
+
+    return begin
 
 
 async def stop(site: Site, accepting: asyncio.Server) -> None:
