@@ -51,7 +51,7 @@ _AWAY = 0.1  # seconds after which a babble has been heard, and its connection l
 _MOODS = {
     "ok": Mood(),
     "leisurely": Mood(after=0.5),
-    "unhurried": Mood(after=1.0),
+    "unhurried": Mood(after=0.8),
     "slow": Mood(after=3.0),
     "sluggish": Mood(after=8.0),
     "late": Mood(after=12.0),
