@@ -154,9 +154,13 @@ class Attacker:
             return
         with contextlib.suppress(NoSigningKeyError):
             draft = replace(self._draft(host), delivery_id=known[number % len(known)])
-            # A key that was never announced is not found before receivers may look again.
+            # A key that was never announced, or that a step of the clock made active before its
+            # time, is not found before receivers may look again.
             now = self._world.loop.time()
-            is_new = self._world.had_trouble("hasty key", now - _LOOKS_AGAIN, now)
+            is_new = any(
+                self._world.had_trouble(kind, now - _LOOKS_AGAIN, now)
+                for kind in ("hasty key", "clock")
+            )
             allowed = {409, 401} if is_new else {409}
             self._send(host, f"another {draft.delivery_id}", _raw(draft), allowed)
 
