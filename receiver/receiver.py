@@ -329,9 +329,9 @@ class Receiver(CallbackDecorators):
 
     async def _look(self) -> list[Event]:
         """Return what is wrong just now, for alerts."""
-        if self._is_ending:
-            return []
         unready, at = await self.unready(), self._clock()
+        if self._is_ending:
+            return []  # nothing that has been stopped is a fault
         of_some = self._life.faults_of_some()
         return [
             *(HealthFault(at=at, part=part, reason=why) for part, why in unready.items()),

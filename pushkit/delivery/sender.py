@@ -408,9 +408,9 @@ class PushSender:
 
     async def _look(self) -> list[Event]:
         """Return what is wrong just now, for alerts."""
-        if self._closed:
-            return []
         unready, now = await self.unready(), self._clock()
+        if self._closed:
+            return []  # nothing that has been stopped is a fault
         faults = [HealthFault(at=now, part=part, reason=why) for part, why in unready.items()]
         if "keys" in unready:
             return [*faults]

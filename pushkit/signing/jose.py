@@ -139,7 +139,7 @@ def decoded(segment: str, what: str) -> bytes:
         written = segment.encode("ascii").translate(_STANDARD) + _PADDING[len(segment) % 4]
         data = binascii.a2b_base64(written, strict_mode=True)
     except ValueError as exc:
-        raise InvalidSignatureError(f"`{what}` is not base64url") from exc
+        raise InvalidSignatureError(f"`{what}` is not base64url without padding") from exc
     # RFC 4648 §3.5: bits left over in the last character would spell one signature sixteen ways.
     if not segment or segment[-1] not in _LAST[len(segment) % 4]:
         raise InvalidSignatureError(f"`{what}` is not canonical base64url without padding")
