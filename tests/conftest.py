@@ -55,10 +55,9 @@ hypothesis.settings.load_profile("share")
 gc.disable()
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One to a core; two where tests wait, for processes, time-outs and servers."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return cores if config.option.markexpr == "not slow" else 2 * cores
+def pytest_xdist_auto_num_workers() -> int:
+    """Two to a core: tests wait, for processes, time-outs and servers."""
+    return 2 * (len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
 
 
 def pytest_collection_finish() -> None:
