@@ -46,12 +46,14 @@ class Call:
     Attributes:
         process: Where.
         begun: When it began.
+        sender: By which of the receiver's senders it came.
         ended: When it ended well, if it did.
         failed: It raised, or was cut off.
     """
 
     process: Process
     begun: float
+    sender: str
     ended: float | None = None
     failed: bool = False
 

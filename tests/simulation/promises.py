@@ -278,12 +278,14 @@ class Promises:
         now, delivery_id = self._world.loop.time(), notification.delivery_id
         calls = self.calls[receiver, callback, delivery_id]
         for before in calls:
-            if now - process.thawed_at > _AWAKE:
+            # Of two senders there, as when its subscription moved, each has called of its own.
+            is_its_own = before.sender == notification.sender
+            if is_its_own and now - process.thawed_at > _AWAKE:
                 self._check_call(receiver, before, delivery_id, now)
         if notification.sender == "other":
             if delivery_id not in self.wishes.sent_by_other:
                 self._world.violated(f"called back, and forged: {delivery_id}")
-            return self._note_call(calls, process, now)
+            return self._note_call(calls, notification.sender, process, now)
         rows = self._outbox.select(_STORED, delivery_id)
         if rows and bytes(rows[0]["body"]) != notification.body:
             self._world.violated(f"called back with another body: {delivery_id}")
@@ -292,10 +294,10 @@ class Promises:
         )
         if not rows and is_kept:
             self._world.violated(f"called back, and nobody sent it: {delivery_id}")
-        return self._note_call(calls, process, now)
+        return self._note_call(calls, notification.sender, process, now)
 
-    def _note_call(self, calls: list[Call], process: Process, now: float) -> Call:
-        call = Call(process, now)
+    def _note_call(self, calls: list[Call], sender: str, process: Process, now: float) -> Call:
+        call = Call(process, now, sender)
         calls.append(call)
         return call
 
