@@ -6,7 +6,6 @@ aiohttp and ASGI are thin adapters over it, so that both answer alike. Refusals 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
@@ -23,7 +22,7 @@ from urllib.parse import parse_qsl
 from pushkit.clock import utc_now
 from pushkit.logs import RepeatedLog
 from pushkit.work.renewing import Held, Renewing
-from receiver.intake import Intake, ReadBody, Rest
+from receiver.intake import Intake, ReadBody, Rest, replied
 from receiver.peers import Peers
 from receiver.refusals import Verdict
 from receiver.verification import Head
@@ -115,7 +114,7 @@ class Edge:
         Args:
             read: Reads its body; called only once the head is proven.
         """
-        return await answered(self.begin, head, read)
+        return await replied(functools.partial(self.begin, head, read))
 
     def begin(self, head: Head, read: ReadBody, reply: Reply) -> Rest | None:
         """Answer one request, at once or when what it is about is stored.
@@ -142,8 +141,8 @@ class Edge:
                     head,
                     path,
                     read,
+                    lambda verdict: reply(_THANKS.get(verdict.status) or problem(verdict)),
                     peer=peer,
-                    reply=lambda verdict: reply(_THANKS.get(verdict.status) or problem(verdict)),
                 )
         except Exception as exc:  # noqa: BLE001  # never a 500: the sender comes again
             reply(self._fault(head, exc))
@@ -195,20 +194,6 @@ class Edge:
             reason = f"no sender posts to {head.path[:200]!a}, expected {expected}"
         self._intake.refusals.note(verdict.status, verdict.code, peer=peer, reason=reason)
         return problem(verdict, allow=None if path is None else "POST")
-
-
-async def answered(begin: Begin, head: Head, read: ReadBody) -> Answer:
-    """Return the answer that `Edge.begin` begins."""
-    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def reply(found: Answer) -> None:
-        if not answer.done():  # whoever asked may be gone
-            answer.set_result(found)
-
-    rest = begin(head, read, reply)
-    if rest is not None:
-        await rest
-    return await answer
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from pushkit.errors import InboundError, StorageError
 from pushkit.events.listeners import Listeners
@@ -63,6 +63,7 @@ ReadBody: TypeAlias = Callable[[int], Awaitable[bytes | None]]
 """Reads a body of so many bytes at most; None if it is longer. May raise `BrokenBodyError`."""
 
 
+T = TypeVar("T")
 Reply: TypeAlias = Callable[[Verdict], None]
 Rest: TypeAlias = Coroutine[Any, Any, None]
 Steps: TypeAlias = Generator[Question, Any, Verified | Repetition]
@@ -79,6 +80,7 @@ class _Asked(NamedTuple):
     peer: str
     reply: Reply
     now: datetime
+    trust: Trust  # the one that it met
     facts: Facts  # what is proven so far
 
 
@@ -135,14 +137,10 @@ class Intake:
             read: Reads its body; called only once the head is proven.
             peer: The address that it came from.
         """
-        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        rest = self.begin(head, path, read, peer=peer, reply=functools.partial(_answer, verdict))
-        if rest is not None:
-            await rest
-        return await verdict
+        return await replied(functools.partial(self.begin, head, path, read, peer=peer))
 
     def begin(
-        self, head: Head, path: str, read: ReadBody, *, peer: str, reply: Reply
+        self, head: Head, path: str, read: ReadBody, reply: Reply, *, peer: str
     ) -> Rest | None:
         """Do the steps on one request; the arguments are as above.
 
@@ -153,59 +151,36 @@ class Intake:
             What is left to be done in a task, where a step has to wait for keys, for what was
             handed out, for the body, or for another memory of ids; None if nothing is.
         """
-        now = self._clock()
-        asked = _Asked(head, peer, reply, now, {})
+        asked = _Asked(head, peer, reply, self._clock(), self.trust, {})
         try:
-            self._house.admit_peer(peer, now)  # 1
+            self._house.admit_peer(peer, asked.now)  # 1
             steps = verify(
                 head,
-                self.trust.at(path),
-                own_url=f"{self.trust.url}{path}",
-                now=now,
+                asked.trust.at(path),
+                own_url=f"{asked.trust.url}{path}",
+                now=asked.now,
                 house=self._house,
                 facts=asked.facts,
             )
             question = next(steps)
             while True:
-                at_hand = self._at_hand(question, head, now)
-                if at_hand is _NOT_AT_HAND:
+                answer = self._at_hand(question, asked)
+                if answer is _NOT_AT_HAND:
                     return self._go_on(asked, steps, question, read)
-                question = steps.send(at_hand)
+                question = steps.send(answer)
         except StopIteration as done:
             return self._proven(asked, done.value)
         except InboundError as exc:
             self._refuse(asked, exc)
         return None
 
-    def _at_hand(self, question: Question, head: Head, now: datetime) -> object:
-        """Answer what `verify` asks, if nobody has to be waited for."""
-        answer: object
-        if isinstance(question, KeysOf):
-            answer = self.trust.at_hand(question)
-        elif isinstance(question, HandedOutTo):
-            answer = self._known_secrets.get(_key_of(question))
-        elif isinstance(question, WholeBody):
-            answer = head.body
-        else:
-            return self._just_accepted(question, now)
-        return _NOT_AT_HAND if answer is None else answer
-
     async def _go_on(self, asked: _Asked, steps: Steps, question: Question, read: ReadBody) -> None:
         """Do the steps that are left, and wait where one has to."""
-        trust = self.trust
-        answer: object
         try:
             while True:
-                if isinstance(question, KeysOf):
-                    answer = await trust.keys_of(question)
-                elif isinstance(question, HandedOutTo):
-                    answer = await self._handed_out(question)
-                elif isinstance(question, WholeBody):
-                    answer = asked.head.body
-                    if answer is None:
-                        answer = await self._body(question, read)
-                else:
-                    answer = self._just_accepted(question, asked.now)
+                answer = self._at_hand(question, asked)
+                if answer is _NOT_AT_HAND:
+                    answer = await self._waited_for(question, asked, read)
                 question = steps.send(answer)
         except StopIteration as done:
             rest = self._proven(asked, done.value)
@@ -216,21 +191,41 @@ class Intake:
         except InboundError as exc:
             self._refuse(asked, exc)
 
+    def _at_hand(self, question: Question, asked: _Asked) -> object:
+        """Answer what `verify` asks, if nobody has to be waited for."""
+        answer: object
+        if isinstance(question, KeysOf):
+            answer = asked.trust.at_hand(question)
+        elif isinstance(question, HandedOutTo):
+            answer = self._known_secrets.get(_key_of(question))
+        elif isinstance(question, WholeBody):
+            answer = asked.head.body
+        else:
+            return self._just_accepted(question, asked.now)
+        return _NOT_AT_HAND if answer is None else answer
+
+    async def _waited_for(self, question: Question, asked: _Asked, read: ReadBody) -> object:
+        """Answer what is not at hand."""
+        if isinstance(question, KeysOf):
+            return await asked.trust.keys_of(question)
+        if isinstance(question, HandedOutTo):
+            return await self._handed_out(question)
+        assert isinstance(question, WholeBody)  # noqa: S101  # what was accepted is at hand
+        return await self._body(question, read)
+
     async def _handed_out(self, asked: HandedOutTo) -> Sequence[HandedOut]:
         """Say what was handed out; what was found once is not read again.
 
         Tokens and credentials never change what they are, and whether they are good still is said
         by step 8, in the transaction that stores.
         """
-        key = _key_of(asked)
-        found = self._known_secrets.get(key)
-        if found is None:
-            script = self._expected.handed_out(asked.sender.name, asked.secret)
-            found = await self._database.read(script)
-            if found:
-                if len(self._known_secrets) >= _MOST_KNOWN_SECRETS:
-                    del self._known_secrets[next(iter(self._known_secrets))]
-                self._known_secrets[key] = found
+        found = await self._database.read(
+            self._expected.handed_out(asked.sender.name, asked.secret)
+        )
+        if found:
+            if len(self._known_secrets) >= _MOST_KNOWN_SECRETS:
+                del self._known_secrets[next(iter(self._known_secrets))]
+            self._known_secrets[_key_of(asked)] = found
         return found
 
     async def _body(self, asked: WholeBody, read: ReadBody) -> bytes:
@@ -329,15 +324,10 @@ class Intake:
         """Return the verdict on what was stored, or was there; remember it for a while."""
         if stored is None:
             return _DUPLICATE
-        said, recent = candidate.verified.notification, self._recent
+        verified, recent = candidate.verified, self._recent
         if len(recent) >= _MOST_RECENT:
             del recent[next(iter(recent))]
-        task_in_body, kind = said.update.task_id, said.update.kind
-        sender, delivery_id = candidate.verified.sender, candidate.key[1]
-        recent[candidate.key] = (
-            *(said.body_sha256, now),
-            Repetition(sender, delivery_id, task_in_body, said.task_id, kind, said.seq),
-        )
+        recent[candidate.key] = verified.notification.body_sha256, now, verified.repeated()
         return Verdict(status=202, code="accepted", notification_id=stored)
 
     def _just_accepted(self, asked: AcceptedBefore, now: datetime) -> Repetition | None:
@@ -404,15 +394,7 @@ class Intake:
             return
         trace_id = trace_id_of(_traceparent_of(asked.head))
         if isinstance(found, Verified):
-            said = found.notification
-            found = Repetition(
-                found.sender,
-                said.delivery_id,
-                said.update.task_id,
-                said.task_id,
-                said.update.kind,
-                said.seq,
-            )
+            found = found.repeated()
         if is_told:
             self.events.tell(
                 happened(
@@ -441,9 +423,18 @@ def _seen(verified: Verified) -> Seen:
     )
 
 
-def _answer(verdict: asyncio.Future[Verdict], found: Verdict) -> None:
-    if not verdict.done():  # whoever asked may be gone
-        verdict.set_result(found)
+async def replied(begin: Callable[[Callable[[T], None]], Rest | None]) -> T:
+    """Begin what replies later, and return the reply."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def reply(found: T) -> None:
+        if not answer.done():  # whoever asked may be gone
+            answer.set_result(found)
+
+    rest = begin(reply)
+    if rest is not None:
+        await rest
+    return await answer
 
 
 def _noting(span: TracedSpan, reply: Reply) -> Reply:

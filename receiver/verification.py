@@ -303,6 +303,14 @@ class Verified:
     body: bytes = field(repr=False)
     notification: VerifiedNotification  # what it says
 
+    def repeated(self) -> Repetition:
+        """Return what is to be known of it when it comes again."""
+        said = self.notification
+        update = said.update
+        return Repetition(
+            self.sender, said.delivery_id, update.task_id, said.task_id, update.kind, said.seq
+        )
+
 
 # --- the steps -----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from pushkit.clock import utc_now
 from pushkit.errors import InboundError
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.webhook import Headers, WebhookRequest
-from receiver.edge import Answer, Edge, Reply, answered
-from receiver.intake import ReadBody, Rest
+from receiver.edge import Answer, Edge, Reply
+from receiver.intake import ReadBody, Rest, replied
 from receiver.listening.steps import Leniency, Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
@@ -89,7 +90,7 @@ class ListeningEdge(Edge):
         async def again(_limit: int) -> bytes | None:
             return whole
 
-        answer = await answered(super().begin, seen, again)
+        answer = await replied(functools.partial(super().begin, seen, again))
         code = _code_of(answer)
         await self._tell(
             Arrival(
