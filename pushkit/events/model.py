@@ -47,6 +47,13 @@ class Event:
 
     at: datetime
 
+    def __init_subclass__(cls, *, kind: EventKind | None = None, level: int | None = None) -> None:
+        # A class with slots is made twice, and without these the second time.
+        if kind is not None:
+            cls.kind = kind
+        if level is not None:
+            cls.usual_level = level
+
     @property
     def level(self) -> int:
         """The level at which it is logged; `NOTSET` where a line of its own says it already."""
@@ -54,7 +61,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFault(Event):
+class HealthFault(Event, kind=EventKind.HEALTH_FAULT):
     """Something of a sender or a receiver does not work; looked for where alerts are configured.
 
     Attributes:
@@ -62,8 +69,6 @@ class HealthFault(Event):
         reason: Why, in a sentence.
         about: Whose, or which: a sender's keys, a callback; empty if it is the whole part.
     """
-
-    kind: ClassVar[EventKind] = EventKind.HEALTH_FAULT
 
     part: str
     reason: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
 
 from pushkit.events.model import Event, EventKind
 
@@ -27,21 +26,17 @@ class ReceiverEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationAccepted(ReceiverEvent):
+class NotificationAccepted(ReceiverEvent, kind=EventKind.NOTIFICATION_ACCEPTED):
     """A notification is in the inbox."""
 
-    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_ACCEPTED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationRepeated(ReceiverEvent):
+class NotificationRepeated(ReceiverEvent, kind=EventKind.NOTIFICATION_REPEATED):
     """A delivery came once more, with the same body: answered 2xx, and nobody is called."""
 
-    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_REPEATED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationRefused(ReceiverEvent):
+class NotificationRefused(ReceiverEvent, kind=EventKind.NOTIFICATION_REFUSED):
     """A request was refused. An id that came before with another body has the code `id_conflict`.
 
     Attributes:
@@ -51,8 +46,6 @@ class NotificationRefused(ReceiverEvent):
         reason: What was found and what was expected, as the log says it.
     """
 
-    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_REFUSED
-
     status: int
     code: str
     peer: str
@@ -60,7 +53,7 @@ class NotificationRefused(ReceiverEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalledBack(ReceiverEvent):
+class CalledBack(ReceiverEvent, kind=EventKind.CALLED_BACK):
     """A callback was called, and ended.
 
     Attributes:
@@ -70,8 +63,6 @@ class CalledBack(ReceiverEvent):
         took: How long it took.
     """
 
-    kind: ClassVar[EventKind] = EventKind.CALLED_BACK
-
     notification_id: int
     callback: str
     error: str | None
@@ -79,15 +70,13 @@ class CalledBack(ReceiverEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationDead(ReceiverEvent):
+class NotificationDead(ReceiverEvent, kind=EventKind.NOTIFICATION_DEAD):
     """Given up: the notification is a dead letter.
 
     Attributes:
         notification_id: The notification.
         error: Which callback failed, and how.
     """
-
-    kind: ClassVar[EventKind] = EventKind.NOTIFICATION_DEAD
 
     notification_id: int
     error: str | None

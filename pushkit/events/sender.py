@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
 from pushkit.events.model import Event, EventKind
 
@@ -37,25 +37,20 @@ class SenderEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enqueued(SenderEvent):
+class Enqueued(SenderEvent, kind=EventKind.ENQUEUED, level=logging.DEBUG):
     """`notify()` stored an update; of an update that is repeated by its key, once more."""
-
-    kind: ClassVar[EventKind] = EventKind.ENQUEUED
-    usual_level: ClassVar[int] = logging.DEBUG
 
     delivery_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecipientRefused(SenderEvent):
+class RecipientRefused(SenderEvent, kind=EventKind.RECIPIENT_REFUSED):
     """`notify()` stored an update for others, but not for this subscription.
 
     Attributes:
         origin: The destination.
         error: Why, as a code.
     """
-
-    kind: ClassVar[EventKind] = EventKind.RECIPIENT_REFUSED
 
     origin: str
     error: str
@@ -75,7 +70,7 @@ class DeliveryEvent(SenderEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptMade(DeliveryEvent):
+class AttemptMade(DeliveryEvent, kind=EventKind.ATTEMPT):
     """A webhook was asked, or was to be: its address may be one where nobody may go.
 
     Attributes:
@@ -87,8 +82,6 @@ class AttemptMade(DeliveryEvent):
         took: How long it took, signing included.
         trace_id: The trace that `notify()` was in, if it was in one.
     """
-
-    kind: ClassVar[EventKind] = EventKind.ATTEMPT
 
     seq: int
     attempt: int
@@ -105,7 +98,7 @@ class AttemptMade(DeliveryEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered(DeliveryEvent):
+class Delivered(DeliveryEvent, kind=EventKind.DELIVERED):
     """The webhook has it.
 
     Attributes:
@@ -113,28 +106,23 @@ class Delivered(DeliveryEvent):
         waited: How long after `notify()`, or after it was redriven.
     """
 
-    kind: ClassVar[EventKind] = EventKind.DELIVERED
-
     attempts: int
     waited: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryDead(DeliveryEvent):
+class DeliveryDead(DeliveryEvent, kind=EventKind.DELIVERY_DEAD, level=logging.WARNING):
     """Given up: the delivery is a dead letter.
 
     Attributes:
         error: Why, as a code.
     """
 
-    kind: ClassVar[EventKind] = EventKind.DELIVERY_DEAD
-    usual_level: ClassVar[int] = logging.WARNING
-
     error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalFault(DeliveryEvent):
+class LocalFault(DeliveryEvent, kind=EventKind.LOCAL_FAULT):
     """A delivery waits because something failed on this side; it is tried again by itself.
 
     A key, a KMS, a sealed secret, the database, an application's function.
@@ -143,43 +131,34 @@ class LocalFault(DeliveryEvent):
         error: What, as a code.
     """
 
-    kind: ClassVar[EventKind] = EventKind.LOCAL_FAULT
-
     error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerOpened(DeliveryEvent):
+class BreakerOpened(DeliveryEvent, kind=EventKind.BREAKER_OPENED, level=logging.WARNING):
     """A destination failed too often in a row, or its probe did; it is left alone for a while.
 
     Attributes:
         error: How it failed last, as a code.
     """
 
-    kind: ClassVar[EventKind] = EventKind.BREAKER_OPENED
-    usual_level: ClassVar[int] = logging.WARNING
-
     error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerClosed(DeliveryEvent):
+class BreakerClosed(DeliveryEvent, kind=EventKind.BREAKER_CLOSED, level=logging.WARNING):
     """A destination works again."""
-
-    kind: ClassVar[EventKind] = EventKind.BREAKER_CLOSED
-    usual_level: ClassVar[int] = logging.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionDisabled(DeliveryEvent):
+class SubscriptionDisabled(
+    DeliveryEvent, kind=EventKind.SUBSCRIPTION_DISABLED, level=logging.WARNING
+):
     """The webhook is gone, or only failed for too long; pending deliveries are cancelled.
 
     Attributes:
         error: `gone` or `failing`.
     """
-
-    kind: ClassVar[EventKind] = EventKind.SUBSCRIPTION_DISABLED
-    usual_level: ClassVar[int] = logging.WARNING
 
     error: str
 
@@ -197,7 +176,7 @@ class SubscriptionChange(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionChanged(SenderEvent):
+class SubscriptionChanged(SenderEvent, kind=EventKind.SUBSCRIPTION_CHANGED, level=logging.INFO):
     """Somebody, a client or an operator, registered or changed a subscription by this process.
 
     Attributes:
@@ -205,15 +184,12 @@ class SubscriptionChanged(SenderEvent):
         origin: The destination.
     """
 
-    kind: ClassVar[EventKind] = EventKind.SUBSCRIPTION_CHANGED
-    usual_level: ClassVar[int] = logging.INFO
-
     change: SubscriptionChange
     origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SigningKeyChanged(Event):
+class SigningKeyChanged(Event, kind=EventKind.SIGNING_KEY_CHANGED, level=logging.INFO):
     """This process signs with another key from now on; or with its first one.
 
     Attributes:
@@ -222,16 +198,13 @@ class SigningKeyChanged(Event):
         before: The key before; None for the first one.
     """
 
-    kind: ClassVar[EventKind] = EventKind.SIGNING_KEY_CHANGED
-    usual_level: ClassVar[int] = logging.INFO
-
     kid: str
     algorithm: str
     before: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SigningKeyNearEnd(Event):
+class SigningKeyNearEnd(Event, kind=EventKind.SIGNING_KEY_NEAR_END):
     """The key that signs is old or soon revoked, and none follows; looked for as `HealthFault`.
 
     Attributes:
@@ -239,8 +212,6 @@ class SigningKeyNearEnd(Event):
         algorithm: What it signs with.
         reason: Why, and what to do.
     """
-
-    kind: ClassVar[EventKind] = EventKind.SIGNING_KEY_NEAR_END
 
     kid: str
     algorithm: str
@@ -259,16 +230,13 @@ class OutboxChange(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxChanged(Event):
+class OutboxChanged(Event, kind=EventKind.OUTBOX_CHANGED, level=logging.INFO):
     """An operator, or housekeeping, changed deliveries, by this process: told once of all of them.
 
     Attributes:
         change: What was done.
         count: With how many.
     """
-
-    kind: ClassVar[EventKind] = EventKind.OUTBOX_CHANGED
-    usual_level: ClassVar[int] = logging.INFO
 
     change: OutboxChange
     count: int
@@ -284,7 +252,7 @@ class KeyRingChange(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRingChanged(Event):
+class KeyRingChanged(Event, kind=EventKind.KEY_RING_CHANGED, level=logging.INFO):
     """The key file was changed, by a command for example, and this process has read it.
 
     Attributes:
@@ -292,9 +260,6 @@ class KeyRingChanged(Event):
         kid: The key.
         algorithm: What it signs with.
     """
-
-    kind: ClassVar[EventKind] = EventKind.KEY_RING_CHANGED
-    usual_level: ClassVar[int] = logging.INFO
 
     change: KeyRingChange
     kid: str
