@@ -144,8 +144,9 @@ class Supervisor:
 
 
 def is_first_process() -> bool:
-    """Say whether this is a supervisor's first process, or was started in its place."""
-    return multiprocessing.current_process().name.endswith("-1")
+    """Say whether this is the only process, a supervisor's first, or one started in its place."""
+    process = multiprocessing.current_process()
+    return multiprocessing.parent_process() is None or process.name.endswith("-1")
 
 
 def place_in_service() -> str | None:

@@ -84,16 +84,14 @@ def run_service(options: ServiceOptions) -> int:
     # Until there is a handler it waits; unhandled, it would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     receiver, tls = settings.build(), TlsFiles.of(settings)
-    pages_at = _pages_at(settings)
+    dashboard_access(settings)  # what is wrong with it is said before anybody listens
+    pages_at = settings.dashboard.listen if settings.dashboard else None
     _raise_file_limit(settings.max_connections)
     sockets = _Sockets(
         webhook=listen(settings.listen, setting="listen"),
         ops=listen(settings.ops_listen, setting="ops_listen") if settings.ops_listen else (),
         pages=listen(pages_at, setting="dashboard.listen") if pages_at else (),
     )
-    for sender in receiver.senders.values():
-        url = f"{receiver.url}{sender.path}"
-        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
     if options.processes == 1:
         _run(receiver, settings, sockets, tls)
         return 0
@@ -158,11 +156,23 @@ async def _serve(
                 _server(receiver, settings, sockets.webhook, tls),
                 told_to_systemd(),
             ):
+                _say_what_is_served(receiver, settings)
                 click.echo(f"process {os.getpid()} serves")
                 await stop.wait()
                 click.echo(f"process {os.getpid()} answers what is in flight, and ends")
                 receiver.wind_down()  # beside the answers, not after them
     _leave_soon()
+
+
+def _say_what_is_served(receiver: Receiver, settings: ReceiverSettings) -> None:
+    """Say where agents and operators find it, once for all processes."""
+    if not is_first_process():
+        return
+    for sender in receiver.senders.values():
+        url = f"{receiver.url}{sender.path}"
+        click.echo(f"receiving from {sender.name} at {url} (listening on {settings.listen})")
+    if settings.dashboard is not None:
+        click.echo(f"dashboard on http://{settings.dashboard.listen}/")
 
 
 def _leave_soon() -> None:
@@ -217,14 +227,6 @@ def dashboard_access(settings: ReceiverSettings) -> DashboardAccess | None:
     except ImportError as exc:
         raise ConfigError("[dashboard] needs Jinja2: pip install 'pushkit[dashboard]'") from exc
     return access_of(settings.dashboard.build(settings.folder))
-
-
-def _pages_at(settings: ReceiverSettings) -> str | None:
-    """Return where the dashboard listens, if there is one that may be served there."""
-    if settings.dashboard is None or dashboard_access(settings) is None:
-        return None
-    click.echo(f"dashboard on http://{settings.dashboard.listen}/")
-    return settings.dashboard.listen
 
 
 @contextlib.asynccontextmanager
