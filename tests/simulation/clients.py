@@ -331,8 +331,10 @@ class Clients:
         ring, now = self._keys.current, EPOCH + timedelta(seconds=moment)
         if how == "planned":
             self._keys.current = ring.rotate(now)
-        elif how == "at once":
-            self._world.trouble("hasty key")
+            return
+        # The next key signs at once, whether it was announced or not.
+        self._world.trouble("hasty key")
+        if how == "at once":
             self._keys.current = ring.rotate(now, activate_now=True, force=True)
         else:
             self._keys.revoke(now, moment)

@@ -101,7 +101,8 @@ class Conduct:
         known[:] = [each for each in known if each.is_under_way]
         for other in known:
             if other.delivery_id != arrival.delivery_id and not (
-                self._was_withdrawn(other.delivery_id)
+                other.after_babble
+                or self._was_withdrawn(other.delivery_id)
                 or row["state"] == "cancelled"
                 or self._world.had_trouble("freeze", other.at, arrival.at)
                 or self._world.had_trouble("clock", other.at - _LONGEST, arrival.at)

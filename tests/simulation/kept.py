@@ -1,4 +1,6 @@
-"""Stories of defects that seeds found, in their smallest form: they must not come back."""
+"""Stories of what seeds found, in their smallest form: defects, which must not come back, and what
+looks like one and is right.
+"""
 
 from __future__ import annotations
 
@@ -93,5 +95,27 @@ KEPT = {
             Step(71.901, "notify", (2, "task0", 4, "last")),
         ),
         ends=150.0,
+    ),
+    # A forgery made the receiver look for its key, so that it may not look for the next one, which
+    # nobody announced, for 30 s: what is signed with that is refused, and tried again.
+    "a key that is revoked soon after a forgery": Scenario(
+        seed=65008,
+        agents=2,
+        workers=0,
+        mute=1,
+        webhooks=0,
+        receivers=1,
+        postgres=True,
+        twins=False,
+        steps=(
+            Step(0.4, "subscribe", (0, "task0", "owner0", "recv0", "1.0", "jwt", "")),
+            Step(18.0, "forge", ("recv0", "his key")),
+            Step(20.0, "notify", (0, "task0", 0, "task")),
+            Step(21.0, "rotate", (0, "revoke")),
+            Step(21.5, "notify", (0, "task0", 1, "status")),
+            Step(22.0, "reuse", ("recv0", 0)),
+            Step(60.0, "reuse", ("recv0", 0)),
+        ),
+        ends=75.0,
     ),
 }

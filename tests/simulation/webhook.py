@@ -81,7 +81,7 @@ class Arrival:
     """A request that came in whole.
 
     Attributes:
-        at: When.
+        at: When; before its turn, if whoever sent it took a babble for the answer before it.
         host: The webhook that it came to.
         delivery_id: Its `webhook-id`.
         marker: What tells its update from all others.
@@ -155,6 +155,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
         self._received = b""
+        self._received_at = 0.0
         self._transport: Any = None
         self._answering: Arrival | None = None
         self._babbled_at: float | None = None
@@ -165,6 +166,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
+        self._received_at = self._webhook.world.loop.time()
         self._next()
 
     def eof_received(self) -> bool:
@@ -185,7 +187,9 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, path: str, fields: dict[str, str], body: bytes) -> None:
         webhook, world = self._webhook, self._webhook.world
-        arrival = _arrival(webhook, path, fields, body, self._transport.peer_process)
+        arrival = _arrival(
+            webhook, path, fields, body, self._transport.peer_process, self._received_at
+        )
         transport = self._transport
         arrival.is_open = lambda: (
             not transport.is_closing() and (arrival.process is None or arrival.process.alive)
@@ -287,12 +291,17 @@ def fields_of(head: bytes) -> dict[str, str]:
 
 
 def _arrival(
-    webhook: Webhook, path: str, fields: dict[str, str], body: bytes, process: Process | None
+    webhook: Webhook,
+    path: str,
+    fields: dict[str, str],
+    body: bytes,
+    process: Process | None,
+    at: float,
 ) -> Arrival:
     update = json.loads(body)
     event = next(iter(update.values())) if len(update) == 1 else update
     return Arrival(
-        at=webhook.world.loop.time(),
+        at=at,
         host=webhook.name,
         delivery_id=fields["webhook-id"],
         marker=str((event.get("metadata") or {}).get("marker", "")),
