@@ -13,6 +13,7 @@ import click
 from pushkit.cards import CardTrust, load_card_trust
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
+from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
 from pushkit.terminal.output import example
 from receiver.pinning import PinnedCard, pin_card
@@ -60,10 +61,9 @@ def pin(
 
 
 async def _pin(url: str, trust_file: Path, allow: tuple[str, ...]) -> PinnedCard:
-    transport = Transport(DestinationPolicy(allow))
-    trust = CardTrust(load_card_trust(trust_file), fetch=functools.partial(fetch_jwks, transport))
-    try:
+    origins = load_card_trust(trust_file)
+    async with (
+        closing(Transport(DestinationPolicy(allow))) as transport,
+        closing(CardTrust(origins, fetch=functools.partial(fetch_jwks, transport))) as trust,
+    ):
         return await pin_card(url, trust, transport=transport, now=datetime.now(UTC))
-    finally:
-        await trust.close()
-        await transport.close()

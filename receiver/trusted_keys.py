@@ -17,6 +17,7 @@ from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import JwksClient, StaticKeys, VerificationKeys, fetch_jwks
+from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
 from pushkit.signing.scheme import Scheme
 from receiver.selection import Claimed, HeldKeys, KeysOf, TrustSnapshot, base_url
@@ -243,15 +244,11 @@ async def fetch_trust(
     Raises:
         ConfigError: A URL is refused, or a file is unusable.
     """
-    transport = Transport(DestinationPolicy(allow))
-    try:
-        trust = Trust.build(url, senders, transport, clock)
-        try:
-            return await trust.snapshot()
-        finally:
-            await trust.close()
-    finally:
-        await transport.close()
+    async with (
+        closing(Transport(DestinationPolicy(allow))) as transport,
+        closing(Trust.build(url, senders, transport, clock)) as trust,
+    ):
+        return await trust.snapshot()
 
 
 def sender_keys(

@@ -44,6 +44,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.jwks_client import fetch_jwks
+from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
 from pushkit.terminal.command import json_option
 from pushkit.terminal.options import PATH, choice_option
@@ -261,10 +262,7 @@ def _read_file(target: str) -> bytes:
 
 def _with_transport(allow: tuple[str, ...], use: Callable[[Transport], Awaitable[_T]]) -> _T:
     async def run() -> _T:
-        transport = Transport(DestinationPolicy(allow))
-        try:
+        async with closing(Transport(DestinationPolicy(allow))) as transport:
             return await use(transport)
-        finally:
-            await transport.close()
 
     return asyncio.run(run())

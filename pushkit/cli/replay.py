@@ -12,6 +12,7 @@ import click
 from pushkit.captured import fields_to_send, read_request
 from pushkit.errors import PushkitError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import closing
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.options import FILE, seconds_option
 from pushkit.terminal.output import example, harmless
@@ -44,10 +45,9 @@ def replay(*, files: tuple[Path, ...], url: str, timeout: timedelta) -> None:
 async def _post_all(
     requests: list[tuple[Path, WebhookRequest]], url: str, within: timedelta
 ) -> bool:
-    client = WebhookClient(DestinationPolicy.naming(url))
-    destination = client.policy.check(url)
     taken = True
-    try:
+    async with closing(WebhookClient(DestinationPolicy.naming(url))) as client:
+        destination = client.policy.check(url)
         for file, request in requests:
             try:
                 answer = await client.post(
@@ -61,6 +61,4 @@ async def _post_all(
             if not 200 <= answer.status < 300:
                 taken = False
                 click.echo(f"  {harmless(answer.body[:_SHOWN_BYTES])}")
-    finally:
-        await client.close()
     return taken

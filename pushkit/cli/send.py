@@ -27,7 +27,7 @@ from pushkit.errors import InvalidUpdateError, MalformedJsonError
 from pushkit.keys.jwk import SigningKey
 from pushkit.keys.ring import KeyRing
 from pushkit.net.destination import DestinationPolicy
-from pushkit.net.posting import Answer
+from pushkit.net.posting import Answer, closing
 from pushkit.net.transport import Transport
 from pushkit.outbox.model import Delivery, new_delivery_id
 from pushkit.outbox.states import DeliveryState, Outcome
@@ -171,11 +171,8 @@ async def _post(
     for name, value in headers:
         click.echo(f"> {name}: {'***' if name.lower() in _SECRET_HEADERS else value}")
     click.echo(f"> ({len(body)} bytes)")
-    transport = Transport(policy)
-    try:
+    async with closing(Transport(policy)) as transport:
         return await transport.post(route.destination, headers, body, timeout=within)
-    finally:
-        await transport.close()
 
 
 def _made_up(one: OneUpdate, *, origin: str, now: datetime) -> tuple[Delivery, StoredSubscription]:

@@ -16,12 +16,10 @@ from pushkit.captured import Circumstances, circumstances_of, read_request
 from pushkit.cli.options import allow_option, at_option, read_webhook_secrets, scheme_option
 from pushkit.cli.proofs import Check, Examined, Expected, checked, examine
 from pushkit.clock import utc_now
-from pushkit.errors import ConfigError, InboundError, InvalidSignatureError, TokenError
+from pushkit.errors import InboundError, InvalidSignatureError, TokenError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import parse_jwks
-from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.transport import Transport
+from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.standard_webhooks import read_verifier
 from pushkit.signing.token import hash_token, read_token, token_matches
@@ -83,7 +81,7 @@ def verify(
         says = f"as it came: answered {saved.answered}; its moment, audience and keys are those of"
         click.echo(f"{'saved':12} {says} {file.with_suffix('.json').name}")
     expected = Expected(
-        keys=_load_keys(jwks, allow) if jwks else _saved_keys(saved),
+        keys=asyncio.run(load_jwks(jwks, allow=allow)) if jwks else _saved_keys(saved),
         verifiers=[read_verifier(secret) for secret in read_webhook_secrets(secrets_file)],
         issuer=issuer,
         audience=audience_of(audience) if audience else None,
@@ -148,25 +146,5 @@ def _list_facts(request: WebhookRequest, examined: Examined) -> None:
         click.echo(f"{name:12} {in_a_line(value or '(not stated)')}")
 
 
-def _load_keys(jwks: str, allow: tuple[str, ...]) -> Mapping[str, VerificationKey]:
-    if jwks.startswith(("https://", "http://")):
-        return parse_jwks(asyncio.run(_fetch(jwks, allow))).keys
-    try:
-        return parse_jwks(Path(jwks).read_bytes()).keys
-    except OSError as exc:
-        raise ConfigError(f"--jwks: {jwks}: {exc.strerror}") from exc
-
-
 def _saved_keys(saved: Circumstances | None) -> Mapping[str, VerificationKey] | None:
     return None if saved is None or saved.jwks is None else parse_jwks(write_json(saved.jwks)).keys
-
-
-async def _fetch(url: str, allow: tuple[str, ...]) -> bytes:
-    transport = Transport(DestinationPolicy(allow))
-    try:
-        answer = await fetch_jwks(transport, url)
-    finally:
-        await transport.close()
-    if answer.status != 200:
-        raise ConfigError(f"--jwks: found status {answer.status}, expected 200")
-    return answer.body

@@ -11,26 +11,27 @@ their own key (RFC 8725 §3.10).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from pushkit.clock import utc_now
-from pushkit.errors import JwksError, KeysUnavailableError, PushkitError
+from pushkit.errors import ConfigError, JwksError, KeysUnavailableError, PushkitError
 from pushkit.keys.jwk import VerificationKey
 from pushkit.keys.jwks import MAX_JWKS_BYTES, parse_jwks
 from pushkit.logs import RepeatedLog
-from pushkit.net.posting import Answer
+from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import Answer, closing
+from pushkit.net.transport import Transport
 from pushkit.url import masked_url
 from pushkit.webhook import Headers
 from pushkit.work.renewing import Held, Renewing
-
-if TYPE_CHECKING:
-    from pushkit.net.transport import Transport
 
 _logger = logging.getLogger(__name__)
 _NOT_FETCHED: Final = "the keys from %s could not be fetched: %s"
@@ -265,6 +266,32 @@ async def fetch_jwks(transport: Transport, url: str, etag: str | None = None) ->
         max_body_bytes=MAX_JWKS_BYTES,
         error=JwksError,
     )
+
+
+async def load_jwks(
+    where: str, *, allow: Sequence[str] | None = None
+) -> Mapping[str, VerificationKey]:
+    """Return the keys of a JWK Set that the operator names, by a URL or a file.
+
+    Args:
+        allow: Hosts named for development; None if the URL names its own.
+
+    Raises:
+        ConfigError: It cannot be had.
+    """
+    try:
+        if not where.startswith(("https://", "http://")):
+            return parse_jwks(await asyncio.to_thread(Path(where).read_bytes)).keys
+        policy = DestinationPolicy.naming(where) if allow is None else DestinationPolicy(allow)
+        async with closing(Transport(policy)) as transport:
+            answer = await fetch_jwks(transport, where)
+        if answer.status != 200:
+            raise ConfigError(f"found status {answer.status}, expected 200")
+        return parse_jwks(answer.body).keys
+    except OSError as exc:
+        raise ConfigError(f"--jwks: {where}: {exc.strerror}") from exc
+    except PushkitError as exc:
+        raise ConfigError(f"--jwks: {where}: {exc}") from exc
 
 
 def _joined(headers: Headers, name: str) -> str | None:

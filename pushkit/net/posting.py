@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from pushkit.net.addresses import address_is_own
 from pushkit.net.destination import Destination, DestinationPolicy
@@ -91,3 +92,23 @@ class Poster(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
+
+
+class Closable(Protocol):
+    """What holds connections."""
+
+    def close(self) -> Awaitable[None]:
+        """Close them."""
+        ...
+
+
+_C = TypeVar("_C", bound=Closable)
+
+
+@contextlib.asynccontextmanager
+async def closing(client: _C) -> AsyncIterator[_C]:
+    """Yield what holds connections, and close it in the end."""
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -18,6 +18,7 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.keys.files import load_key_ring
 from pushkit.keys.jwk import Algorithm, SigningKey, generate_key
+from pushkit.net.jwks_client import load_jwks
 from pushkit.terminal.listening import listen_option, listening_at
 from pushkit.terminal.output import example
 from pushkit.url import host_and_port, masked_url
@@ -26,7 +27,7 @@ from receiver.doctor.examination import examine
 from receiver.doctor.report import Outcome, Result, as_json, as_junit, as_text, summary
 from receiver.doctor.scenarios import SCENARIOS
 from receiver.doctor.sender import Drive, examine_sender, run_for_each
-from receiver.doctor.signatures import Signatures, load_keys
+from receiver.doctor.signatures import Signatures
 from receiver.doctor.subject import Examined, check_consent, words_of
 from receiver.scheme_options import Schemes, scheme_options
 from receiver.testing import SigningAgent
@@ -131,45 +132,39 @@ def doctor(
     Exit status 1 if a promise is broken.
     """
     if of_sender:
+        subject = "a sender"
         results = _of_sender(
-            command,
+            words_of("--run", command),
             address,
             signatures=_signatures(jwks, schemes),
-            token=token,
+            token=token or mint_token(),
             only=only,
             patience=patience or _WATCHED,
-            aloud=written_as == "text" and out is None,
         )
-        report("a sender", results, written_as=written_as, out=out)
-        return
-    if jwks is not None:
+    elif jwks is not None:
         raise click.UsageError("--jwks: expected with --sender")
-    if url is None or token is None:
+    elif url is None or token is None:
         raise click.UsageError("expected URL and --token; or --sender")
-    agent = SigningAgent(
-        webhook_url=audience or url,
-        issuer=issuer,
-        token=token,
-        key=_signing_key(keys_path) if schemes.by_key else generate_key(Algorithm.ES256),
-        schemes=frozenset(schemes.names),
-        webhook_secrets=schemes.webhook_secrets,
-    )
-    subject = Examined(url, observe=observe, restart=restart)
-    aloud = written_as == "text" and out is None
-
-    async def run() -> list[Result]:
-        await check_consent(url, operated=operated)
+    else:
+        subject = masked_url(url)
         results = examine(
-            subject,
-            agent,
+            Examined(url, observe=observe, restart=restart),
+            SigningAgent(
+                webhook_url=audience or url,
+                issuer=issuer,
+                token=token,
+                key=_signing_key(keys_path) if schemes.by_key else generate_key(Algorithm.ES256),
+                schemes=frozenset(schemes.names),
+                webhook_secrets=schemes.webhook_secrets,
+            ),
             only=only,
             deadline=timedelta(seconds=deadline),
             patience=timedelta(seconds=patience or _PATIENCE),
             rounds=rounds,
         )
-        return await told(results, aloud=aloud)
-
-    report(masked_url(url), asyncio.run(run()), written_as=written_as, out=out)
+        asyncio.run(check_consent(url, operated=operated))
+    found = asyncio.run(_told(results, aloud=written_as == "text" and out is None))
+    _report(subject, found, written_as=written_as, out=out)
 
 
 def _signing_key(path: Path) -> SigningKey:
@@ -186,23 +181,20 @@ def _signatures(jwks: str | None, schemes: Schemes) -> Callable[[], Awaitable[Si
         return None
 
     async def get() -> Signatures:
-        return Signatures(keys=await load_keys(jwks) if jwks else None, schemes=schemes)
+        return Signatures(keys=await load_jwks(jwks) if jwks else None, schemes=schemes)
 
     return get
 
 
-def _of_sender(
-    command: str | None,
+async def _of_sender(
+    words: Sequence[str],
     address: str,
     *,
     signatures: Callable[[], Awaitable[Signatures]] | None,
-    token: str | None,
+    token: str,
     only: Sequence[str],
     patience: int,
-    aloud: bool,
-) -> list[Result]:
-    words, token = words_of("--run", command), token or mint_token()
-    within = timedelta(seconds=patience)
+) -> AsyncIterator[Result]:
     names = [name for name in SCENARIOS if not only or name in only]
     if unknown := sorted(set(only) - set(SCENARIOS)):
         expected = ", ".join(SCENARIOS)
@@ -216,25 +208,23 @@ def _of_sender(
             config = format_push_config(PushConfig(url=url, token=token), WireVersion.V1_0)
             click.echo(f"  {name:14} {json.dumps(config)}", err=True)
 
-    async def run() -> list[Result]:
-        async with contextlib.AsyncExitStack() as stack:
-            listeners = {
-                name: stack.enter_context(listening_at(host_and_port(host, port and port + number)))
-                for number, name in enumerate(names)
-            }
-            drive: Drive = show
-            if words:
-                drive = await stack.enter_async_context(run_for_each(words, token))
-                click.echo(f"watching it for {patience} s", err=True)
-            results = examine_sender(
-                listeners, drive, patience=within, driven=bool(words), signatures=signatures
-            )
-            return await told(results, aloud=aloud)
-
-    return asyncio.run(run())
+    async with contextlib.AsyncExitStack() as stack:
+        listeners = {
+            name: stack.enter_context(listening_at(host_and_port(host, port and port + number)))
+            for number, name in enumerate(names)
+        }
+        drive: Drive = show
+        if words:
+            drive = await stack.enter_async_context(run_for_each(words, token))
+            click.echo(f"watching it for {patience} s", err=True)
+        within = timedelta(seconds=patience)
+        async for result in examine_sender(
+            listeners, drive, patience=within, driven=bool(words), signatures=signatures
+        ):
+            yield result
 
 
-async def told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:
+async def _told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:
     """Collect results; aloud, say each as it comes."""
     found = []
     async for result in results:
@@ -244,7 +234,7 @@ async def told(results: AsyncIterator[Result], *, aloud: bool) -> list[Result]:
     return found
 
 
-def report(subject: str, results: Sequence[Result], *, written_as: str, out: Path | None) -> None:
+def _report(subject: str, results: Sequence[Result], *, written_as: str, out: Path | None) -> None:
     """Write a report, and end with status 1 if a promise is broken.
 
     Raises:

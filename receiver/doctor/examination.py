@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -41,45 +41,37 @@ async def examine(
     for name, check in CHECKS.items():
         if only and name not in only:
             continue
-        promise = _first_line(check)
         if missing := _missing(subject, agent, name):
-            yield Result(check=name, promise=promise, outcome=Outcome.UNSEEN, details=missing)
+            yield _result(name, check, Outcome.UNSEEN, missing)
             continue
         findings = await check_receiver(
             subject, agent, only=[name], deadline=deadline, rounds=rounds
         )
-        details = tuple(finding.detail for finding in findings)
-        result = _result(name, promise, details)
-        if not details and name in _NEED_OBSERVER and not subject.is_observed:
-            unseen = Outcome.UNSEEN
-            result = Result(check=name, promise=promise, outcome=unseen, details=(_UNOBSERVED,))
-        yield result
-        if name == "genuine" and details:
+        if findings:
+            yield _result(name, check, Outcome.FAILED, [each.detail for each in findings])
+        elif name in _NEED_OBSERVER and not subject.is_observed:
+            yield _result(name, check, Outcome.UNSEEN, [_UNOBSERVED])
+        else:
+            yield _result(name, check, Outcome.PASSED)
+        if name == "genuine" and findings:
             return  # whoever accepts nothing refuses everything
     for name, strain in STRAINS.items():
         if not only or name in only:
-            details = tuple(await strain(subject, agent, patience))
-            yield _result(name, _first_line(strain), details)
+            faults = await strain(subject, agent, patience)
+            yield _result(name, strain, Outcome.FAILED if faults else Outcome.PASSED, faults)
 
 
-def _missing(subject: Examined, agent: SigningAgent, name: str) -> tuple[str, ...]:
+def _missing(subject: Examined, agent: SigningAgent, name: str) -> list[str]:
     """Return what is missing to see anything of a check."""
     if unseen := unseen_by(agent, name):
-        return (unseen,)
+        return [unseen]
     if name not in _NEED_RESTART:
-        return ()
-    needed = []
-    if not subject.restarts:
-        needed.append("--restart")
-    if not subject.is_observed:
-        needed.append("--observe")
-    return (f"needs {' and '.join(needed)}",) if needed else ()
+        return []
+    options = {"--restart": subject.restarts, "--observe": subject.is_observed}
+    needed = [option for option, is_given in options.items() if not is_given]
+    return [f"needs {' and '.join(needed)}"] if needed else []
 
 
-def _result(name: str, promise: str, details: tuple[str, ...]) -> Result:
-    outcome = Outcome.FAILED if details else Outcome.PASSED
-    return Result(check=name, promise=promise, outcome=outcome, details=details)
-
-
-def _first_line(check: object) -> str:
-    return (check.__doc__ or "").strip().partition("\n")[0]
+def _result(name: str, check: object, outcome: Outcome, details: Sequence[str] = ()) -> Result:
+    promise = (check.__doc__ or "").strip().partition("\n")[0]
+    return Result(check=name, promise=promise, outcome=outcome, details=tuple(details))

@@ -42,48 +42,37 @@ class Scenario:
 # --- what the webhook does ------------------------------------------------------------------------
 
 
-async def _accepts(connection: Connection, _number: int) -> None:
+async def accepts(connection: Connection, _number: int) -> None:
+    """Answer 200."""
     await connection.answer("200 OK", body=_BODY)
 
 
-def _first(status: str, *fields: str) -> Script:
-    """Return a script that answers so once, and accepts what comes after."""
-
-    async def script(connection: Connection, number: int) -> None:
-        if number == 1:
-            await connection.answer(status, *fields)
-        else:
-            await connection.answer("200 OK", body=_BODY)
-
-    return script
-
-
-def _always(status: str, *fields: str) -> Script:
+def _answers(status: str, *fields: str) -> Script:
     async def script(connection: Connection, _number: int) -> None:
         await connection.answer(status, *fields)
 
     return script
 
 
-async def _resets(connection: Connection, number: int) -> None:
-    if number == 1:
-        connection.reset()
-    else:
-        await connection.answer("200 OK", body=_BODY)
+def _first(script: Script) -> Script:
+    """Return a script that does this once, and accepts what comes after."""
+
+    async def first(connection: Connection, number: int) -> None:
+        await (script if number == 1 else accepts)(connection, number)
+
+    return first
 
 
-async def _babbles(connection: Connection, number: int) -> None:
-    if number == 1:
-        await connection.send(b"this is no HTTP\r\n\r\n")
-    else:
-        await connection.answer("200 OK", body=_BODY)
+async def _resets(connection: Connection, _number: int) -> None:
+    connection.reset()
 
 
-async def _is_mute(connection: Connection, number: int) -> None:
-    if number == 1:
-        await connection.left()
-    else:
-        await connection.answer("200 OK", body=_BODY)
+async def _babbles(connection: Connection, _number: int) -> None:
+    await connection.send(b"this is no HTTP\r\n\r\n")
+
+
+async def _is_mute(connection: Connection, _number: int) -> None:
+    await connection.left()
 
 
 async def _drips(connection: Connection, _number: int) -> None:
@@ -187,42 +176,42 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
     {
         "accepted": Scenario(
             promise="An update arrives signed, and not again after a 2xx.",
-            script=_accepts,
+            script=accepts,
             judge=_once,
         ),
         "server_error": Scenario(
             promise="After a 500 the same bytes come again, under the same id, and not at once.",
-            script=_first("500 Internal Server Error"),
+            script=_first(_answers("500 Internal Server Error")),
             judge=_again,
         ),
         "retry_after": Scenario(
             promise=f"After a 429 with Retry-After: {_RETRY_AFTER} nothing comes for so long.",
-            script=_first("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}"),
+            script=_first(_answers("429 Too Many Requests", f"Retry-After: {_RETRY_AFTER}")),
             judge=_waits,
         ),
         "gone": Scenario(
             promise="After a 410 nothing comes any more.",
-            script=_always("410 Gone"),
+            script=_answers("410 Gone"),
             judge=_never_again,
         ),
         "redirect": Scenario(
             promise="A redirect is not followed: what was meant for one URL goes to no other.",
-            script=_always("307 Temporary Redirect", f"Location: {LANDED}"),
+            script=_answers("307 Temporary Redirect", f"Location: {LANDED}"),
             judge=_stays,
         ),
         "reset": Scenario(
             promise="After a connection that was reset the same bytes come again.",
-            script=_resets,
+            script=_first(_resets),
             judge=_again,
         ),
         "no_http": Scenario(
             promise="After an answer that is no HTTP the same bytes come again.",
-            script=_babbles,
+            script=_first(_babbles),
             judge=_again,
         ),
         "slow": Scenario(
             promise="A webhook that does not answer is given up in 10 to 30 s.",
-            script=_is_mute,
+            script=_first(_is_mute),
             judge=_gives_up,
         ),
         "dripped_body": Scenario(

@@ -15,9 +15,9 @@ from pushkit.clock import utc_now
 from pushkit.errors import ConfigError
 from pushkit.url import host_and_port
 from receiver.doctor.report import Outcome, Result
-from receiver.doctor.scenarios import LANDED, SCENARIOS
+from receiver.doctor.scenarios import LANDED, SCENARIOS, accepts
 from receiver.doctor.signatures import Signatures
-from receiver.doctor.sink import Connection, Sink, sinking
+from receiver.doctor.sink import Sink, sinking
 
 # A sender may have to be started first.
 _ARRIVAL = timedelta(seconds=60)
@@ -45,7 +45,7 @@ async def examine_sender(
         for name, listener in listeners.items()
     }
     opened = utc_now()
-    async with sinking({**scripts, LANDED: _landed}, list(listeners.values())) as sink:
+    async with sinking({**scripts, LANDED: accepts}, list(listeners.values())) as sink:
         await drive(urls)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(patience, _ARRIVAL).total_seconds()):
@@ -74,10 +74,6 @@ def _judged(name: str, sink: Sink, *, driven: bool) -> Result:
     else:
         outcome, details = scenario.judge(visits, sink.elapsed() - visits[0].at)
     return Result(check=name, promise=scenario.promise, outcome=outcome, details=details)
-
-
-async def _landed(connection: Connection, _number: int) -> None:
-    await connection.answer("200 OK")
 
 
 @contextlib.asynccontextmanager

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
-from pushkit.errors import ConfigError, InboundError, PushkitError
+from pushkit.errors import InboundError
 from pushkit.keys.jwk import VerificationKey
-from pushkit.keys.jwks import parse_jwks
-from pushkit.net.destination import DestinationPolicy
-from pushkit.net.jwks_client import fetch_jwks
-from pushkit.net.transport import Transport
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.signing.second_opinion import ask_pyjwt
@@ -24,33 +18,6 @@ from receiver.trusted_keys import load_trust
 from receiver.verification import verify_notification
 
 _UNSTATED = "urn:pushkit:unstated"
-
-
-async def load_keys(jwks: str) -> Mapping[str, VerificationKey]:
-    """Return the keys of a JWK Set, from a file or a URL that the operator names.
-
-    Raises:
-        ConfigError: It cannot be had.
-    """
-    try:
-        if jwks.startswith(("https://", "http://")):
-            return parse_jwks(await _fetched(jwks)).keys
-        return parse_jwks(await asyncio.to_thread(Path(jwks).read_bytes)).keys
-    except OSError as exc:
-        raise ConfigError(f"--jwks: {jwks}: {exc.strerror}") from exc
-    except PushkitError as exc:
-        raise ConfigError(f"--jwks: {jwks}: {exc}") from exc
-
-
-async def _fetched(url: str) -> bytes:
-    transport = Transport(DestinationPolicy.naming(url))
-    try:
-        answer = await fetch_jwks(transport, url)
-    finally:
-        await transport.close()
-    if answer.status != 200:
-        raise ConfigError(f"found status {answer.status}, expected 200")
-    return answer.body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

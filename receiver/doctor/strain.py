@@ -16,6 +16,7 @@ from typing import Final
 
 from pushkit.errors import TransportError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import closing
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
@@ -54,14 +55,12 @@ async def _oversized_body(
     draft = agent.draft("doctor")
     large = draft.body[:-1] + b" " * (_LARGE_BYTES - len(draft.body)) + b"}"
     request = replace(draft, body=large).request()
-    client = WebhookClient(DestinationPolicy.naming(subject.url))
-    try:
-        destination = client.policy.check(subject.url)
-        answer = await client.post(destination, [*request.headers], large, timeout=_LARGE_TIMEOUT)
-    except TransportError:
-        return []  # it ended the connection
-    finally:
-        await client.close()
+    async with closing(WebhookClient(DestinationPolicy.naming(subject.url))) as client:
+        to = client.policy.check(subject.url)
+        try:
+            answer = await client.post(to, [*request.headers], large, timeout=_LARGE_TIMEOUT)
+        except TransportError:
+            return []  # it ended the connection
     if 400 <= answer.status < 500:
         return []
     return [f"32 MiB: answered {answer.status}, expected a 4xx"]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pushkit.errors import ConfigError
 from pushkit.net.destination import DestinationPolicy
+from pushkit.net.posting import closing
 from pushkit.net.transport import Transport
 from pushkit.url import Url
 from pushkit.webhook import WebhookRequest
@@ -93,15 +94,12 @@ async def check_consent(url: str, *, operated: bool) -> None:
     if operated or _is_loopback(Url.parse(url).host):
         return
     token = secrets.token_urlsafe(24)
-    transport = Transport(DestinationPolicy.naming(url))
-    try:
+    async with closing(Transport(DestinationPolicy.naming(url))) as transport:
         destination = transport.policy.check(url)
         asked = replace(destination, url=destination.url.with_query(f"validationToken={token}"))
         answer = await transport.get(asked, [], timeout=_ECHO_TIMEOUT)
         if answer.status == 200 and answer.body == token.encode():
             return
-    finally:
-        await transport.close()
     raise ConfigError(
         f"{Url.parse(url).origin} is not this machine, and does not echo a validationToken: if you"
         " operate it, say --i-operate-this; it will be sent hundreds of requests"

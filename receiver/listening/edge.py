@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from collections.abc import Awaitable, Callable
@@ -11,11 +10,10 @@ from datetime import datetime
 
 from pushkit.clock import utc_now
 from pushkit.errors import InboundError
-from pushkit.signing.notification_jwt import find_jwt, read_unverified
-from pushkit.webhook import Headers, WebhookRequest
+from pushkit.webhook import WebhookRequest
 from receiver.edge import Answer, Edge, Reply
 from receiver.intake import ReadBody, Rest, replied
-from receiver.listening.steps import Leniency, Step, steps_of
+from receiver.listening.steps import Step, steps_of
 from receiver.listening.trusting import Trusting
 from receiver.receiver import Receiver
 from receiver.verification import Head, VerifiedNotification, verify_notification
@@ -101,9 +99,7 @@ class ListeningEdge(Edge):
                 status=answer.status,
                 code=code,
                 steps=tuple(
-                    steps_of(
-                        request, found, code=code, leniency=self._leniency(head.headers), now=now
-                    )
+                    steps_of(request, found, code=code, source=self._trusting.source, now=now)
                 ),
                 verified=found if isinstance(found, VerifiedNotification) else None,
             )
@@ -123,12 +119,6 @@ class ListeningEdge(Edge):
             )
         except InboundError as exc:
             return exc
-
-    def _leniency(self, headers: Headers) -> Leniency:
-        with contextlib.suppress(InboundError):
-            token = find_jwt(headers)
-            return self._trusting.leniency(read_unverified(token).issuer if token else None)
-        return self._trusting.leniency(None)
 
 
 def _code_of(answer: Answer) -> str:

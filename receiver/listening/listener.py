@@ -17,7 +17,7 @@ import click
 from pushkit.bounded_json import JsonValue
 from pushkit.captured import Circumstances, fields_to_send, save
 from pushkit.errors import PushkitError, TransportError
-from pushkit.keys.jwk import public_jwk
+from pushkit.keys.jwk import VerificationKey, public_jwk
 from pushkit.net.destination import DestinationPolicy
 from pushkit.net.webhook_client import WebhookClient
 from pushkit.terminal.command import painted
@@ -40,6 +40,7 @@ class Listening:
     path: str  # where notifications arrive
     source: KeySource  # whose signatures are believed
     token: str  # the token that is handed out
+    trial_key: VerificationKey  # a key of this machine's own, to try it with
     forward: str | None  # where what is accepted is posted on, byte by byte; None for nowhere
     folder: Path | None  # where requests are saved; None for nowhere
     as_json: bool  # write a JSON object a line
@@ -59,7 +60,9 @@ async def listening(
     Raises:
         PushkitError: A URL or a file is not what it should be.
     """
-    trusting = Trusting(source=options.source, path=options.path, token=options.token)
+    trusting = Trusting(
+        source=options.source, path=options.path, token=options.token, trial_key=options.trial_key
+    )
     jwks = options.source.jwks
     allow = DestinationPolicy.naming(jwks).allow if jwks and options.source.is_url else ()
     receiver = Receiver(

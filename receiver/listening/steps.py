@@ -5,7 +5,7 @@ The receiver stops where a step fails; so does the list, and the rest is not rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -20,6 +20,7 @@ from pushkit.signing.notification_jwt import (
 )
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers, WebhookRequest
+from receiver.listening.trusting import KeySource
 from receiver.refusals import REFUSALS
 from receiver.trust import SenderProfile
 from receiver.verification import VerifiedNotification
@@ -33,16 +34,6 @@ class Step:
     holds: bool | None  # whether it does; None if it was not checked, or not reached
     says: str  # what was found, or why it fails
     reached: bool = True  # whether the receiver came to it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leniency:
-    """What is not checked, because whoever listens has said so, or has not said what to expect."""
-
-    any_key: bool = False  # whoever signed it
-    any_issuer: bool = False  # whoever says so
-    profile: SenderProfile = SenderProfile.STANDARD  # how senders sign
-    schemes: Sequence[Scheme] = (Scheme.JWT,)  # which signatures must hold
 
 
 # In the order in which a receiver comes to them, numbered as in `receiver.verification`; step 4
@@ -78,15 +69,16 @@ def steps_of(
     found: VerifiedNotification | InboundError,  # what verifying it came to
     *,
     code: str,  # the code of the receiver's answer
-    leniency: Leniency,  # what was not checked
+    source: KeySource,  # whose signatures are believed: what it leaves open is not checked
     now: datetime,
 ) -> list[Step]:
     """Return every step with its result."""
     failing = _failing(code)
     claims = _claims_of(request.headers)
+    source = source.for_issuer(claims[0].issuer if claims else None)
     facts = _facts(request, found, claims, duplicate=code == "duplicate", now=now)
-    if Scheme.JWT not in leniency.schemes:
-        facts = {**facts, "signature": ", ".join(leniency.schemes)}
+    if Scheme.JWT not in source.schemes.names:
+        facts = {**facts, "signature": ", ".join(source.schemes.names)}
     steps: list[Step] = []
     for name in _NUMBERS:
         if name == failing:
@@ -94,7 +86,7 @@ def steps_of(
             says = str(found) if same else REFUSALS[code].means
             steps.append(Step(name=name, holds=False, says=says))
             break
-        unchecked = _unchecked(name, leniency, claims)
+        unchecked = _unchecked(name, source, claims)
         says = facts.get(name, "") if unchecked is None else f"not checked: {unchecked}"
         steps.append(Step(name=name, holds=True if unchecked is None else None, says=says))
     left = list(_NUMBERS)[len(steps) :]
@@ -114,28 +106,28 @@ def _failing(code: str) -> str | None:
 
 
 def _unchecked(
-    name: str, leniency: Leniency, claims: tuple[UnverifiedJwt, JwtClaims] | None
+    name: str, source: KeySource, claims: tuple[UnverifiedJwt, JwtClaims] | None
 ) -> str | None:
     """Say why a step proves nothing here; None if it does."""
-    profile = leniency.profile
+    profile = source.profile
     if not profile.signed and name in _OF_A_SIGNATURE:
         return profile.value
-    if name == "signature" and leniency.any_key:
+    if name == "signature" and source.any_key:
         return f"--any-key; it names kid {claims[0].kid if claims else None}"
-    if name in ("issuer", "audience") and not _states(name, leniency):
+    if name in ("issuer", "audience") and not _states(name, source):
         standard = profile is SenderProfile.STANDARD
-        return f"{', '.join(leniency.schemes) if standard else profile.value} states none"
-    if name == "issuer" and leniency.any_issuer:
+        return f"{', '.join(source.schemes.names) if standard else profile.value} states none"
+    if name == "issuer" and source.issuer is None:
         return f"--issuer was not given; found {claims[1].issuer if claims else None}"
     return None
 
 
-def _states(name: str, leniency: Leniency) -> bool:
+def _states(name: str, source: KeySource) -> bool:
     """Say whether a signature is for an issuer, or for a webhook."""
-    if leniency.profile is not SenderProfile.STANDARD:
+    if source.profile is not SenderProfile.STANDARD:
         return False
-    by_url = name == "audience" and Scheme.HTTP_MESSAGE_SIGNATURES in leniency.schemes
-    return by_url or Scheme.JWT in leniency.schemes
+    by_url = name == "audience" and Scheme.HTTP_MESSAGE_SIGNATURES in source.schemes.names
+    return by_url or Scheme.JWT in source.schemes.names
 
 
 def _facts(

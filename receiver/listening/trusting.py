@@ -16,7 +16,6 @@ from pushkit.signing.jose import at_once, sign_jwt
 from pushkit.signing.notification_jwt import find_jwt, read_unverified
 from pushkit.signing.scheme import Scheme
 from pushkit.webhook import Headers
-from receiver.listening.steps import Leniency
 from receiver.receiver import Receiver
 from receiver.scheme_options import Schemes
 from receiver.trust import SenderProfile, TaskPolicy, TrustedSender
@@ -36,7 +35,12 @@ class KeySource:
     issuer: str | None = None  # the `iss` to expect; None for any
     profile: SenderProfile = SenderProfile.STANDARD  # how senders sign
     schemes: Schemes = field(default_factory=Schemes)  # which signatures must hold
-    trial_key: VerificationKey  # a key of this machine's own, to try it with
+
+    def for_issuer(self, issuer: str | None) -> KeySource:
+        """Return what is believed of an issuer: of whoever tries it, the JWT alone."""
+        if issuer == TRIAL_ISSUER:
+            return KeySource(any_key=self.any_key, issuer=issuer)
+        return self
 
     @property
     def names_keys(self) -> bool:
@@ -67,6 +71,7 @@ class Trusting:
     source: KeySource  # whose signatures are believed
     path: str  # where notifications arrive
     token: str = field(repr=False)  # the token that was handed out
+    trial_key: VerificationKey  # a key of this machine's own, to try it with
     _receiver: Receiver | None = None
     _any: SigningKey = field(default_factory=lambda: generate_key(Algorithm.ES256), repr=False)
     _issuers: list[str] = field(default_factory=list)
@@ -80,7 +85,7 @@ class Trusting:
         source = self.source
         if not source.can_be_tried:
             return [self._agent("agent", None)]
-        trial_key = self._any.to_verification_key() if source.any_key else source.trial_key
+        trial_key = self._any.to_verification_key() if source.any_key else self.trial_key
         trial = TrustedSender(
             name="trigger",
             issuer=TRIAL_ISSUER,
@@ -116,17 +121,6 @@ class Trusting:
                 again = at_once(sign_jwt(jwt.claims, self._any))
                 return Headers([(name, value.replace(token, again)) for name, value in headers])
         return headers
-
-    def leniency(self, issuer: str | None) -> Leniency:
-        """Return what is not checked of a request by this issuer."""
-        if issuer == TRIAL_ISSUER:
-            return Leniency(any_key=self.source.any_key)
-        return Leniency(
-            any_key=self.source.any_key,
-            any_issuer=self.source.issuer is None,
-            profile=self.source.profile,
-            schemes=self.source.schemes.names,
-        )
 
     async def _admit(self, issuer: str | None) -> None:
         source = self.source

@@ -36,7 +36,7 @@ from pushkit.net.webhook_client import WebhookClient
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.listening.listener import Listening, listening
-from receiver.listening.steps import Leniency, steps_of
+from receiver.listening.steps import steps_of
 from receiver.listening.trusting import TRIAL_ISSUER, KeySource
 from receiver.refusals import REFUSALS
 from receiver.scheme_options import Schemes
@@ -90,7 +90,6 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
             source = KeySource(
                 jwks=str(tmp_path / "jwks.json") if jwks else None,
                 any_key=any_key,
-                trial_key=TRIAL_KEY.to_verification_key(),
                 profile=changes.pop("profile", SenderProfile.STANDARD),
                 issuer=changes.pop("issuer", None),
                 schemes=changes.pop("schemes", Schemes()),
@@ -100,6 +99,7 @@ def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Open:
                 path="/a2a/push",
                 source=source,
                 token=agent.token,
+                trial_key=TRIAL_KEY.to_verification_key(),
                 forward=changes.pop("forward", None),
                 folder=changes.pop("folder", None),
                 as_json=as_json,
@@ -328,9 +328,8 @@ async def test_a_terminal_gets_lines_for_people_that_others_cannot_colour(termin
 @pytest.mark.parametrize("code", [code for code, row in REFUSALS.items() if row.step])
 def test_every_refusal_is_shown_at_a_step(code: str) -> None:
     request = WebhookRequest(target="/a2a/push", headers=Headers(), body=b"")
-    steps = steps_of(
-        request, InboundError("as it was"), code=code, leniency=Leniency(), now=utc_now()
-    )
+    source = KeySource(issuer="https://agent.example.com")
+    steps = steps_of(request, InboundError("as it was"), code=code, source=source, now=utc_now())
     [failed] = [step for step in steps if step.holds is False]
     assert failed.says == REFUSALS[code].means
     assert {step.name for step in steps} == set(STEPS)

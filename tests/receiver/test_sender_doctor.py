@@ -25,12 +25,13 @@ from pushkit import (
 )
 from pushkit.clock import utc_now
 from pushkit.keys.jwks import jwks_response, parse_jwks
+from pushkit.net.jwks_client import load_jwks
 from pushkit.signing.standard_webhooks import generate_webhook_secret
 from pushkit.webhook import Headers, WebhookRequest
 from receiver.doctor.report import Outcome, Result
 from receiver.doctor.scenarios import LANDED, SCENARIOS
 from receiver.doctor.sender import examine_sender
-from receiver.doctor.signatures import Signatures, load_keys
+from receiver.doctor.signatures import Signatures
 from receiver.doctor.sink import Visit
 from receiver.scheme_options import Schemes
 from tests.ports import free_port
@@ -101,7 +102,7 @@ async def test_signatures_are_verified_where_keys_are_named(
     secrets = [secret] if schemes.webhook_secrets else []
 
     async def signatures() -> Signatures:
-        keys = await load_keys(str(jwks)) if schemes.by_key else None
+        keys = await load_jwks(str(jwks)) if schemes.by_key else None
         return Signatures(keys=keys, schemes=schemes)
 
     async with PushSender(
