@@ -12,18 +12,19 @@ from markupsafe import Markup, escape
 from pushkit.bounded_json import JsonValue
 
 _CODE: Final = re.compile(r"`([^`<>]+)`")
+_NONE: Final = "\N{EN DASH}"
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def utc(moment: str | None) -> str:
     """Return a moment to the second, in UTC."""
-    return "-" if moment is None else _read(moment).strftime("%Y-%m-%d %H:%M:%S")
+    return _NONE if moment is None else _read(moment).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def relative(moment: str | None, now: datetime) -> str:
     """Return a moment as people say it: `5 min ago`, `in 3 h`."""
     if moment is None:
-        return "-"
+        return _NONE
     seconds = (now - _read(moment)).total_seconds()
     if abs(seconds) < 1:
         return "now"
@@ -42,7 +43,7 @@ def lasting(seconds: float) -> str:
 def milliseconds(seconds: float | None) -> str:
     """Return a duration that is mostly short."""
     if seconds is None:
-        return "-"
+        return _NONE
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
     return f"{seconds:.1f} s" if seconds < 60 else lasting(seconds)

@@ -121,6 +121,8 @@ async def test_gaps_of_a_task_are_shown_where_they_are(desk: Desk, reader: Clien
         await desk.came("task-1", seq=seq)
     found = await page(reader, "/task?task=task-1")
     assert re.search(r"#2.*#3 to #4.*had not come.*#5", found, re.DOTALL)
+    assert re.search(r'<a href="/notifications/\d+"><strong>#5</strong></a>', found)
+    assert re.search(r'href="/notifications" aria-current="page"', found)
 
 
 async def test_a_body_is_shown_on_request_and_is_no_markup(desk: Desk, reader: Client) -> None:
